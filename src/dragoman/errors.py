@@ -1,0 +1,134 @@
+"""The errors a request can meet, in neutral words.
+
+    ServerError
+    ├── InvalidRequest          the client's fault
+    │   ├── InvalidPayload      the body itself (not JSON, a field missing or of the wrong shape)
+    │   ├── InvalidParameter    one generation parameter (wrong type, out of range, contradicts another)
+    │   └── UnsupportedFeature  legal, but this engine or model cannot do it
+    ├── NotFound                no such model, route or adapter
+    ├── Unauthorized            the API key is missing or wrong
+    ├── TooLarge                the body exceeds the size limit
+    ├── Overloaded              the queue is full or the server drains; try again later
+    ├── RequestTimeout          the request took longer than the operator allows
+    ├── Cancelled               the client went away or the server stopped the request
+    ├── CapacityError           the request can never fit (context length, KV cache)
+    ├── EngineFailed            this request's generation failed
+    ├── EngineDead              the engine stopped; no request can be served
+    └── HookError               the operator's own formatter raised
+
+No HTTP status here: each dialect maps `kind` to its own status and body. Messages are one line and name the
+parameter, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ServerError(Exception):
+    """Base of everything that is answered to a client. `kind` is the key of every dialect's error table."""
+
+    kind: ClassVar[str] = "server_error"
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = " ".join(message.split())  # one line, always: LMI puts it in a reason phrase, clients in a log
+        self.param = param
+
+
+class InvalidRequest(ServerError):
+    """The request cannot be served as written."""
+
+    kind = "invalid_request"
+
+
+class InvalidPayload(InvalidRequest):
+    """The body, or one of its structural fields, is malformed or missing."""
+
+    kind = "invalid_payload"
+
+
+class InvalidParameter(InvalidRequest):
+    """A generation parameter has a wrong type or range, or contradicts another one."""
+
+    kind = "invalid_parameter"
+
+
+class UnsupportedFeature(InvalidRequest):
+    """A legal request for something this model or engine cannot do."""
+
+    kind = "unsupported"
+
+
+class NotFound(ServerError):
+    """The named model (or other object) does not exist."""
+
+    kind = "not_found"
+
+
+class Unauthorized(ServerError):
+    """The API key is missing or wrong."""
+
+    kind = "unauthorized"
+
+
+class TooLarge(ServerError):
+    """The request body is larger than the operator allows."""
+
+    kind = "too_large"
+
+
+class Overloaded(ServerError):
+    """The server cannot take the request now. `retry_after_s` is a hint for the client."""
+
+    kind = "overloaded"
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
+        super().__init__(message, param=param)
+        self.retry_after_s = retry_after_s
+
+
+class RequestTimeout(ServerError):
+    """The request ran longer than the operator allows."""
+
+    kind = "timeout"
+
+
+class Cancelled(ServerError):
+    """The request was aborted: the client left, or the server is shutting down."""
+
+    kind = "cancelled"
+
+
+class CapacityError(ServerError):
+    """The request can never fit; the message holds the needed and the available number."""
+
+    kind = "capacity"
+
+
+class EngineFailed(ServerError):
+    """Generation of this request failed inside the engine."""
+
+    kind = "engine_failed"
+
+
+class EngineDead(ServerError):
+    """The engine has stopped; every request fails until the process is restarted."""
+
+    kind = "engine_dead"
+
+
+class HookError(ServerError):
+    """The operator's input or output formatter raised."""
+
+    kind = "hook_error"
+
+
+ALL_KINDS: tuple[str, ...] = tuple(
+    cls.kind
+    for cls in (
+        InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, Unauthorized, TooLarge,
+        Overloaded, RequestTimeout, Cancelled, CapacityError, EngineFailed, EngineDead, HookError, ServerError,
+    )
+)  # fmt: skip
+"""Every kind; a meta-test asserts that each dialect's error table covers all of them."""

@@ -1,0 +1,1 @@
+"""One package per client API. A dialect renames; it does not implement."""

@@ -1,0 +1,119 @@
+"""What a dialect is: a pure translation between HTTP bytes and the neutral types.
+
+Does: define the two protocols (`Dialect`, `Encoder`) and the values the application hands over.
+Does not: any I/O. Dialects import only `types`, `errors`, `framing` and this module. Called on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from dragoman.errors import ServerError
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+
+
+@dataclass(frozen=True, slots=True)
+class HttpCall:
+    """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters."""
+
+    method: str
+    path: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    path_params: Mapping[str, str] = field(default_factory=dict)
+    request_id: str = ""
+
+    @property
+    def media_type(self) -> str:
+        """The request's content type, lower-case, "" when absent."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def accept(self) -> str:
+        """The Accept header, lower-case, "" when absent."""
+        return self.headers.get("accept", "").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A complete, non-streamed answer."""
+
+    status: int
+    body: bytes
+    media_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The head of a streamed answer."""
+
+    media_type: str
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class IndexedEvent(NamedTuple):
+    """An event of the call's `request_index`-th request (calls with several prompts hold several requests)."""
+
+    request_index: int
+    event: GenerationEvent
+
+
+class Encoder(Protocol):
+    """Turns what happened into the bytes of one answer. One instance per call; it may keep state between events."""
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The whole answer of a call that does not stream; `results` in the order of the call's requests."""
+        ...
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """The head of a streamed answer, called once, with everything that happened before it is sent."""
+        ...
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """The bytes for one event, b"" for none."""
+        ...
+
+    def end(self) -> bytes:
+        """The bytes after the last event of all requests."""
+        ...
+
+    def stream_error(self, error: ServerError) -> bytes | None:
+        """An error after the head was sent, as the stream's last bytes; None = cut the connection without a final chunk."""
+        ...
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """HTTP trailers after a streamed body; sent only to clients that accept them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One parsed client call.
+
+    `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
+    `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
+    rule); 0 = the head goes out with the first event.
+    """
+
+    requests: tuple[GenerationRequest, ...]
+    encoder: Encoder
+    stream: bool = False
+    ignored: tuple[str, ...] = ()
+    hold_s: float = 0.0
+
+
+class Dialect(Protocol):
+    """One client API. Pure: no awaiting, no engine, no tokenizer, no clock of its own."""
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises ServerError for anything the client did wrong."""
+        ...
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed before anything was sent (in `parse` or later), in this dialect's shape."""
+        ...

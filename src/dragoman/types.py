@@ -1,0 +1,352 @@
+"""The values that travel between client dialects, the service and the engines.
+
+Does: define one typed value per hop of the data path, in the field's neutral words.
+Does not: validate, tokenise, or know any wire format. Imported by everyone; imports nothing of dragoman.
+
+    bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput
+          -> detokenizer -> GenerationEvent -> dialect encoder -> bytes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. Dialects rename these, they never invent others."""
+
+    EOS = "eos"  # the end-of-sequence token was generated
+    STOP_TOKEN = "stop_token"  # a token of `stop_token_ids` was generated
+    STOP_STRING = "stop_string"  # the text contained one of the stop strings
+    LENGTH = "length"  # `max_tokens` or the context length was reached
+    ABORT = "abort"  # cancelled before it ended
+
+
+# --- prompts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """A prompt as text; with `suffix` the model fills in the middle between `text` and `suffix`."""
+
+    text: str
+    suffix: str | None = None
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt as token ids; ids outside the vocabulary are refused by the service."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation; the service renders it with the model's chat template.
+
+    `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
+    `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template as is.
+    """
+
+    messages: tuple[Mapping[str, Any], ...]
+    tools: tuple[Mapping[str, Any], ...] = ()
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Prompt = TextPrompt | TokenPrompt | ChatPrompt
+
+
+# --- what a client asked ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice."""
+
+    kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen, complete and legal: dialects validate and fill in their own defaults.
+
+    Neutral values switch a feature off. `temperature` 0 is greedy. Log-probabilities are raw: taken before temperature,
+    penalties, bias and masks. Sources: top_p 1904.09751, typical_p 2202.00666, diversity_penalty 1610.02424.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0  # 0 = all tokens
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0  # over prompt and generated tokens
+    presence_penalty: float = 0.0  # over generated tokens
+    frequency_penalty: float = 0.0  # over generated tokens
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[str, ...] = ()  # never generated, as token sequences, each also with a leading space
+    allowed_token_ids: tuple[int, ...] | None = None
+    min_tokens: int = 0  # end-of-sequence and stop tokens are banned until then
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    seed: int | None = None  # None = the service draws one
+    n: int = 1  # sequences returned
+    best_of: int | None = None  # sequences drawn; None = n. The top n by cumulative log-probability are returned
+    num_beams: int = 1  # > 1 = beam search of this width; n <= num_beams
+    num_beam_groups: int = 1
+    diversity_penalty: float = 0.0
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    logprobs: int | None = None  # None = none; 0 = the chosen token's; N = also the N most likely
+    prompt_logprobs: int | None = None  # the same for the prompt's tokens
+    grammar: Grammar | None = None
+    num_assistant_tokens: int | None = None  # draft tokens per step, when the server has a draft model or prompt lookup
+    assistant_confidence_threshold: float | None = None
+    max_ngram_size: int | None = None
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if sampling cannot change the outcome (beam search is neither greedy nor sampled)."""
+        return self.temperature == 0.0 and self.num_beams == 1
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences the engine runs for one request."""
+        return max(self.num_beams, self.best_of or 1, self.n)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and everything the client asked about it, in neutral words. Made by `dialect.parse`.
+
+    `max_tokens` None = up to the context length. `on_overflow`: what to do when prompt + max_tokens exceed the context:
+    `refuse` (OpenAI, OVMS, TGI) or `clip` (LMI, text service: generate what fits, finish with length).
+    """
+
+    request_id: str
+    prompt: Prompt
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    include_stop_in_text: bool = False
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None  # keep the last N prompt tokens
+    on_overflow: Literal["refuse", "clip"] = "refuse"
+    model: str | None = None  # None = the default model
+    parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
+    parse_reasoning: bool = False
+
+
+# --- between service and engine ---------------------------------------------------------------------------------------
+
+
+class StopCriterion(Protocol):
+    """A text-level stop test in token terms, so that engines that rank sequences can end them without text."""
+
+    def __call__(self, token_ids: Sequence[int]) -> bool: ...
+
+
+class TokenMasker(Protocol):
+    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used on the engine thread only."""
+
+    def fork(self) -> TokenMasker:
+        """An independent copy of the state, for a forked sequence."""
+        ...
+
+    def fill_mask(self, bitmask_row: Any) -> None:
+        """Write the allowed tokens into a row of 32-bit words (bit i of word w = token 32*w + i)."""
+        ...
+
+    def advance(self, token_id: int) -> bool:
+        """Consume a chosen token; False if the grammar does not allow it."""
+        ...
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """How many of these draft tokens, from the front, the grammar allows; the state does not change."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing more may follow (only end-of-sequence)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as engines take it: token ids, complete, legal, seed resolved. Never validated again.
+
+    `max_tokens` >= 0 (0 = only the prompt's log-probabilities) and len(prompt_ids) + max_tokens <= the context length.
+    """
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    sampling: SamplingParams
+    max_tokens: int
+    seed: int
+    eos_token_ids: frozenset[int] = frozenset()
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    masker: TokenMasker | None = None
+    stop_criterion: StopCriterion | None = (
+        None  # only for beam search and best_of > n; else the service watches the text
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One candidate token and its raw log-probability."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(slots=True)
+class EngineOutput:
+    """What one step (or, for ranked sequences, the whole generation) added to one sequence.
+
+    `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
+    it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
+    first entry None) and `num_cached_tokens` come with the request's first output. `cumulative_logprob` is set at the end.
+    """
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    logprobs: list[float] | None = None
+    top_logprobs: list[list[Logprob]] | None = None
+    prompt_logprobs: list[PromptLogprob | None] | None = None
+    num_cached_tokens: int = 0
+    cumulative_logprob: float | None = None
+    num_draft_tokens: int = 0  # speculation: proposed in this step
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprob:
+    """The log-probability the model gave to one prompt token, and the most likely alternatives, best first."""
+
+    logprob: float
+    top: tuple[Logprob, ...] = ()
+
+
+# --- what dialects encode ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TopToken:
+    """One of the N most likely tokens at a position. `text` decodes `bytes` alone (U+FFFD where it is not UTF-8)."""
+
+    id: int
+    text: str
+    logprob: float
+    bytes: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """One generated or prompt token.
+
+    `text` is what this token adds to the text: "" while a character is incomplete (the completing token carries it whole)
+    and for tokens swallowed by a stop string or hidden as special. The concatenated texts equal the sequence's text.
+    `token_text` decodes the token alone, whatever happened to its text; `bytes` are its own bytes.
+    """
+
+    id: int
+    text: str
+    token_text: str = ""
+    bytes: bytes = b""
+    logprob: float | None = None
+    top: tuple[TopToken, ...] = ()
+    special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a tool call: the first piece of call `index` has `id` and `name`, later ones only `arguments`."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInfo:
+    """What became of the prompt. `tokens` is filled only when prompt log-probabilities were asked for."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: tuple[TokenOutput, ...] = ()
+    num_cached_tokens: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationEvent:
+    """What one step added to one sequence, as text. `text` == "".join(token.text for token in tokens).
+
+    `prompt` comes with the request's first event only. `content` is the part of `text` that belongs to the answer when
+    reasoning or tool calls are split off (else equal to `text`).
+    """
+
+    index: int
+    text: str
+    tokens: tuple[TokenOutput, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_match: str | int | None = None  # the stop string or stop token id that ended the sequence
+    prompt: PromptInfo | None = None
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    cumulative_logprob: float | None = None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A complete tool call; `arguments` is the JSON text as generated."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceResult:
+    """One finished sequence, folded from its events."""
+
+    index: int
+    text: str
+    tokens: tuple[TokenOutput, ...]
+    finish_reason: FinishReason
+    stop_match: str | int | None = None
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    cumulative_logprob: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResult:
+    """A finished request: the fold over its event stream."""
+
+    request: GenerationRequest
+    prompt: PromptInfo
+    sequences: tuple[SequenceResult, ...]
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Prompt tokens, as counted in `usage`."""
+        return len(self.prompt.token_ids)
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Generated tokens of all returned sequences, end-of-sequence included."""
+        return sum(len(sequence.tokens) for sequence in self.sequences)
