@@ -1,0 +1,1 @@
+"""Options: the table that declares them, the sources that set them, and the frozen configuration they resolve to."""

@@ -1,0 +1,214 @@
+"""The kinds of value an option can have: each reads one text and says what it allows.
+
+Does: turn a text into a value or raise ValueError naming what is allowed. Does not: know options, sources or files.
+Called by `resolve` and by the help and docs writers, at start-up only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+Value = str | int | float | bool | Path | tuple[str, ...] | None
+
+TRUE_WORDS = ("true", "1", "yes", "on")
+FALSE_WORDS = ("false", "0", "no", "off")
+
+
+class Kind(Protocol):
+    """Reads the text of one value."""
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, as a noun phrase for error messages, help and docs."""
+        ...
+
+    @property
+    def placeholder(self) -> str:
+        """The word that stands for the value in `--help`; "" for switches."""
+        ...
+
+    def parse(self, text: str) -> Value:
+        """The value. Raises ValueError if `text` is not allowed; the caller words the message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number in [minimum, maximum]; `auto` gives None where the row's default is None."""
+
+    minimum: int = 0
+    maximum: int | None = None
+    auto: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        limit = f"an integer >= {self.minimum}"
+        if self.maximum is not None:
+            limit = f"an integer from {self.minimum} to {self.maximum}"
+        return f"{limit}, or auto" if self.auto else limit
+
+    @property
+    def placeholder(self) -> str:
+        """`N`."""
+        return "N"
+
+    def parse(self, text: str) -> int | None:
+        """The number, or None for `auto`."""
+        if self.auto and text.lower() == "auto":
+            return None
+        number = int(text)
+        if number < self.minimum or (self.maximum is not None and number > self.maximum):
+            raise ValueError(text)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite decimal number, greater than (or, if `inclusive`, equal to) `minimum`; `auto` gives None."""
+
+    minimum: float = 0.0
+    inclusive: bool = False
+    auto: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The range in words."""
+        limit = f"a number {'>=' if self.inclusive else '>'} {self.minimum:g}"
+        return f"{limit}, or auto" if self.auto else limit
+
+    @property
+    def placeholder(self) -> str:
+        """`X`."""
+        return "X"
+
+    def parse(self, text: str) -> float | None:
+        """The number, or None for `auto`."""
+        if self.auto and text.lower() == "auto":
+            return None
+        number = float(text)
+        is_low = number < self.minimum or (number == self.minimum and not self.inclusive)
+        if is_low or not number < float("inf"):  # written so that NaN fails too
+            raise ValueError(text)
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false, in the spellings that properties files and container environments use."""
+
+    @property
+    def allowed(self) -> str:
+        """The two words."""
+        return "true or false"
+
+    @property
+    def placeholder(self) -> str:
+        """Switches take no value on the command line."""
+        return ""
+
+    def parse(self, text: str) -> bool:
+        """The truth value."""
+        word = text.lower()
+        if word in TRUE_WORDS:
+            return True
+        if word in FALSE_WORDS:
+            return False
+        raise ValueError(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words; `synonyms` maps other accepted spellings to them. Case does not matter."""
+
+    words: tuple[str, ...]
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def allowed(self) -> str:
+        """The words, with their other spellings."""
+        other = f" (also {', '.join(self.synonyms)})" if self.synonyms else ""
+        return "one of " + ", ".join(self.words) + other
+
+    @property
+    def placeholder(self) -> str:
+        """The words themselves."""
+        return "{" + ",".join(self.words) + "}"
+
+    def parse(self, text: str) -> str:
+        """The canonical word."""
+        word = self.synonyms.get(text.lower(), text.lower())
+        if word not in self.words:
+            raise ValueError(text)
+        return word
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text that is not empty."""
+
+    name: str = "TEXT"
+
+    @property
+    def allowed(self) -> str:
+        """Not empty."""
+        return "a text that is not empty"
+
+    @property
+    def placeholder(self) -> str:
+        """The row's own word for its value."""
+        return self.name
+
+    def parse(self, text: str) -> str:
+        """The text without surrounding blanks."""
+        if not text.strip():
+            raise ValueError(text)
+        return text.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """One or more names, separated by commas or blanks."""
+
+    @property
+    def allowed(self) -> str:
+        """At least one, none twice."""
+        return "names separated by commas, none of them twice"
+
+    @property
+    def placeholder(self) -> str:
+        """`NAME,...`."""
+        return "NAME,..."
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The names in their order."""
+        names = tuple(text.replace(",", " ").split())
+        if not names or len(set(names)) < len(names):
+            raise ValueError(text)
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class FilePath:
+    """A path; whether it exists is for the one who opens it to say."""
+
+    name: str = "PATH"
+
+    @property
+    def allowed(self) -> str:
+        """Not empty."""
+        return "a path"
+
+    @property
+    def placeholder(self) -> str:
+        """The row's own word for its value."""
+        return self.name
+
+    def parse(self, text: str) -> Path:
+        """The path with `~` expanded."""
+        if not text.strip():
+            raise ValueError(text)
+        return Path(text.strip()).expanduser()

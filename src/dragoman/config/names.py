@@ -1,0 +1,97 @@
+"""Finds the option behind a name as somebody wrote it, and the nearest known name behind a mistyped one.
+
+Does: index the tables of `options` and `foreign` by flag, key and environment variable.
+Does not: read sources or judge values. Called by `resolve` and by the command line's argument reader, at start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
+from dragoman.config.kinds import Switch
+from dragoman.config.options import OPTIONS, Option
+from dragoman.config.sources import Given
+
+PREFIX = "option."
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a name stands for. Lower `rank` wins where several variables of the environment name one option."""
+
+    target: Option | ForeignOption
+    convert: Callable[[str], str] = str
+    rank: int = 0
+
+    @property
+    def is_switch(self) -> bool:
+        """True if the option is true or false, so that its flag needs no value."""
+        return isinstance(self.target, Option) and isinstance(self.target.row.kind, Switch)
+
+
+class NameIndex:
+    """All names of all options. `inference_address` is one name of two options, so lookups give a list."""
+
+    def __init__(
+        self,
+        options: Iterable[Option] = OPTIONS,
+        foreign: Iterable[ForeignOption] = FOREIGN_OPTIONS,
+        foreign_variables: Mapping[str, str] = FOREIGN_VARIABLES,
+    ) -> None:
+        self._by_key: dict[str, list[Match]] = {}
+        self._by_variable: dict[str, list[Match]] = {}
+        self._spelling: dict[str, str] = {}
+        for option in options:
+            self._add_option(option)
+        for other in foreign:
+            self._add_key(other.key, Match(other))
+        for variable, key in foreign_variables.items():
+            self._by_variable.setdefault(variable, []).extend(self._by_key[key.lower()])
+
+    def _add_option(self, option: Option) -> None:
+        for rank, alias in enumerate(option.row.env, start=1):
+            self._by_variable.setdefault(alias.name, []).append(Match(option, alias.convert, rank))
+        if not option.key:
+            return
+        self._add_key(option.key, Match(option))
+        for alias in option.row.keys:
+            self._add_key(alias.name, Match(option, alias.convert))
+        if option.flag and option.name not in (bare(option.key), bare(option.key).lower()):
+            self._add_key(PREFIX + option.name, Match(option))
+
+    def _add_key(self, key: str, match: Match) -> None:
+        self._by_key.setdefault(key.lower(), []).append(match)
+        self._spelling[key.lower()] = key
+
+    def find(self, given: Given) -> list[Match]:
+        """Everything that `given` sets; [] if the name is unknown.
+
+        A key is found with and without `option.`, in any case: OPTION_ENTRYPOINT means option.entryPoint.
+        """
+        key = given.key.lower()
+        other = key.removeprefix(PREFIX) if key.startswith(PREFIX) else PREFIX + key
+        if given.source != "environment" or given.key != given.name:
+            return self._by_key.get(key) or self._by_key.get(other) or []
+        return self._by_variable.get(given.name, [])
+
+    def nearest(self, given: Given) -> str | None:
+        """The known name most like this one, in the form of its source; None if none is alike."""
+        known = {bare(key): key for key in self._spelling}
+        found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
+        return _in_form_of(given, self._spelling[known[found[0]]]) if found else None
+
+
+def bare(key: str) -> str:
+    """The key without `option.`."""
+    return key.removeprefix(PREFIX)
+
+
+def _in_form_of(given: Given, key: str) -> str:
+    if given.name.startswith("--"):
+        return "--" + bare(key).replace("_", "-")
+    if given.source == "environment":
+        return ("OPTION_" if key.startswith(PREFIX) else "SERVING_") + bare(key).upper()
+    return key

@@ -1,0 +1,376 @@
+"""The table of options: every option is one field here, with its row of facts; all else is derived from it.
+
+Does: declare name, type, default, unit, help, range, and the names an option goes by. Flags, serving.properties keys,
+environment variables, `--help`, `docs/options.md` and the frozen settings classes come from these rows.
+Does not: read anything. Used by `resolve`, by the help and docs writers, and (the settings classes) by the composition root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from dragoman.config.kinds import Choice, FilePath, Integer, Kind, Names, Number, Switch, Text, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Another name of an option; `convert` turns its text into the option's own (ValueError if it cannot)."""
+
+    name: str
+    convert: Callable[[str], str] = str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The facts of one option that its field does not hold.
+
+    `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
+    SERVING_<NAME>. `keys` and `env` are further names. `unset` says what a default of None means.
+    """
+
+    kind: Kind
+    help: str
+    unit: str = ""
+    unset: str = ""
+    key: str = ""
+    keys: tuple[Alias, ...] = ()
+    env: tuple[Alias, ...] = ()
+    is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name in the settings classes, its group's class, its default and its row."""
+
+    name: str
+    group: type
+    default: Value
+    row: Row
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag, "" for secrets and for the model directory, which is an argument."""
+        return "" if self.row.is_secret or self.name == "model_id" else "--" + self.name.replace("_", "-")
+
+    @property
+    def key(self) -> str:
+        """The serving.properties key, "" for secrets."""
+        return "" if self.row.is_secret else self.row.key or f"option.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, by the naming rule of `key`."""
+        if self.row.is_secret:
+            return self.row.env[0].name
+        bare = self.key.removeprefix("option.")
+        return ("OPTION_" if bare != self.key else "SERVING_") + bare.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default as an operator reads it."""
+        if self.default is None:
+            return self.row.unset
+        return show(self.default)
+
+
+def show(value: Value) -> str:
+    """A value as an operator writes it in serving.properties."""
+    match value:
+        case None:
+            return "not set"
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
+def option(default: Any, kind: Kind, help_text: str, **facts: Any) -> Any:
+    """A dataclass field that carries its row; `facts` are the other fields of `Row`."""
+    return field(default=default, metadata={"row": Row(kind, help_text, **facts)})
+
+
+# --- conversions of aliases -------------------------------------------------------------------------------------------
+
+
+def _prefix_mode(text: str) -> str:
+    return "prompt" if Switch().parse(text) else "off"
+
+
+def _mebibytes(text: str) -> str:
+    return str(int(text) * 1024 * 1024)
+
+
+def _address_part(text: str, index: int) -> str:
+    scheme, separator, address = text.rpartition("://")
+    host, colon, port = address.rstrip("/").rpartition(":")
+    if not colon or not host or (separator and scheme != "http"):
+        raise ValueError(text)
+    return (host, port)[index]
+
+
+def _address_host(text: str) -> str:
+    return _address_part(text, 0)
+
+
+def _address_port(text: str) -> str:
+    return _address_part(text, 1)
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+DTYPES = Choice(
+    ("auto", "int8", "int4", "bf16", "f16", "f32"),
+    {
+        "fp16": "f16", "fp32": "f32", "half": "f16", "float16": "f16", "float": "f32", "float32": "f32",
+        "bfloat16": "bf16", "i8": "int8", "i4": "int4",
+    },
+)  # fmt: skip
+KV_DTYPES = Choice(("auto", "u8", "bf16", "f16", "f32"), {"int8": "u8", "bfloat16": "bf16", "fp16": "f16"})
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    """Model"""
+
+    model_id: Path | None = option(
+        None,
+        FilePath("MODEL_DIR"),
+        "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory.",
+        unset="the bundled demo model",
+        env=(Alias("HF_MODEL_ID"),),
+    )
+    name: tuple[str, ...] = option(
+        (),
+        Names(),
+        "Name clients call the model by; further names are aliases.",
+        key="option.served_model_name",
+        unset="the directory's name",
+    )
+    dtype: str = option(
+        "auto",
+        DTYPES,
+        "Type of the weight matrices; the int types compress them while loading. auto: int8.",
+    )
+    kv_dtype: str = option(
+        "auto",
+        KV_DTYPES,
+        "Type of the key/value cache. auto: u8.",
+        keys=(Alias("option.kv_cache_dtype"),),
+    )
+    max_model_len: int | None = option(
+        None,
+        Integer(1, auto=True),
+        "Longest sequence: prompt and completion tokens together.",
+        unit="tokens",
+        unset="the model's context length",
+    )
+    threads: int | None = option(
+        None,
+        Integer(1, 4096, auto=True),
+        "Threads of the model's kernels.",
+        unset="one per core",
+    )
+    cache_dir: Path | None = option(
+        None,
+        FilePath(),
+        "Directory where built models are kept, so that the next start only maps them.",
+        unset="dragoman in the user's cache directory",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Batching and cache"""
+
+    kv_cache_gb: float | None = option(
+        None,
+        Number(0, auto=True),
+        "Memory for the key/value cache.",
+        unit="GiB",
+        unset="from the memory that is free after loading",
+    )
+    max_batch_tokens: int = option(
+        512,
+        Integer(16),
+        "Tokens one step computes at most; longer prompts are computed in pieces of this size.",
+        unit="tokens",
+        key="option.max_rolling_batch_prefill_tokens",
+        keys=(Alias("option.max_num_batched_tokens"),),
+        env=(Alias("MAX_BATCH_PREFILL_TOKENS"),),
+    )
+    max_num_seqs: int = option(
+        256,  # 256: LMI's max_rolling_batch_size for its vLLM, lmi-dist and TensorRT-LLM backends
+        Integer(1, 4096),
+        "Sequences that run at the same time; more requests wait.",
+        unit="sequences",
+        key="option.max_rolling_batch_size",
+        keys=(Alias("option.max_num_seqs"),),
+        env=(Alias("MAX_BATCH_SIZE"),),
+    )
+    prefix_cache: str = option(
+        "prompt",
+        Choice(("prompt", "all", "off")),
+        "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
+        keys=(Alias("option.enable_prefix_caching", _prefix_mode),),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Server"""
+
+    host: str = option(
+        "127.0.0.1",
+        Text("ADDRESS"),
+        "Address to listen on; 0.0.0.0 serves other machines too.",
+        key="host",
+        keys=(Alias("inference_address", _address_host),),
+    )
+    port: int = option(
+        8080,
+        Integer(0, 65535),
+        "Port to listen on; 0 takes a free one.",
+        key="port",
+        keys=(Alias("inference_address", _address_port),),
+    )
+    api_key: str | None = option(
+        None,
+        Text("KEY"),
+        "Key that clients must send as `Authorization: Bearer KEY`.",
+        unset="no key is asked for",
+        env=(Alias("DRAGOMAN_API_KEY"), Alias("API_KEY")),
+        is_secret=True,
+    )
+    api_key_file: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "File with one accepted key per line.",
+        unset="no file",
+        key="api_key_file",
+    )
+    max_request_size: int = option(
+        67_108_864,
+        Integer(1),
+        "Largest request body; larger ones are answered 413.",
+        unit="bytes",
+        key="max_request_size",
+        env=(Alias("SAGEMAKER_MAX_REQUEST_SIZE"), Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", _mebibytes)),
+    )
+    job_queue_size: int = option(
+        1000,
+        Integer(0),
+        "Requests that may wait when max_num_seqs are running; more are answered 503 (429 on the TGI routes).",
+        unit="requests",
+        key="job_queue_size",
+        env=(Alias("MAX_CONCURRENT_REQUESTS"),),
+    )
+    predict_timeout: float | None = option(
+        None,
+        Number(0, auto=True),
+        "Longest time one request may take, waiting included.",
+        unit="seconds",
+        unset="no limit",
+        env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
+    )
+    drain_timeout: float = option(
+        30.0,
+        Number(0, inclusive=True),
+        "How long running requests may finish after SIGTERM or Ctrl-C.",
+        unit="seconds",
+        key="drain_timeout",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """Client APIs"""
+
+    rolling_batch: str = option(
+        "auto",
+        Choice(
+            ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed", "disable"),
+            {"lmi_dist": "lmi-dist", "tensorrt-llm": "trtllm"},
+        ),
+        "LMI: whose parameter names and defaults apply; auto accepts all, disable gives the dynamic-batch shapes.",
+    )
+    lmi_version: str = option(
+        "0.31",
+        Choice(("0.26", "0.31", "0.32")),
+        "LMI: release whose shapes and defaults apply.",
+    )
+    batch_size: int = option(
+        1,
+        Integer(1),
+        "LMI: a value over 1 means rolling_batch=disable; requests are still batched continuously.",
+        unit="requests",
+        key="batch_size",
+        keys=(Alias("max_dynamic_batch_size"),),
+    )
+    output_formatter: str | None = option(
+        None,
+        Choice(("json", "jsonlines", "sse")),
+        "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request.",
+        unset="as the request asks",
+    )
+    enable_streaming: bool = option(
+        False,
+        Switch(),
+        "LMI: with rolling_batch=disable, stream every answer.",
+    )
+    tgi_compat: bool = option(
+        False,
+        Switch(),
+        "LMI: answer in the shape of Text Generation Inference.",
+    )
+    lmi_strict: bool = option(
+        False,
+        Switch(),
+        "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default).",
+    )
+    chat_format: str = option(
+        "auto",
+        Choice(("auto", "lmi", "openai")),
+        "Shape of /v1/chat/completions; auto decides by the client.",
+    )
+    text_status_hold_ms: int = option(
+        200,
+        Integer(0, 60_000),
+        "Text service: how long the head of a streamed answer waits for the outcome, to carry the exact status.",
+        unit="milliseconds",
+    )
+    text_chat_template: bool = option(
+        False,
+        Switch(),
+        "Text service: wrap the prompt as one user turn of the model's chat template.",
+    )
+    max_best_of: int = option(
+        20,  # 20: best_of_limit of OpenVINO Model Server
+        Integer(1, 1024),
+        "Largest n, best_of and num_beams a client may ask for.",
+        unit="sequences",
+    )
+    max_stop_strings: int = option(
+        64,
+        Integer(1, 4096),
+        "Most stop strings one request may have (16 on /v3, whatever this says).",
+        unit="strings",
+    )
+    max_logprobs: int = option(
+        20,  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
+        Integer(0, 1000),
+        "Most log-probabilities per token a client may ask for.",
+    )
+
+
+GROUPS: tuple[type, ...] = (ModelSettings, EngineSettings, ServerSettings, ClientSettings)
+"""The settings classes, in the order of help and docs; a class's docstring is its heading."""
+
+OPTIONS: tuple[Option, ...] = tuple(
+    Option(one.name, group, one.default, one.metadata["row"]) for group in GROUPS for one in fields(group)
+)
+"""Every option, in the order of help and docs."""

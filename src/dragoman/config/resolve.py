@@ -1,0 +1,247 @@
+"""Turns everything that was given into one frozen configuration, or into the list of all that is wrong with it.
+
+Does: precedence, conversion, unknown and contradicting options, the model's directory and name.
+Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
+
+Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. serving.properties; 3. the environment, where
+OPTION_ and SERVING_ names go before the names other servers use; 4. the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from dragoman.config.foreign import ForeignOption
+from dragoman.config.kinds import Value
+from dragoman.config.names import NameIndex
+from dragoman.config.options import (
+    GROUPS,
+    OPTIONS,
+    ClientSettings,
+    EngineSettings,
+    ModelSettings,
+    Option,
+    ServerSettings,
+    show,
+)
+from dragoman.config.sources import PROPERTIES_NAME, Given, read_environment, read_properties
+
+COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
+
+DEMO_NAME = "demo"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; `problems` holds one line for each reason."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from; `name` is what was written there, "" for defaults and derived values."""
+
+    source: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A complete, legal configuration.
+
+    `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
+    `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
+    """
+
+    model: ModelSettings
+    engine: EngineSettings
+    server: ServerSettings
+    clients: ClientSettings
+    directory: Path
+    model_dir: Path
+    origins: Mapping[str, Origin]
+    notices: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.name[0]
+
+    def value(self, option: Option) -> Value:
+        """The value of one option of the table."""
+        for group in (self.model, self.engine, self.server, self.clients):
+            if type(group) is option.group:
+                found: Value = getattr(group, option.name)
+                return found
+        raise KeyError(option.name)
+
+
+def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path) -> Config:
+    """The configuration of these sources; `demo_dir` is the model when nobody names one.
+
+    Raises: ConfigError with every problem found.
+    """
+    findings = _Findings()
+    findings.read(COMMAND_LINE, command_line)
+    findings.read(ENVIRONMENT, read_environment(environ))
+    directory = findings.directory() or demo_dir
+    findings.read(FILE, _read_file(directory))
+    values, origins = findings.choose()
+    if not findings.problems:
+        findings.problems += _contradictions(values, origins)
+    model_dir = _model_dir(values, origins, directory)
+    findings.problems += _missing(model_dir, origins["model_id"])
+    if findings.problems:
+        raise ConfigError(findings.problems)
+    if not values["name"]:
+        values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
+    groups: list[Any] = [group(**{o.name: values[o.name] for o in OPTIONS if o.group is group}) for group in GROUPS]
+    return Config(*groups, directory, model_dir, MappingProxyType(origins), tuple(findings.notices))
+
+
+def _read_file(directory: Path) -> list[Given]:
+    try:
+        return read_properties(directory)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{directory / PROPERTIES_NAME}: cannot be read as UTF-8 text: {error}"]) from error
+
+
+def _model_dir(values: Mapping[str, Value], origins: Mapping[str, Origin], directory: Path) -> Path:
+    """The weights' directory: option.model_id of the file, relative to the file, else the directory itself."""
+    named = values["model_id"]
+    is_from_file = origins["model_id"].source.startswith(str(directory / PROPERTIES_NAME))
+    return directory / named if isinstance(named, Path) and is_from_file else directory
+
+
+def _missing(model_dir: Path, origin: Origin) -> list[str]:
+    if model_dir.is_dir():
+        return []
+    where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
+    return [f"{where}: must be a directory on this machine that holds a model; there is none of that name"]
+
+
+def _contradictions(values: dict[str, Value], origins: dict[str, Origin]) -> list[str]:
+    """Rules that tie options together; a default gives way to what was given."""
+    if values["batch_size"] == 1:
+        return []
+    problems = []
+    where = f"{origins['batch_size'].name}={values['batch_size']} ({origins['batch_size'].source})"
+    if origins["rolling_batch"].source == "default":
+        values["rolling_batch"] = "disable"
+        origins["rolling_batch"] = Origin(f"implied by {where}")
+    elif values["rolling_batch"] != "disable":
+        other = f"{origins['rolling_batch'].name}={values['rolling_batch']} ({origins['rolling_batch'].source})"
+        problems.append(f"{where}: contradicts {other}; with batch_size > 1 it must be disable")
+    if values["enable_streaming"]:
+        problems.append(f"{where}: must be 1 when option.enable_streaming is true")
+    return problems
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """One value given for one option; the lowest (layer, rank) wins."""
+
+    given: Given
+    text: str
+    layer: int
+    rank: int
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.layer, self.rank
+
+
+class _Findings:
+    """Collects what the sources give, option by option, with problems and notices on the way."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.notices: list[str] = []
+        self._index = NameIndex()
+        self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
+
+    def read(self, layer: int, givens: Sequence[Given]) -> None:
+        """Sort one layer's values to their options."""
+        for given in givens:
+            matches = self._index.find(given)
+            if not matches:
+                self._unknown(given)
+            for match in matches:
+                if isinstance(match.target, ForeignOption):
+                    self._foreign(match.target, given)
+                    continue
+                try:
+                    text = match.convert(given.text)
+                except ValueError:
+                    self._bad(match.target, given)
+                    continue
+                self._candidates[match.target.name].append(_Candidate(given, text, layer, match.rank))
+
+    def directory(self) -> Path | None:
+        """The model directory that the command line or the environment names."""
+        candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
+        return Path(candidates[0].text).expanduser() if candidates else None
+
+    def choose(self) -> tuple[dict[str, Value], dict[str, Origin]]:
+        """Every option's value and origin."""
+        values: dict[str, Value] = {}
+        origins: dict[str, Origin] = {}
+        for option in OPTIONS:
+            values[option.name], origins[option.name] = self._choose_one(option)
+        return values, origins
+
+    def _choose_one(self, option: Option) -> tuple[Value, Origin]:
+        candidates = self._candidates[option.name]
+        if option.name == "model_id":  # the file lies in the directory that the command line names, so it goes first
+            candidates = [replace(one, layer=-1) if one.layer == FILE else one for one in candidates]
+        if not candidates:
+            return option.default, Origin("default")
+        best = min(one.order for one in candidates)
+        same = [one for one in candidates if one.order == best]
+        chosen = same[-1]  # the last of equals wins, as in properties files and on command lines
+        self._check_agreement(same)
+        try:
+            value = option.row.kind.parse(chosen.text)
+        except ValueError:
+            self._bad(option, chosen.given)
+            return option.default, Origin("default")
+        return value, Origin(chosen.given.source, chosen.given.name)
+
+    def _check_agreement(self, same: Sequence[_Candidate]) -> None:
+        """Two names of one option in one source must not contradict each other."""
+        chosen = same[-1]
+        for one in same[:-1]:
+            if one.given.key != chosen.given.key and one.text != chosen.text:
+                self.problems.append(f"{_quote(one.given)}: contradicts {_quote(chosen.given)}; give one of them")
+
+    def _unknown(self, given: Given) -> None:
+        if given.source == "environment" and not given.name.startswith("OPTION_"):
+            if given.name.startswith("SERVING_"):  # not an error: containers set such names for their own use
+                self.notices.append(f"{_quote(given)}: not an option of this server, ignored")
+            return
+        nearest = self._index.nearest(given)
+        hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help` lists the known ones"
+        self.problems.append(f"{_quote(given)}: unknown option; {hint}")
+
+    def _foreign(self, target: ForeignOption, given: Given) -> None:
+        if target.is_harmless(given.text):
+            return
+        if target.is_refused:
+            self.problems.append(f"{_quote(given)}: not supported; {target.reason}")
+        else:
+            self.notices.append(f"{_quote(given)}: no effect here; {target.reason}")
+
+    def _bad(self, option: Option, given: Given) -> None:
+        text = "(hidden)" if option.row.is_secret else given.text
+        unit = f" ({option.row.unit})" if option.row.unit else ""
+        self.problems.append(f"{_quote(given, text)}: must be {option.row.kind.allowed}{unit}")
+
+
+def _quote(given: Given, text: str | None = None) -> str:
+    return f"{given.name}={show(text or given.text)} ({given.source})"

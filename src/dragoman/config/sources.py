@@ -1,0 +1,123 @@
+"""Where option values come from: the environment and serving.properties, read into one flat list of named texts.
+
+Does: the only reading of environment variables in dragoman, and of the properties format.
+Does not: know which options exist, or judge values. Called by the command line and `LLM` at start-up.
+Source of the naming rules: the LMI configuration reference (OPTION_*, SERVING_*, serving.properties).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROPERTIES_NAME = "serving.properties"
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+# An escape, or the first unescaped "=", ":" or blank, which ends the key.
+_KEY = re.compile(r"(?:\\.|[^\\=:\s])*", re.DOTALL)
+_SEPARATOR = re.compile(r"\s*[=:]?\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One value that somebody gave.
+
+    `name` is what was written ("--port", "OPTION_DTYPE"), `key` the same as a serving.properties key where the name
+    follows from a rule, else equal to `name`. `source` says where: the file and line, "environment", "command line".
+    """
+
+    name: str
+    key: str
+    text: str
+    source: str
+
+
+def environment() -> Mapping[str, str]:
+    """A copy of the process's environment."""
+    return dict(os.environ)
+
+
+def read_environment(environ: Mapping[str, str]) -> list[Given]:
+    """Every variable that is set and not empty, in alphabetical order; `resolve` picks the ones it knows."""
+    return [
+        Given(name, _key_of_variable(name), text, "environment")
+        for name, text in sorted(environ.items())
+        if text.strip()
+    ]
+
+
+def _key_of_variable(name: str) -> str:
+    """OPTION_MODEL_ID -> option.model_id, OPTION_entryPoint -> option.entryPoint, SERVING_PORT -> port, X -> X."""
+    prefix, separator, rest = name.partition("_")
+    if prefix not in ("OPTION", "SERVING") or not separator or not rest:
+        return name
+    if re.fullmatch(r"[A-Z_0-9]+", rest):
+        rest = rest.lower()
+    return rest if prefix == "SERVING" else f"option.{rest}"
+
+
+def cache_home(environ: Mapping[str, str]) -> Path:
+    """The user's cache directory. Source: XDG base directory specification."""
+    given = environ.get("XDG_CACHE_HOME", "")
+    return Path(given) if Path(given).is_absolute() else Path.home() / ".cache"
+
+
+def read_properties(directory: Path) -> list[Given]:
+    """The values in `directory`/serving.properties, [] if there is no such file; empty values are left out.
+
+    Raises: OSError if the file cannot be read, UnicodeDecodeError if it is not UTF-8.
+    """
+    path = directory / PROPERTIES_NAME
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [
+        Given(key, key, text, f"{path} line {number}")
+        for number, key, text in _entries(_logical_lines(lines))
+        if text.strip()
+    ]
+
+
+def _logical_lines(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    """Lines without comments, with continuation lines joined; the number is that of the first physical line."""
+    pending, first = "", 0
+    for number, line in enumerate(lines, start=1):
+        text = line.lstrip()
+        if not pending and (not text or text[0] in "#!"):
+            continue
+        first = first if pending else number
+        pending += text
+        if _is_continued(pending):
+            pending = pending[:-1]
+            continue
+        yield first, pending
+        pending = ""
+    if pending:
+        yield first, pending
+
+
+def _is_continued(line: str) -> bool:
+    """True if the line ends in an odd number of backslashes."""
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _entries(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
+    for number, line in lines:
+        key = _KEY.match(line)
+        assert key is not None  # the pattern matches the empty text too
+        separator = _SEPARATOR.match(line, key.end())
+        assert separator is not None
+        yield number, _unescape(key.group()), _unescape(line[separator.end() :]).rstrip()
+
+
+def _unescape(text: str) -> str:
+    r"""`\=` -> `=`, `\n` -> newline, `\u0041` -> `A`, as in Java's Properties format."""
+
+    def replace(match: re.Match[str]) -> str:
+        code, char = match.groups()
+        return chr(int(code, 16)) if code else _ESCAPES.get(char, char)
+
+    return re.sub(r"\\(?:u([0-9a-fA-F]{4})|(.))", replace, text)
