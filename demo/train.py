@@ -1,0 +1,183 @@
+"""Trains the demo model from scratch on the CPU, with fixed seeds, on documents drawn from ``demo.corpus.mix``.
+
+Documents are drawn in blocks, sorted by length into batches of about the same number of tokens, and padded on the
+right: nearly every document starts at position 0 alone, as a prompt does; some are joined to fill longer
+contexts. Prompt tokens have a small loss weight. Matrices learn by Muon, embeddings and norms by AdamW, with a warm-up,
+a constant and a linearly falling learning rate. Writes checkpoints and a log into the run folder; ``demo/export.py``
+turns a checkpoint into the model folder.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from demo.corpus.dialog import IM_START, Document
+from demo.corpus.mix import sample_document
+from demo.model import DemoConfig, DemoLlama
+
+MAX_LENGTH = 640
+PROMPT_WEIGHT = 0.1
+BLOCK = 3000
+Coded = tuple[list[int], list[float]]
+
+
+def encode_block(tokenizer: Tokenizer, documents: list[Document]) -> list[Coded]:
+    """Token ids and loss weights of each document, its segments tokenized one by one."""
+    parts = [part for document in documents for part, _ in document]
+    encoded = iter(tokenizer.encode_batch(parts, add_special_tokens=False))
+    out: list[Coded] = []
+    for document in documents:
+        whole = len(document) == 1
+        ids: list[int] = []
+        weights: list[float] = []
+        for _, answer in document:
+            new = next(encoded).ids
+            ids += new
+            weights += [1.0 if answer else PROMPT_WEIGHT] * len(new)
+        out.append((ids, [0.5] * len(ids) if whole else weights))
+    return out
+
+
+def draw_block(tokenizer: Tokenizer, rng: Random) -> list[Coded]:
+    """A block of encoded documents, some of them joined into longer ones."""
+    coded = encode_block(tokenizer, [sample_document(rng) for _ in range(BLOCK)])
+    eos = 0
+    joined: list[Coded] = []
+    index = 0
+    while index < len(coded):
+        ids, weights = coded[index]
+        index += 1
+        if rng.random() < 0.06:
+            goal = rng.randint(128, MAX_LENGTH - 128)
+            while index < len(coded) and len(ids) < goal:
+                gap = [] if ids[-1] == eos else [eos]
+                ids, weights = ids + gap + coded[index][0], weights + [0.0] * len(gap) + coded[index][1]
+                index += 1
+        joined.append((ids[: MAX_LENGTH + 1], weights[: MAX_LENGTH + 1]))
+    return joined
+
+
+def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Endless batches of inputs, targets and loss weights of about ``tokens`` tokens each."""
+    rng = Random(seed)
+    while True:
+        block = sorted(draw_block(tokenizer, rng), key=lambda item: len(item[0]))
+        groups: list[list[Coded]] = [[]]
+        for item in block:
+            if groups[-1] and (len(groups[-1]) + 1) * len(item[0]) > tokens:
+                groups.append([])
+            groups[-1].append(item)
+        rng.shuffle(groups)
+        for group in groups:
+            yield pad(group)
+
+
+def pad(group: list[Coded]) -> tuple[Tensor, Tensor, Tensor]:
+    """One batch, padded on the right with weight 0."""
+    width = max(len(ids) for ids, _ in group)
+    data = np.zeros((len(group), width), dtype=np.int64)
+    mass = np.zeros((len(group), width), dtype=np.float32)
+    for row, (ids, weights) in enumerate(group):
+        data[row, : len(ids)] = ids
+        mass[row, : len(ids)] = weights
+    ids, weights = torch.from_numpy(data), torch.from_numpy(mass)
+    return ids[:, :-1], ids[:, 1:], weights[:, 1:]
+
+
+def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+    """Weighted mean cross-entropy; positions without weight are left out of the output layer."""
+    inputs, targets, weights = batch
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        states = model.hidden(inputs)
+        kept = weights > 0
+        logits = model.logits(states[kept])
+    losses = F.cross_entropy(logits.float(), targets[kept], reduction="none")
+    return (losses * weights[kept]).sum() / weights[kept].sum()
+
+
+def optimizers(model: DemoLlama, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the rest."""
+    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
+    rest = [p for p in model.parameters() if not any(p is m for m in matrices)]
+    muon = torch.optim.Muon(matrices, lr=rate * 4, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
+    return [muon, adam]
+
+
+def pace(done: float, step: int) -> float:
+    """The share of the full learning rate after the given share of the time: up, constant, down."""
+    return min(1.0, (step + 1) / 60) * min(1.0, max(0.02, (1.0 - done) / 0.5))
+
+
+def save(model: DemoLlama, path: Path, steps: int, tokens: int, seconds: float) -> None:
+    """A checkpoint with what it cost so far."""
+    cost = {"steps": steps, "tokens": tokens, "seconds": round(seconds)}
+    torch.save({"model": model.state_dict(), "cost": cost}, path)
+
+
+def train(args: argparse.Namespace) -> None:
+    """The training loop: a fixed number of steps, so that the same seed gives the same run."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(args.threads)
+    run = Path(args.run)
+    run.mkdir(parents=True, exist_ok=True)
+    tokenizer = Tokenizer.from_file(args.tokenizer)
+    assert tokenizer.token_to_id(IM_START) == 1
+    model = DemoLlama(DemoConfig(vocab_size=tokenizer.get_vocab_size()))
+    if args.start:
+        model.load_state_dict(torch.load(args.start)["model"])
+    opts = optimizers(model, args.rate)
+    full = [[group["lr"] for group in opt.param_groups] for opt in opts]
+    began, tokens, recent = time.time(), 0, []
+    source = batches(tokenizer, args.seed, args.tokens)
+    with (run / "log.jsonl").open("a", encoding="utf-8") as log:
+        for step in range(args.steps):
+            batch = next(source)
+            scale = pace(step / args.steps, step)
+            for opt, rates in zip(opts, full, strict=True):
+                for group, rate in zip(opt.param_groups, rates, strict=True):
+                    group["lr"] = rate * scale
+            loss = loss_of(model, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for opt in opts:
+                opt.step()
+                opt.zero_grad(set_to_none=True)
+            tokens += int((batch[2] >= 0).sum())
+            recent.append(float(loss.detach()))
+            if (step + 1) % 25 == 0:
+                row = {"step": step + 1, "loss": round(sum(recent) / len(recent), 4), "tokens": tokens,
+                       "seconds": round(time.time() - began), "scale": round(scale, 3)}
+                log.write(json.dumps(row) + "\n")
+                log.flush()
+                recent = []
+            if (step + 1) % args.every == 0 or step + 1 == args.steps:
+                save(model, run / "last.pt", step + 1, tokens, time.time() - began)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description="Train the demo model.")
+    parser.add_argument("--tokenizer", default="src/dragoman/demo_model/tokenizer.json")
+    parser.add_argument("--run", default="/tmp/demo-run", help="folder for the checkpoint and the log")
+    parser.add_argument("--start", help="checkpoint to go on from")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, padding included")
+    parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has four times as much")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
+    train(parser.parse_args())
+
+
+if __name__ == "__main__":
+    main()
