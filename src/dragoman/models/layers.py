@@ -1,0 +1,207 @@
+"""The graph pieces every decoder shares: linear, RMSNorm, rotary embedding, paged attention.
+
+Does: build OpenVINO nodes in the shapes the CPU plugin fuses. Does not: read checkpoints or compile.
+Called by the family builders (llama.py, ...), once per start.
+
+Hidden states travel as [T, 1, hidden]: T tokens of all sequences of the step, concatenated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
+
+from dragoman.models.quantize import INT4_GROUP_SIZE, quantize_int4, quantize_int8
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Node: TypeAlias = Any  # openvino.Output: the package has no type information
+WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
+
+
+def scalar(value: float, dtype: type = np.float32) -> Node:
+    """A rank-0 constant."""
+    return ops.constant(np.array(value, dtype=dtype)).output(0)
+
+
+def constant(values: Array) -> Node:
+    """A constant in the array's own precision; the graph owns a copy."""
+    if values.dtype == ml_dtypes.bfloat16:
+        bits = np.ascontiguousarray(values).view(np.float16)
+        return _owned_constant(ov.Tensor(bits, ov.Shape(values.shape), ov.Type.bf16)).output(0)
+    return ov.op.Constant(values, shared_memory=False).output(0)
+
+
+def _owned_constant(tensor: Any) -> Any:
+    # The tensor only borrows numpy's memory, which is gone before the graph is compiled: copy.
+    return ov.op.Constant(tensor, shared_memory=False)
+
+
+def as_f32(node: Node) -> Node:
+    """The node's values as f32 in the graph (the plugin folds the conversion into the consumer)."""
+    return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
+
+
+def weight_matrix(weight: Array, weight_type: WeightType) -> Node:
+    """A weight [out, in] as an f32 node over compressed constants, in the pattern the plugin keeps compressed."""
+    if weight_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
+        return _int4_matrix(weight)
+    if weight_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
+        return _int8_matrix(weight)
+    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[weight_type]
+    return as_f32(constant(weight.astype(stored, copy=False)))
+
+
+def _int8_matrix(weight: Array) -> Node:
+    matrix = quantize_int8(weight)
+    values = ops.convert(constant(matrix.values), ov.Type.f16)
+    zero_points = ops.convert(constant(matrix.zero_points), ov.Type.f16)
+    return as_f32(ops.multiply(ops.subtract(values, zero_points), constant(matrix.scales)).output(0))
+
+
+def _int4_matrix(weight: Array) -> Node:
+    matrix = quantize_int4(weight)
+    packed = _owned_constant(ov.Tensor(_pack_int4(matrix.values), ov.Shape(matrix.values.shape), ov.Type.i4))
+    scaled = ops.multiply(ops.convert(packed, ov.Type.f16), constant(matrix.scales))
+    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
+    return as_f32(flat.output(0))
+
+
+def _pack_int4(values: Array) -> Array:
+    # i4 tensors hold two values a byte, the even element in the low half
+    flat = values.reshape(-1).view(np.uint8) & 0x0F
+    packed: Array = flat[0::2] | (flat[1::2] << 4)
+    return packed
+
+
+def linear(x: Node, weight: Array, weight_type: WeightType, bias: Array | None = None) -> Node:
+    """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out]."""
+    product = ops.matmul(x, weight_matrix(weight, weight_type), transpose_a=False, transpose_b=True).output(0)
+    if bias is None:
+        return product
+    return ops.add(product, constant(bias.astype(np.float32))).output(0)
+
+
+def rms_norm(x: Node, weight: Array, epsilon: float) -> Node:
+    """Root-mean-square normalisation over the last axis (arXiv:1910.07467), in the order the plugin fuses."""
+    square_mean = ops.reduce_mean(ops.power(x, scalar(2.0)), ops.constant(np.array([-1], dtype=np.int64)), True)
+    inverse = ops.divide(scalar(1.0), ops.sqrt(ops.add(square_mean, scalar(epsilon))))
+    shaped = weight.astype(np.float32).reshape(1, 1, -1)
+    return ops.multiply(ops.multiply(x, inverse), constant(shaped)).output(0)
+
+
+def rotary_angles(position_ids: Node, inverse_frequencies: list[float]) -> tuple[Node, Node]:
+    """cos and sin of every token's angles. Shapes: position_ids i64 [T] -> two of f32 [T, 1, 1, head_size]."""
+    frequencies = np.array(inverse_frequencies, dtype=np.float32)
+    table = constant(np.concatenate([frequencies, frequencies]).reshape(1, 1, 1, -1))
+    positions = ops.unsqueeze(as_f32(position_ids), ops.constant(np.array([1, 2, 3], dtype=np.int64)))
+    angles = ops.multiply(positions, table)
+    return ops.cos(angles).output(0), ops.sin(angles).output(0)
+
+
+def apply_rotary(x: Node, cos: Node, sin: Node, head_size: int) -> Node:
+    """Rotate query or key heads by their angles. Shape: x [T, heads, 1, head_size]."""
+    half = head_size // 2
+    first, second = _columns(x, 0, half), _columns(x, half, np.iinfo(np.int64).max)
+    rotated = ops.concat([ops.multiply(second, scalar(-1.0)), first], axis=-1)
+    return ops.add(ops.multiply(x, cos), ops.multiply(rotated, sin)).output(0)
+
+
+def _columns(x: Node, start: int, stop: int) -> Node:
+    # a Slice, not a split: only this form is recognised as rotary embedding
+    bounds = [ops.constant(np.array([value], dtype=np.int64)) for value in (start, stop, 1, 3)]
+    return ops.slice(x, *bounds).output(0)
+
+
+def split_heads(x: Node, num_heads: int, head_size: int) -> Node:
+    """[T, 1, heads * head_size] -> [T, heads, 1, head_size]."""
+    shape = ops.constant(np.array([0, 1, num_heads, head_size], dtype=np.int64))
+    order = ops.constant(np.array([0, 2, 1, 3], dtype=np.int64))
+    return ops.transpose(ops.reshape(x, shape, special_zero=True), order).output(0)
+
+
+def merge_heads(x: Node) -> Node:
+    """[T, heads, 1, head_size] -> [T, heads * head_size], as the paged-attention op takes it."""
+    order = ops.constant(np.array([0, 2, 1, 3], dtype=np.int64))
+    return ops.reshape(
+        ops.transpose(x, order), ops.constant(np.array([0, -1], dtype=np.int64)), special_zero=True
+    ).output(0)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedInputs:
+    """The step's block tables as graph parameters, shared by all layers."""
+
+    past_lens: Node
+    subsequence_begins: Node
+    block_indices: Node
+    block_indices_begins: Node
+    max_context_len: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Heads and head size of one attention layer; `sliding_window` 0 = attend to everything."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    sliding_window: int = 0
+
+
+def cache_parameter(name: str) -> Any:
+    """A key or value cache input: dynamic type and rank 4, so that the plugin chooses its own layout."""
+    parameter = ops.parameter(ov.PartialShape([-1, -1, -1, -1]), ov.Type.dynamic, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def paged_attention(
+    qkv: tuple[Node, Node, Node], caches: tuple[Any, Any], paged: PagedInputs, shape: AttentionShape
+) -> Node:
+    """Causal attention over the block tables; writes the new keys and values into the caches.
+
+    Shapes: q [T, heads * head_size], k and v [T, kv_heads * head_size] -> [T, heads * head_size].
+    Source: PagedAttention (arXiv:2309.06180); the op's 28 inputs are OpenVINO 2026.4's PagedAttentionExtension.
+    """
+    empty_i32, empty_f32 = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+    inputs: list[Any] = [
+        *qkv,
+        caches[0].output(0),
+        caches[1].output(0),
+        paged.past_lens,
+        paged.subsequence_begins,
+        paged.block_indices,
+        paged.block_indices_begins,
+        scalar(shape.head_size**-0.5),
+        scalar(shape.sliding_window, np.int32),
+        constant(empty_f32),  # alibi slopes
+        paged.max_context_len,
+        constant(empty_i32),  # score aggregation window
+        constant(empty_i32),  # rotated block indices
+        constant(empty_i32),  # rotation deltas
+        constant(empty_f32),  # rotation table
+        constant(empty_f32),  # xattention threshold
+        scalar(0, np.int32),  # xattention block size
+        scalar(0, np.int32),  # xattention stride
+        constant(np.zeros((0, 0, 0, 0), dtype=np.float32)),  # attention sinks
+        scalar(0, np.int32),  # adaptive eviction: start size
+        *(constant(empty_i32) for _ in range(4)),  # adaptive eviction tables, token types
+        constant(np.zeros(0, dtype=np.uint8)),  # query-query bias
+        constant(empty_i32),  # query-query bias begins
+    ]
+    node = _PagedAttentionExtension(inputs)
+    set_attention_shape(node, shape)
+    return node.output(0)
+
+
+def set_attention_shape(node: Any, shape: AttentionShape) -> None:
+    """Attach the runtime info from which the plugin takes the cache's shape; serialisation does not keep it."""
+    info = node.get_rt_info()
+    info["num_k_heads"] = info["num_v_heads"] = shape.num_kv_heads
+    info["k_head_size"] = info["v_head_size"] = shape.head_size

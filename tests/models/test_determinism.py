@@ -1,0 +1,65 @@
+"""On the real kernels a sequence's logits do not depend on its batch-mates or on how its prompt was chunked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.loader import KvType
+from tests.support.forward import forward_batch
+from tests.support.random_checkpoint import RandomShape, write_checkpoint
+
+SHAPE = RandomShape("determinism", seed=5, hidden_size=256, num_heads=4, head_size=64, intermediate_size=768)
+BLOCKS_EACH = 4
+PROMPT = [int(token_id) for token_id in np.random.RandomState(1).randint(0, SHAPE.vocab_size, 90)]
+DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, SHAPE.vocab_size, 6)]
+
+
+@pytest.fixture(scope="module", params=["bf16", "u8"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    kv_type: KvType = request.param
+    directory = write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
+    try:
+        return load_model(directory, ModelOptions(kv_type=kv_type))
+    except ValueError:
+        pytest.skip("this CPU has no bf16")
+
+
+def blocks_of(sequence: int) -> range:
+    return range(sequence * BLOCKS_EACH, (sequence + 1) * BLOCKS_EACH)
+
+
+def run(loaded: LoadedModel, *, num_others: int, chunks: list[int]) -> Any:
+    """Logits after the prompt and after each decoded token, with `num_others` other sequences in every step."""
+    runner = OpenVinoRunner(loaded, num_blocks=BLOCKS_EACH * (num_others + 1))
+    others = [[(7 * i + 3) % SHAPE.vocab_size, 11] for i in range(num_others)]
+    rows, done = [], 0
+    for size in chunks:
+        mates = [(tokens, 0, blocks_of(i + 1)) for i, tokens in enumerate(others)]
+        batch = forward_batch([(PROMPT[done : done + size], done, blocks_of(0)), *mates], logit_rows=[size - 1])
+        logits, done = runner.forward(batch), done + size
+    assert done == len(PROMPT)
+    rows.append(logits[0].copy())
+    for step, token_id in enumerate(DECODED):
+        mates = [([tokens[0]], 2 + step, blocks_of(i + 1)) for i, tokens in enumerate(others)]
+        batch = forward_batch(
+            [([token_id], len(PROMPT) + step, blocks_of(0)), *mates], logit_rows=range(num_others + 1)
+        )
+        rows.append(runner.forward(batch)[0].copy())
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("num_others", [1, 2, 7, 63])
+def test_batch_mates_do_not_change_a_bit(loaded: LoadedModel, num_others: int) -> None:
+    alone = run(loaded, num_others=0, chunks=[90])
+    assert np.array_equal(alone, run(loaded, num_others=num_others, chunks=[90]))
+
+
+@pytest.mark.parametrize("chunks", [[32, 32, 26], [50, 40], [5] * 18, [2, 88], [87, 3]], ids=str)
+def test_chunking_the_prompt_does_not_change_a_bit(loaded: LoadedModel, chunks: list[int]) -> None:
+    whole = run(loaded, num_others=0, chunks=[90])
+    assert np.array_equal(whole, run(loaded, num_others=0, chunks=chunks))
