@@ -82,12 +82,6 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_refused("statuses are fixed", "timeout_http_code", harmless=("400",)),
     *_refused("statuses are fixed", "server_error_http_code", harmless=("500",)),
     *_refused("the header is x-request-id", "request_id_header_key", harmless=("x-request-id",)),
-    *_refused(
-        "no CORS headers are sent; put a proxy in front",
-        "cors_allowed_origin",
-        "cors_allowed_methods",
-        "cors_allowed_headers",
-    ),
     *_refused("models are not loaded on request", "model_url_pattern"),
     *_refused("this schema is not spoken", "option.bedrock_compat"),
     *_refused("set variables in the environment of the server", "option.env"),

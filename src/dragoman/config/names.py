@@ -6,13 +6,14 @@ Does not: read sources or judge values. Called by `resolve` and by the command l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
 from dragoman.config.kinds import Switch
-from dragoman.config.options import OPTIONS, Option
+from dragoman.config.option import Alias, Option
+from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 PREFIX = "option."
@@ -23,13 +24,28 @@ class Match:
     """What a name stands for. Lower `rank` wins where several variables of the environment name one option."""
 
     target: Option | ForeignOption
-    convert: Callable[[str], str] = str
+    alias: Alias | None = None  # None = the option's own name
     rank: int = 0
+
+    def text(self, given: Given) -> str:
+        """The given text as the option's own kind reads it. Raises ValueError if the alias cannot convert it."""
+        return self.alias.convert(given.text) if self.alias else given.text
+
+    @property
+    def allowed(self) -> str:
+        """What may be given under this name, with the unit."""
+        if self.alias and self.alias.allowed:
+            return self.alias.allowed
+        assert isinstance(self.target, Option)
+        row = self.target.row
+        return f"{row.kind.allowed}, in {row.unit}" if row.unit else row.kind.allowed
 
     @property
     def is_switch(self) -> bool:
         """True if the option is true or false, so that its flag needs no value."""
-        return isinstance(self.target, Option) and isinstance(self.target.row.kind, Switch)
+        if isinstance(self.target, ForeignOption):
+            return "false" in self.target.harmless
+        return isinstance(self.target.row.kind, Switch)
 
 
 class NameIndex:
@@ -53,12 +69,12 @@ class NameIndex:
 
     def _add_option(self, option: Option) -> None:
         for rank, alias in enumerate(option.row.env, start=1):
-            self._by_variable.setdefault(alias.name, []).append(Match(option, alias.convert, rank))
+            self._by_variable.setdefault(alias.name, []).append(Match(option, alias, rank))
         if not option.key:
             return
         self._add_key(option.key, Match(option))
         for alias in option.row.keys:
-            self._add_key(alias.name, Match(option, alias.convert))
+            self._add_key(alias.name, Match(option, alias))
         if option.flag and option.name not in (bare(option.key), bare(option.key).lower()):
             self._add_key(PREFIX + option.name, Match(option))
 

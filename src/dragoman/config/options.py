@@ -7,91 +7,12 @@ Does not: read anything. Used by `resolve`, by the help and docs writers, and (t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import cast
 
-from dragoman.config.kinds import Choice, FilePath, Integer, Kind, Names, Number, Switch, Text, Value
-
-
-@dataclass(frozen=True, slots=True)
-class Alias:
-    """Another name of an option; `convert` turns its text into the option's own (ValueError if it cannot)."""
-
-    name: str
-    convert: Callable[[str], str] = str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """The facts of one option that its field does not hold.
-
-    `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
-    SERVING_<NAME>. `keys` and `env` are further names. `unset` says what a default of None means.
-    """
-
-    kind: Kind
-    help: str
-    unit: str = ""
-    unset: str = ""
-    key: str = ""
-    keys: tuple[Alias, ...] = ()
-    env: tuple[Alias, ...] = ()
-    is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option: its name in the settings classes, its group's class, its default and its row."""
-
-    name: str
-    group: type
-    default: Value
-    row: Row
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag, "" for secrets and for the model directory, which is an argument."""
-        return "" if self.row.is_secret or self.name == "model_id" else "--" + self.name.replace("_", "-")
-
-    @property
-    def key(self) -> str:
-        """The serving.properties key, "" for secrets."""
-        return "" if self.row.is_secret else self.row.key or f"option.{self.name}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable, by the naming rule of `key`."""
-        if self.row.is_secret:
-            return self.row.env[0].name
-        bare = self.key.removeprefix("option.")
-        return ("OPTION_" if bare != self.key else "SERVING_") + bare.upper()
-
-    @property
-    def default_text(self) -> str:
-        """The default as an operator reads it."""
-        if self.default is None:
-            return self.row.unset
-        return show(self.default)
-
-
-def show(value: Value) -> str:
-    """A value as an operator writes it in serving.properties."""
-    match value:
-        case None:
-            return "not set"
-        case bool():
-            return "true" if value else "false"
-        case tuple():
-            return ",".join(value)
-        case _:
-            return str(value)
-
-
-def option(default: Any, kind: Kind, help_text: str, **facts: Any) -> Any:
-    """A dataclass field that carries its row; `facts` are the other fields of `Row`."""
-    return field(default=default, metadata={"row": Row(kind, help_text, **facts)})
+from dragoman.config.kinds import Choice, FilePath, Integer, Names, Number, Switch, Text, Value
+from dragoman.config.option import Alias, Option, option
 
 
 # --- conversions of aliases -------------------------------------------------------------------------------------------
@@ -159,7 +80,7 @@ class ModelSettings:
     kv_dtype: str = option(
         "auto",
         KV_DTYPES,
-        "Type of the key/value cache. auto: u8.",
+        "Type of the key/value cache; u8 holds twice as many tokens. auto: bf16 where the CPU has it, else f16.",
         keys=(Alias("option.kv_cache_dtype"),),
     )
     max_model_len: int | None = option(
@@ -216,7 +137,7 @@ class EngineSettings:
         "prompt",
         Choice(("prompt", "all", "off")),
         "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
-        keys=(Alias("option.enable_prefix_caching", _prefix_mode),),
+        keys=(Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),),
     )
 
 
@@ -229,14 +150,14 @@ class ServerSettings:
         Text("ADDRESS"),
         "Address to listen on; 0.0.0.0 serves other machines too.",
         key="host",
-        keys=(Alias("inference_address", _address_host),),
+        keys=(Alias("inference_address", _address_host, "http://HOST:PORT"),),
     )
     port: int = option(
         8080,
         Integer(0, 65535),
         "Port to listen on; 0 takes a free one.",
         key="port",
-        keys=(Alias("inference_address", _address_port),),
+        keys=(Alias("inference_address", _address_port, "http://HOST:PORT"),),
     )
     api_key: str | None = option(
         None,
@@ -259,7 +180,10 @@ class ServerSettings:
         "Largest request body; larger ones are answered 413.",
         unit="bytes",
         key="max_request_size",
-        env=(Alias("SAGEMAKER_MAX_REQUEST_SIZE"), Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", _mebibytes)),
+        env=(
+            Alias("SAGEMAKER_MAX_REQUEST_SIZE"),
+            Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", _mebibytes, "an integer >= 1, in MiB"),
+        ),
     )
     job_queue_size: int = option(
         1000,
@@ -276,6 +200,27 @@ class ServerSettings:
         unit="seconds",
         unset="no limit",
         env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
+    )
+    cors_allowed_origin: str = option(
+        "",
+        Text("ORIGIN"),
+        "Value of the header Access-Control-Allow-Origin.",
+        unset="the header is not sent",
+        key="cors_allowed_origin",
+    )
+    cors_allowed_methods: str = option(
+        "",
+        Text("METHODS"),
+        "Value of the header Access-Control-Allow-Methods.",
+        unset="the header is not sent",
+        key="cors_allowed_methods",
+    )
+    cors_allowed_headers: str = option(
+        "",
+        Text("HEADERS"),
+        "Value of the header Access-Control-Allow-Headers.",
+        unset="the header is not sent",
+        key="cors_allowed_headers",
     )
     drain_timeout: float = option(
         30.0,
@@ -371,6 +316,6 @@ GROUPS: tuple[type, ...] = (ModelSettings, EngineSettings, ServerSettings, Clien
 """The settings classes, in the order of help and docs; a class's docstring is its heading."""
 
 OPTIONS: tuple[Option, ...] = tuple(
-    Option(one.name, group, one.default, one.metadata["row"]) for group in GROUPS for one in fields(group)
+    Option(one.name, group, cast(Value, one.default), one.metadata["row"]) for group in GROUPS for one in fields(group)
 )
 """Every option, in the order of help and docs."""

@@ -13,26 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from dragoman.config.foreign import ForeignOption
 from dragoman.config.kinds import Value
-from dragoman.config.names import NameIndex
-from dragoman.config.options import (
-    GROUPS,
-    OPTIONS,
-    ClientSettings,
-    EngineSettings,
-    ModelSettings,
-    Option,
-    ServerSettings,
-    show,
-)
+from dragoman.config.names import Match, NameIndex
+from dragoman.config.option import Option
+from dragoman.config.options import OPTIONS, ClientSettings, EngineSettings, ModelSettings, ServerSettings
 from dragoman.config.sources import PROPERTIES_NAME, Given, read_environment, read_properties
 
 COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
 
 DEMO_NAME = "demo"
+
+Group = TypeVar("Group")
 
 
 class ConfigError(Exception):
@@ -101,8 +95,20 @@ def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir:
         raise ConfigError(findings.problems)
     if not values["name"]:
         values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
-    groups: list[Any] = [group(**{o.name: values[o.name] for o in OPTIONS if o.group is group}) for group in GROUPS]
-    return Config(*groups, directory, model_dir, MappingProxyType(origins), tuple(findings.notices))
+    return Config(
+        model=_build(ModelSettings, values),
+        engine=_build(EngineSettings, values),
+        server=_build(ServerSettings, values),
+        clients=_build(ClientSettings, values),
+        directory=directory,
+        model_dir=model_dir,
+        origins=MappingProxyType(origins),
+        notices=tuple(findings.notices),
+    )
+
+
+def _build(group: type[Group], values: Mapping[str, Any]) -> Group:
+    return group(**{option.name: values[option.name] for option in OPTIONS if option.group is group})
 
 
 def _read_file(directory: Path) -> list[Given]:
@@ -148,13 +154,13 @@ class _Candidate:
     """One value given for one option; the lowest (layer, rank) wins."""
 
     given: Given
+    match: Match
     text: str
     layer: int
-    rank: int
 
     @property
     def order(self) -> tuple[int, int]:
-        return self.layer, self.rank
+        return self.layer, self.match.rank
 
 
 class _Findings:
@@ -177,11 +183,11 @@ class _Findings:
                     self._foreign(match.target, given)
                     continue
                 try:
-                    text = match.convert(given.text)
+                    text = match.text(given)
                 except ValueError:
-                    self._bad(match.target, given)
+                    self._bad(match, given)
                     continue
-                self._candidates[match.target.name].append(_Candidate(given, text, layer, match.rank))
+                self._candidates[match.target.name].append(_Candidate(given, match, text, layer))
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""
@@ -209,7 +215,7 @@ class _Findings:
         try:
             value = option.row.kind.parse(chosen.text)
         except ValueError:
-            self._bad(option, chosen.given)
+            self._bad(chosen.match, chosen.given)
             return option.default, Origin("default")
         return value, Origin(chosen.given.source, chosen.given.name)
 
@@ -237,11 +243,13 @@ class _Findings:
         else:
             self.notices.append(f"{_quote(given)}: no effect here; {target.reason}")
 
-    def _bad(self, option: Option, given: Given) -> None:
-        text = "(hidden)" if option.row.is_secret else given.text
-        unit = f" ({option.row.unit})" if option.row.unit else ""
-        self.problems.append(f"{_quote(given, text)}: must be {option.row.kind.allowed}{unit}")
+    def _bad(self, match: Match, given: Given) -> None:
+        is_secret = isinstance(match.target, Option) and match.target.row.is_secret
+        problem = f"{_quote(given, '(hidden)' if is_secret else None)}: must be {match.allowed}"
+        if problem not in self.problems:  # inference_address is one name of two options
+            self.problems.append(problem)
 
 
 def _quote(given: Given, text: str | None = None) -> str:
-    return f"{given.name}={show(text or given.text)} ({given.source})"
+    value = given.text if text is None else text
+    return f"{given.name}={value} ({given.source})" if value else f"{given.name} ({given.source})"

@@ -1,0 +1,94 @@
+"""Reads the command line into named texts, in the same form as the other sources give theirs.
+
+Does: split `--name value`, `--name=value`, switches (`--name`, `--no-name`, `--name=false`) and the one argument.
+Does not: judge values or look at other sources. Called by the subcommands, at start-up. An argument parser of the
+standard library would word unknown and bad options differently from the other sources, so this is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
+from dragoman.config.names import NameIndex
+from dragoman.config.sources import Given
+
+SOURCE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What the command line holds: option values, and one-line problems with its form."""
+
+    givens: tuple[Given, ...]
+    problems: tuple[str, ...] = ()
+
+
+def read_arguments(words: Sequence[str]) -> Arguments:
+    """The values on a command line; a single word without dashes is the model's directory."""
+    reader = _Reader(list(words))
+    reader.read()
+    return Arguments(tuple(reader.givens), tuple(reader.problems))
+
+
+class _Reader:
+    """Walks the words once; `givens` and `problems` grow on the way."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.givens: list[Given] = []
+        self.problems: list[str] = []
+        self._words = words
+        self._names = NameIndex()
+        self._has_unknown = False
+        self._arguments: list[str] = []
+
+    def read(self) -> None:
+        while self._words:
+            word = self._words.pop(0)
+            if word.startswith("-") and word != "-":
+                self._flag(word)
+            else:
+                self._arguments.append(word)
+        self._take_arguments()
+
+    def _flag(self, word: str) -> None:
+        name, has_value, value = word.partition("=")
+        given = self._named(name, value)
+        matches = self._names.find(given)
+        if not matches and name.startswith("--no-"):
+            positive = self._named("--" + name.removeprefix("--no-"), "false")
+            found = self._names.find(positive)
+            if found and found[0].is_switch and not has_value:
+                self.givens.append(positive)
+                return
+        if not matches:
+            self._has_unknown = True
+            if not has_value and self._words and not self._words[0].startswith("-"):
+                given = self._named(name, self._words.pop(0))
+            self.givens.append(given)  # `resolve` tells what it may have meant
+        elif has_value:
+            self.givens.append(given)
+        else:
+            self._take_value(name, is_switch=matches[0].is_switch)
+
+    def _named(self, name: str, value: str) -> Given:
+        return Given(name, name.lstrip("-").replace("-", "_"), value, SOURCE)
+
+    def _take_value(self, name: str, *, is_switch: bool) -> None:
+        follower = self._words[0] if self._words else None
+        if is_switch:
+            takes_it = follower is not None and follower.lower() in TRUE_WORDS + FALSE_WORDS
+            self.givens.append(self._named(name, self._words.pop(0) if takes_it else "true"))
+        elif follower is None or follower.startswith("--"):
+            self.problems.append(f"{name} ({SOURCE}): must be followed by a value")
+        else:
+            self.givens.append(self._named(name, self._words.pop(0)))
+
+    def _take_arguments(self) -> None:
+        if self._has_unknown:  # a stray word may be the unknown option's value: one problem at a time
+            return
+        if len(self._arguments) > 1:
+            stray = " ".join(self._arguments[1:])
+            self.problems.append(f"{stray} ({SOURCE}): unexpected; one model directory at most may be given")
+        self.givens += [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in self._arguments[:1]]

@@ -1,0 +1,93 @@
+"""What one option is: the row of facts a settings field carries, and the names that follow from it.
+
+Does: define the types of the table in `options`. Does not: list options or read anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.config.kinds import Kind, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Another name of an option; `convert` turns its text into the option's own (ValueError if it cannot).
+
+    `allowed` says what the alias takes where that differs from the option's own values.
+    """
+
+    name: str
+    convert: Callable[[str], str] = str
+    allowed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The facts of one option that its field does not hold.
+
+    `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
+    SERVING_<NAME>. `keys` and `env` are further names. `unset` says what a default of None means.
+    """
+
+    kind: Kind
+    help: str
+    unit: str = ""
+    unset: str = ""
+    key: str = ""
+    keys: tuple[Alias, ...] = ()
+    env: tuple[Alias, ...] = ()
+    is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: its name in the settings classes, its group's class, its default and its row."""
+
+    name: str
+    group: type
+    default: Value
+    row: Row
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag, "" for secrets and for the model directory, which is an argument."""
+        return "" if self.row.is_secret or self.name == "model_id" else "--" + self.name.replace("_", "-")
+
+    @property
+    def key(self) -> str:
+        """The serving.properties key, "" for secrets."""
+        return "" if self.row.is_secret else self.row.key or f"option.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, by the naming rule of `key`."""
+        if self.row.is_secret:
+            return self.row.env[0].name
+        bare = self.key.removeprefix("option.")
+        return ("OPTION_" if bare != self.key else "SERVING_") + bare.upper()
+
+    @property
+    def default_text(self) -> str:
+        """The default as an operator reads it."""
+        return self.row.unset if self.default in (None, (), "") else show(self.default)
+
+
+def show(value: Value) -> str:
+    """A value as an operator writes it in serving.properties."""
+    match value:
+        case None:
+            return "not set"
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
+
+
+def option(default: Any, kind: Kind, help_text: str, **facts: Any) -> Any:
+    """A dataclass field that carries its row; `facts` are the other fields of `Row`."""
+    return field(default=default, metadata={"row": Row(kind, help_text, **facts)})
