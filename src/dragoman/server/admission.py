@@ -1,0 +1,76 @@
+"""Bounds how much work a model takes in: the door in front of the service.
+
+Does: count requests in flight, refuse those over the limit or during a drain, tell when the last one is gone.
+Does not: order or batch requests, the engine's scheduler does. Called by the responder and `run`, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dragoman.errors import Overloaded
+
+# LMI's `job_queue_size` and `max_rolling_batch_size` defaults (serving.properties reference, LMI v0.31)
+DEFAULT_MAX_QUEUED = 1000
+DEFAULT_MAX_RUNNING = 32
+
+
+class Admission:
+    """The requests of one model that may be running or waiting at a time."""
+
+    def __init__(
+        self, model: str, *, max_running: int = DEFAULT_MAX_RUNNING, max_queued: int = DEFAULT_MAX_QUEUED
+    ) -> None:
+        if max_running < 1:
+            raise ValueError(f"max_running {max_running} is not allowed: it must be at least 1")
+        if max_queued < 0:
+            raise ValueError(f"max_queued {max_queued} is not allowed: it must be at least 0")
+        self._model = model
+        self._limit = max_running + max_queued
+        self._num_in_flight = 0
+        self._is_draining = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight: running plus queued."""
+        return self._limit
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests admitted and not yet answered."""
+        return self._num_in_flight
+
+    @contextmanager
+    def permit(self, num_requests: int = 1) -> Iterator[None]:
+        """Hold room for a call of `num_requests` prompts while the block runs.
+
+        A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
+        Raises: Overloaded if the queue is full or the server drains.
+        """
+        if self._is_draining:
+            raise Overloaded(f"The server is shutting down and takes no new requests for model: {self._model}")
+        if self._num_in_flight >= self._limit:
+            raise Overloaded(
+                f"Worker queue capacity exceeded for model: {self._model} "
+                f"({self._num_in_flight} requests in flight, {self._limit} allowed)"
+            )
+        self._num_in_flight += num_requests
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_in_flight -= num_requests
+            if self._num_in_flight == 0:
+                self._is_idle.set()
+
+    def drain(self) -> None:
+        """Refuse every new call from now on."""
+        self._is_draining = True
+
+    async def wait_idle(self) -> None:
+        """Return once no request is in flight."""
+        await self._is_idle.wait()

@@ -1,0 +1,163 @@
+"""One HTTP request and the means to answer it, over the ASGI messages.
+
+Does: read the body within a limit, send heads, bodies and trailers, cut the connection, notice that the client left.
+Does not: know routes, models or dialects. Made by the app for every request, used on the event loop by one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from dragoman.errors import TooLarge
+from dragoman.server.dialects.base import Head, HttpCall, Reply
+from dragoman.server.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+REQUEST_ID_HEADERS = ("x-request-id", "x-amzn-sagemaker-inference-id")
+MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
+LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class Exchange:
+    """A request on its way in and its answer on the way out. Header names are lower-case."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, front_headers: Mapping[str, str]) -> None:
+        self._receive = receive
+        self._send = send
+        self._extensions = scope.get("extensions") or {}
+        self._front_headers = front_headers
+        self._sends_trailers = False
+        self.is_started = False
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers = _joined_headers(scope["headers"])
+        self.query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        self.request_id = _request_id(self.headers)
+
+    def http_call(
+        self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
+    ) -> HttpCall:
+        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique."""
+        return HttpCall(
+            method=self.method,
+            path=self.path,
+            body=body,
+            headers=self.headers,
+            query=self.query,
+            path_params=path_params or {},
+            request_id=call_id or self.request_id,
+        )
+
+    async def read_body(self, max_size_bytes: int) -> bytes:
+        """The whole body. Raises: TooLarge as soon as it is known to exceed the limit; ClientGone."""
+        declared = self.headers.get("content-length", "")
+        if declared.isdigit() and int(declared) > max_size_bytes:
+            raise _too_large(int(declared), max_size_bytes)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunks.append(message.get("body", b""))
+            size += len(chunks[-1])
+            if size > max_size_bytes:
+                raise _too_large(size, max_size_bytes)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    async def wait_disconnected(self) -> None:
+        """Return when the client has gone. To be awaited only after the body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def send_reply(self, reply: Reply, headers: Mapping[str, str] | None = None) -> None:
+        """Answer with a complete body, its length announced."""
+        await self._start(reply.status, reply.media_type, {**reply.headers, **(headers or {})}, len(reply.body))
+        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+
+    async def refuse_upload(self, reply: Reply) -> None:
+        """Answer a request whose body was not read, then close the connection.
+
+        The rest of the body is discarded for a moment first: closing with unread data resets the connection, and
+        the client would lose the answer that waits in its own buffers.
+        """
+        await self._start(reply.status, reply.media_type, {**reply.headers, "connection": "close"}, len(reply.body))
+        await self._send({"type": "http.response.body", "body": reply.body, "more_body": True})
+        try:
+            async with asyncio.timeout(LINGER_S):
+                while (message := await self._receive())["type"] == "http.request" and message.get("more_body", False):
+                    pass
+        except TimeoutError:
+            pass
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def send_head(self, head: Head, headers: Mapping[str, str] | None = None) -> None:
+        """Begin a streamed answer. Trailers that the head announces are kept only if the client takes them."""
+        merged = {**head.headers, **(headers or {})}
+        self._sends_trailers = "trailer" in merged and TRAILERS_EXTENSION in self._extensions
+        if not self._sends_trailers:
+            merged.pop("trailer", None)
+        await self._start(head.status, head.media_type, merged, None)
+
+    async def send_chunk(self, body: bytes) -> None:
+        """Send a piece of a streamed answer."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def finish(self, body: bytes = b"", trailers: Sequence[tuple[str, str]] = ()) -> None:
+        """End a streamed answer with its last bytes, and the trailers if they were announced."""
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        if self._sends_trailers:
+            encoded = [(name.lower().encode("ascii"), value.encode("latin-1")) for name, value in trailers]
+            await self._send({"type": "http.response.trailers", "headers": encoded, "more_trailers": False})
+
+    async def cut(self) -> None:
+        """Close the connection without ending the answer, so that the client can tell that it is incomplete."""
+        if CUT_EXTENSION not in self._extensions:  # another ASGI server: raising is what makes those close
+            raise ConnectionAbortedError("the answer failed after its head was sent")
+        await self._send({"type": CUT_EXTENSION})
+
+    async def _start(self, status: int, media_type: str, headers: Mapping[str, str], length: int | None) -> None:
+        merged = {"x-request-id": self.request_id, **self._front_headers}
+        if media_type:
+            merged["content-type"] = media_type
+        if length is not None:
+            merged["content-length"] = str(length)
+        merged.update((name.lower(), value) for name, value in headers.items())
+        encoded = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in merged.items()]
+        self.is_started = True
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": encoded, "trailers": self._sends_trailers}
+        )
+
+
+def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Header fields by lower-case name; repeated fields are joined with commas (RFC 9110, 5.3)."""
+    headers: dict[str, str] = {}
+    for raw_name, raw_value in raw:
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return headers
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    for name in REQUEST_ID_HEADERS:
+        if 0 < len(headers.get(name, "")) <= MAX_REQUEST_ID_LENGTH:
+            return headers[name]
+    return str(uuid.uuid4())
+
+
+def _too_large(size_bytes: int, max_size_bytes: int) -> TooLarge:
+    return TooLarge(f"The request body has at least {size_bytes} bytes, at most {max_size_bytes} are allowed")

@@ -1,0 +1,121 @@
+"""Health checks, model lists and the other routes that generate nothing.
+
+Does: build their bodies from the registry. Does not: touch engines beyond asking for their health.
+Called by the app, on the event loop; never waits, so that health checks answer however busy the models are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from dragoman import __version__
+from dragoman.errors import ServerError
+from dragoman.server.dialects.base import Reply
+from dragoman.server.exchange import Exchange
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
+from dragoman.server.responder import error_reply
+from dragoman.server.routes import Gate, PathParams, Route
+
+HEALTHY = "Healthy"  # status words of LMI's front end
+UNHEALTHY = "Unhealthy"
+PENDING = "PENDING"
+FAILED = "FAILED"
+
+
+class ManagementRoutes:
+    """Makes the handlers of the management routes. Health needs no key; what names models does, when keys are set."""
+
+    def __init__(self, registry: ModelRegistry, gate: Gate) -> None:
+        self._registry = registry
+        self._gate = gate
+
+    def routes(self) -> list[Route]:
+        """All management routes."""
+        return [
+            Route("/ping", {"GET": self.ping, "POST": self.ping}),
+            Route("/health", {"GET": self.live}),
+            Route("/v2/health/live", {"GET": self.live}),
+            Route("/v2/health/ready", {"GET": self.ready}),
+            Route("/info", {"GET": self.tgi_info}),
+        ]
+
+    async def ping(self, exchange: Exchange, path_params: PathParams) -> None:
+        """SageMaker's health check: 200, 503 while loading or draining, 500 when an engine is dead."""
+        await exchange.send_reply(json_reply(self._ready_status(), self._statuses()))
+
+    async def ready(self, exchange: Exchange, path_params: PathParams) -> None:
+        """Readiness: as `/ping`, for those who ask under another name."""
+        await self.ping(exchange, path_params)
+
+    async def live(self, exchange: Exchange, path_params: PathParams) -> None:
+        """Liveness: 200 as long as a restart would not help; loading and draining are alive, a dead engine is not."""
+        status = 500 if self._is_dead() else 200
+        await exchange.send_reply(json_reply(status, {"status": UNHEALTHY if status == 500 else HEALTHY}))
+
+    async def tgi_info(self, exchange: Exchange, path_params: PathParams) -> None:
+        """The default model as Text Generation Inference describes itself."""
+        http = exchange.http_call(path_params=path_params)
+        try:
+            self._gate.check_key(http)
+            model = self._registry.find(None)
+        except ServerError as error:
+            await exchange.send_reply(error_reply(self._registry.dialects.tgi, error, http))
+        else:
+            await exchange.send_reply(json_reply(200, tgi_info(model)))
+
+    def _is_dead(self) -> bool:
+        if self._registry.state is ServerState.FAILED:
+            return True
+        return any(not model.engine.health().is_alive for model in self._registry.models)
+
+    def _ready_status(self) -> int:
+        if self._is_dead():
+            return 500
+        return 200 if self._registry.state is ServerState.READY else 503
+
+    def _statuses(self) -> Mapping[str, Mapping[str, str]]:
+        """Each model's status; models that still load are PENDING, and all are unhealthy during a drain."""
+        is_draining = self._registry.state is ServerState.DRAINING
+        statuses: dict[str, dict[str, str]] = {}
+        for model in self._registry.models:
+            if not model.engine.health().is_alive:
+                statuses[model.name] = {"status": FAILED}
+            else:
+                statuses[model.name] = {"status": UNHEALTHY if is_draining else HEALTHY}
+        waiting = FAILED if self._registry.state is ServerState.FAILED else PENDING
+        statuses.update((name, {"status": waiting}) for name in self._registry.expected_names)
+        return statuses
+
+
+def json_reply(status: int, value: Any) -> Reply:
+    """A JSON answer."""
+    return Reply(status, msgspec.json.encode(value), JSON_MEDIA_TYPE)
+
+
+def front_error(status: int, error_type: str, message: str, headers: Mapping[str, str] | None = None) -> Reply:
+    """An error of the front end itself, in the shape of LMI's: `{"code", "type", "message"}`."""
+    body = {"code": status, "type": error_type, "message": message}
+    return Reply(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", JSON_MEDIA_TYPE, headers or {})
+
+
+def tgi_info(model: ServedModel) -> dict[str, Any]:
+    """The body of TGI's `GET /info`."""
+    max_model_len = model.engine.capabilities.max_model_len
+    return {
+        "model_id": model.name,
+        "model_sha": None,
+        "model_dtype": model.dtype,
+        "model_device_type": "cpu",
+        "model_pipeline_tag": "text-generation",
+        "max_concurrent_requests": model.admission.limit,
+        "max_input_tokens": max_model_len - 1,
+        "max_total_tokens": max_model_len,
+        "router": "dragoman",
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }

@@ -1,0 +1,134 @@
+"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on heads and on stalled clients.
+
+Does: offer two ASGI extensions, `http.response.trailers` (to clients that sent `TE: trailers`) and
+`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading.
+Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
+Source: ASGI HTTP trailers extension; chunked trailers are RFC 9112, section 7.1.2; TE is RFC 9110, section 10.1.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, cast
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+TRAILERS_EXTENSION = "http.response.trailers"
+CUT_EXTENSION = "dragoman.response.cut"
+
+MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has no limit
+DEFAULT_STALL_TIMEOUT_S = 120.0  # LMI 0.31 drops a connection after as long a silence (`chunked_read_timeout`)
+
+
+class TrailersCycle(RequestResponseCycle):
+    """One request and its response, with trailers, a cut, and a limit on how long a write may wait for the client."""
+
+    stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
+    _expects_trailers: bool = False
+    _is_body_complete: bool = False
+    _trailers: bytes = b""
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Handle our own messages and hand every other one to uvicorn."""
+        if self.flow.write_paused and not self.disconnected:
+            await self._drain()
+        event = cast(dict[str, Any], message)  # the typed union of uvicorn does not name our own message
+        if event["type"] == CUT_EXTENSION:
+            self._drop_connection()
+        elif event["type"] == "http.response.trailers":
+            await self._send_trailers(event.get("headers", ()), bool(event.get("more_trailers", False)))
+        elif event["type"] == "http.response.body" and self._expects_trailers and not event.get("more_body", False):
+            self._is_body_complete = True
+            await super().send({"type": "http.response.body", "body": event.get("body", b""), "more_body": True})
+        else:
+            if event["type"] == "http.response.start":
+                self._expects_trailers = bool(event.get("trailers", False))
+            await super().send(message)
+
+    async def _send_trailers(self, headers: Iterable[tuple[bytes, bytes]], more_trailers: bool) -> None:
+        if not self._is_body_complete:
+            raise RuntimeError("Trailers were sent before the end of the body, or were not announced in the head.")
+        if self.disconnected:
+            return
+        self._trailers += b"".join(name + b": " + value + b"\r\n" for name, value in headers)
+        if more_trailers:
+            return
+        if self.chunked_encoding and self.scope["method"] != "HEAD":
+            self.transport.write(b"0\r\n" + self._trailers + b"\r\n")
+            self.chunked_encoding = False  # the last chunk is written, uvicorn only has to wind up
+            self.expected_content_length = 0
+        await super().send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(self.stall_timeout_s):
+                await self.flow.drain()
+        except TimeoutError:
+            self.logger.warning("Dropped a client that read nothing for %g s.", self.stall_timeout_s)
+            self.transport.abort()  # what is buffered can never be delivered
+            self._mark_disconnected()
+
+    def _drop_connection(self) -> None:
+        self.transport.close()  # what was written still goes out, the final chunk does not follow
+        self._mark_disconnected()
+
+    def _mark_disconnected(self) -> None:
+        self.disconnected = True
+        self.message_event.set()
+
+
+class DragomanProtocol(HttpToolsProtocol):
+    """uvicorn's httptools protocol whose responses are `TrailersCycle`s."""
+
+    stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
+    _is_reading_head: bool = False
+    _head_size_bytes: int = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data`; a request head that exceeds its limit ends the connection with 431."""
+        was_reading_head = self._is_reading_head
+        super().data_received(data)
+        if not (was_reading_head and self._is_reading_head):
+            return  # only data that lies wholly inside a head counts: a body may end in the same piece
+        self._head_size_bytes += len(data)
+        if self._head_size_bytes > MAX_HEAD_SIZE_BYTES and not self.transport.is_closing():
+            self.transport.write(
+                b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        """Start a request; its head is counted from here."""
+        super().on_message_begin()
+        self._is_reading_head = True
+        self._head_size_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """Offer the extensions in the scope and start the response."""
+        self._is_reading_head = False
+        extensions: dict[str, dict[object, object]] = {CUT_EXTENSION: {}}
+        if self.parser.get_http_version() == "1.1" and _accepts_trailers(self.headers):
+            extensions[TRAILERS_EXTENSION] = {}
+        self.scope["extensions"] = extensions
+        super().on_headers_complete()
+        # uvicorn names its own class in there. The task that runs the response was only scheduled, so nothing of
+        # the cycle was used yet and it can become ours, whichever way this uvicorn starts it.
+        self.cycle.__class__ = TrailersCycle
+        cast(TrailersCycle, self.cycle).stall_timeout_s = self.stall_timeout_s
+
+
+def protocol_class(stall_timeout_s: float) -> type[DragomanProtocol]:
+    """The protocol with its own limit on how long a write may wait for the client, in seconds."""
+    return type("DragomanProtocol", (DragomanProtocol,), {"stall_timeout_s": stall_timeout_s})
+
+
+def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """True if a TE field names `trailers`."""
+    return any(
+        coding.partition(b";")[0].strip().lower() == b"trailers"
+        for name, value in headers
+        if name == b"te"
+        for coding in value.split(b",")
+    )

@@ -1,0 +1,193 @@
+"""Answers one inference call, whatever its dialect: the only path from a parsed call to bytes on the wire.
+
+Does: admission, running the requests of a call at once, streaming what is ready, errors before and after the head,
+aborting when the client leaves, time limits. Does not: know any wire format, route or engine.
+Called by the routes, on the event loop; every call runs in its own task, so a slow client delays nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import quote
+
+from dragoman.errors import Overloaded, RequestTimeout, ServerError, Unauthorized
+from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply
+from dragoman.server.exchange import ClientGone, Exchange
+from dragoman.server.merge import EventMerge
+from dragoman.server.registry import GenerationService, ServedModel
+from dragoman.types import GenerationRequest, GenerationResult
+
+T = TypeVar("T")
+
+MAX_IGNORED_NAMES = 20  # wire contract, "Names"
+MAX_IGNORED_NAME_LENGTH = 100  # a client's made-up name must not blow up the head
+
+logger = logging.getLogger("dragoman.server")
+
+
+class Responder:
+    """Runs parsed calls. `timeout_s` bounds one call from admission to its last event; None = no bound."""
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._ids_in_flight: set[str] = set()
+
+    @contextmanager
+    def claim_id(self, request_id: str) -> Iterator[str]:
+        """An id that no other running call has, while the block runs: engines key their requests by it.
+
+        It is the client's own unless two calls arrive with the same.
+        """
+        call_id = request_id if request_id not in self._ids_in_flight else f"{request_id}-{uuid.uuid4().hex[:8]}"
+        self._ids_in_flight.add(call_id)
+        try:
+            yield call_id
+        finally:
+            self._ids_in_flight.discard(call_id)
+
+    async def respond(self, exchange: Exchange, model: ServedModel, dialect: Dialect, http: HttpCall) -> None:
+        """Parse `http` with `dialect`, generate with `model`, answer.
+
+        Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
+        """
+        headers: Mapping[str, str] = {}
+        try:
+            call = dialect.parse(http)
+            headers = ignored_header(call.ignored)
+            with model.admission.permit(len(call.requests)):
+                if call.stream:
+                    await self._stream(exchange, model, http, call)
+                else:
+                    await exchange.send_reply(await self._full(exchange, model.service, call), headers)
+        except ClientGone:
+            raise
+        except Exception as error:  # request boundary: one bad request must never touch another
+            failure = as_server_error(error, http)
+            if exchange.is_started:  # the encoder itself failed while it told of a failure
+                await exchange.cut()
+            else:
+                await exchange.send_reply(error_reply(dialect, failure, http), headers)
+
+    async def _full(self, exchange: Exchange, service: GenerationService, call: Call) -> Reply:
+        """The whole answer, once every request of the call has finished."""
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                results = await run_unless_gone(exchange, _generate_all(service, call.requests))
+        except TimeoutError as error:
+            raise self._timed_out(limit) or error from error
+        return call.encoder.full(results)
+
+    async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
+        """Write the events as they come; a failure after the head is told in-band, or by cutting the connection."""
+        merge = EventMerge(model.service, call.requests)
+        merge.start(exchange.wait_disconnected())
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                await _write_events(exchange, merge, call)
+        except ClientGone:
+            raise
+        except Exception as error:
+            failure = (self._timed_out(limit) if isinstance(error, TimeoutError) else None) or error
+            if not exchange.is_started:
+                raise failure from error
+            await _end_with_error(exchange, call, as_server_error(failure, http))
+        finally:
+            await merge.aclose()
+
+    def _timed_out(self, limit: asyncio.Timeout) -> RequestTimeout | None:
+        if not limit.expired():
+            return None
+        return RequestTimeout(f"The request took longer than the {self._timeout_s:g} s that the server allows")
+
+
+async def _write_events(exchange: Exchange, merge: EventMerge, call: Call) -> None:
+    events = await merge.first_batch(call.hold_s)
+    await exchange.send_head(call.encoder.head(events), ignored_header(call.ignored))
+    while True:
+        body = _encode(call, events)
+        if merge.is_finished:
+            break
+        if body:
+            await exchange.send_chunk(body)
+        events = await merge.next_batch()
+    await exchange.finish(body + call.encoder.end(), call.encoder.trailers())
+
+
+def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
+    """Everything that is ready, as one piece: one system call instead of one per token."""
+    encode = call.encoder.event
+    if len(events) == 1:
+        return encode(events[0].request_index, events[0].event)
+    return b"".join([encode(index, event) for index, event in events])
+
+
+async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) -> None:
+    last = call.encoder.stream_error(failure)
+    if last is None:
+        await exchange.cut()
+    else:
+        await exchange.finish(last)
+
+
+async def _generate_all(service: GenerationService, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+    """The results in order; the first failure cancels the other requests and is raised."""
+    if len(requests) == 1:
+        return [await service.generate(requests[0])]
+    tasks = [asyncio.ensure_future(service.generate(request)) for request in requests]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await cancel_all(tasks)
+
+
+async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves first. Raises: ClientGone, or what `work` raises."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(exchange.wait_disconnected())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await cancel_all((task, gone))
+
+
+async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[None]]) -> None:
+    """Cancel what still runs and wait until it has wound up; results and errors are dropped."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def as_server_error(error: Exception, http: HttpCall) -> ServerError:
+    """`error` if it is meant for clients, else an internal error; the defect is logged with its traceback."""
+    if isinstance(error, ServerError):
+        return error
+    logger.error("request %s to %s failed", http.request_id, http.path, exc_info=error)
+    return ServerError(f"Internal server error, see the server's log for request {http.request_id}")
+
+
+def error_reply(dialect: Dialect, error: ServerError, http: HttpCall) -> Reply:
+    """The dialect's answer to `error`, with the headers that HTTP itself wants for it."""
+    reply = dialect.error_reply(error, http)
+    headers = dict(reply.headers)
+    if isinstance(error, Overloaded):
+        headers.setdefault("retry-after", str(error.retry_after_s))
+    if isinstance(error, Unauthorized):
+        headers.setdefault("www-authenticate", "Bearer")
+    return Reply(reply.status, reply.body, reply.media_type, headers)
+
+
+def ignored_header(names: Sequence[str]) -> dict[str, str]:
+    """`x-dragoman-ignored` for parameters without effect; {} when there are none."""
+    if not names:
+        return {}
+    # ASCII that separates or controls is encoded as well: a comma in a made-up name must not look like two names
+    encoded = (quote(name[:MAX_IGNORED_NAME_LENGTH], safe="!#$&*+-.^_|~:@/()[]'") for name in names[:MAX_IGNORED_NAMES])
+    return {"x-dragoman-ignored": ",".join(encoded)}
