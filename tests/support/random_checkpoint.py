@@ -35,6 +35,7 @@ class RandomShape:
     bf16: bool = False
     num_shards: int = 1
     max_position: int = 512
+    head_std: float = 0.08  # larger = a more decided model
     extra: dict[str, Any] = field(default_factory=dict)
 
 
@@ -63,6 +64,7 @@ TIED = RandomShape(
     },
 )
 SHAPES = (UNTIED, TIED)
+BEAMS = RandomShape("beams", seed=3, head_std=0.3)
 
 
 def write_checkpoint(shape: RandomShape, directory: Path) -> Path:
@@ -139,5 +141,5 @@ def _weights(shape: RandomShape) -> dict[str, Array]:
             weights[name] = (1.0 + 0.1 * stream.standard_normal(hidden)).astype(np.float32).astype(dtype)
     weights["model.norm.weight"] = (1.0 + 0.1 * stream.standard_normal(hidden)).astype(np.float32).astype(dtype)
     if not shape.tied:
-        normal("lm_head.weight", shape.vocab_size, hidden)
+        normal("lm_head.weight", shape.vocab_size, hidden, std=shape.head_std)
     return weights
