@@ -1,0 +1,188 @@
+"""Processors that change logits: penalties, bias and masks, each over all rows of a batch that need it.
+
+Does: edit rows of logits in place. Does not: decide the order (`Sampler` does), or filter probabilities (`logits_filters`).
+Called by the sampler on the engine thread. A processor sees only the rows that use it, so an unused one costs nothing, and
+it changes every row independently of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
+
+NEG_INF = np.float32(-np.inf)
+_POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with the sign bit set it is -inf
+_NO_IDS = np.zeros(0, dtype=np.int64)
+
+
+class LogitsProcessor(Protocol):
+    """One edit of the logits."""
+
+    is_argmax_invariant: ClassVar[bool]  # True = the most likely token cannot change, so greedy rows skip it
+
+    def is_needed(self, state: SamplerState) -> bool:
+        """True if this sequence uses the processor at any time of its life."""
+        ...
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        """Edit `logits[rows[i]]` as `states[i]` asks. Shapes: logits [R, V]. Mutates: logits, in those rows only."""
+        ...
+
+
+def _locate(rows: Sequence[int], ids: Sequence[IdArray]) -> tuple[npt.NDArray[np.intp], IdArray, npt.NDArray[np.intp]]:
+    """Row and column of every id of every row, flat, and the number of ids per row."""
+    sizes = np.array([len(row_ids) for row_ids in ids], dtype=np.intp)
+    return np.repeat(np.asarray(rows, dtype=np.intp), sizes), np.concatenate([_NO_IDS, *ids]), sizes
+
+
+def _per_id(values: Sequence[float], sizes: npt.NDArray[np.intp]) -> FloatArray:
+    """A value per row, repeated for every id of the row."""
+    return np.repeat(np.array(values, dtype=np.float32), sizes)
+
+
+def _counts(state: SamplerState) -> TokenCounts:
+    assert state.counts is not None  # kept whenever a penalty is on
+    return state.counts
+
+
+def _ban(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> None:
+    row_index, columns, _ = _locate(rows, ids)
+    logits[row_index, columns] = NEG_INF
+
+
+class RepetitionPenalty:
+    """Divides positive and multiplies negative logits of tokens that occurred in the prompt or were generated.
+
+    Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.repetition_penalty != 1.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        row_index, columns, sizes = _locate(rows, [_counts(state).ids for state in states])
+        penalties = _per_id([state.plan.params.repetition_penalty for state in states], sizes)
+        values = logits[row_index, columns]
+        logits[row_index, columns] = np.where(values > 0, values / penalties, values * penalties)
+
+
+class FrequencyPenalty:
+    """Subtracts the penalty once per time a token was generated.
+
+    Source: OpenAI API reference, frequency_penalty.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.frequency_penalty != 0.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        row_index, columns, sizes = _locate(rows, [_counts(state).ids for state in states])
+        counts = np.concatenate([_counts(state).counts for state in states])
+        logits[row_index, columns] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
+
+
+class PresencePenalty:
+    """Subtracts the penalty from every token that was generated at least once.
+
+    Source: OpenAI API reference, presence_penalty.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.presence_penalty != 0.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        counts = [_counts(state) for state in states]
+        generated = [own.ids[own.counts > 0] for own in counts]
+        row_index, columns, sizes = _locate(rows, generated)
+        logits[row_index, columns] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
+
+
+class LogitBias:
+    """Adds the request's own bias to the logits it names."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.bias_ids.size > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        row_index, columns, _ = _locate(rows, [state.plan.bias_ids for state in states])
+        logits[row_index, columns] += np.concatenate([state.plan.bias_values for state in states])
+
+
+class AllowedTokens:
+    """Masks everything but the request's `allowed_token_ids`."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.allowed_ids is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        for row, state in zip(rows, states, strict=True):
+            allowed = state.plan.allowed_ids
+            kept = logits[row, allowed]
+            logits[row] = NEG_INF
+            logits[row, allowed] = kept
+
+
+class BadWordsMask:
+    """Masks the token that would complete a forbidden token sequence, which may have begun in the prompt."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.bad_words.single_ids.size > 0 or state.plan.bad_words.max_context > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        _ban(logits, rows, [state.plan.bad_words.single_ids for state in states])
+        completing = [np.array(s.plan.bad_words.completing_ids(s.history), dtype=np.int64) for s in states]
+        _ban(logits, rows, completing)
+
+
+class MinTokens:
+    """Masks the end-of-sequence and stop tokens until `min_tokens` tokens were generated."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        too_short = [s.num_generated < s.plan.params.min_tokens for s in states]
+        _ban(
+            logits, rows, [s.plan.ending_ids if short else _NO_IDS for s, short in zip(states, too_short, strict=True)]
+        )
+
+
+class GrammarMask:
+    """Masks every token the request's grammar does not allow next."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.masker is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        vocab_size = logits.shape[1]
+        words = np.zeros((len(rows), -(-vocab_size // 32)), dtype="<u4")
+        for row, state, row_words in zip(rows, states, words, strict=True):
+            assert state.masker is not None
+            state.masker.fill_mask(row_words)
+            bits = np.unpackbits(row_words.view(np.uint8), count=vocab_size, bitorder="little")
+            # Allowed tokens are capped at +inf and the others at -inf: without branches, this is ten times faster than
+            # a masked assignment when the mask is irregular.
+            caps = (bits ^ np.uint8(1)).astype(np.uint32) << np.uint32(31)
+            caps |= _POSITIVE_INF_BITS
+            np.minimum(logits[row], caps.view(np.float32), out=logits[row])
