@@ -1,0 +1,153 @@
+"""One step of the rolling engine: the loop's body, without the thread.
+
+Does: take in new and aborted requests, schedule, run the model, sample, apply the result, make outputs; contain failures
+to the requests they touch. Does not: own a thread, know asyncio, or decide anything that its parts decide. Called by
+`engine.RollingEngine` on the engine thread, or by a test in a plain loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import count
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.batch import BatchBuffers, build_forward_batch
+from dragoman.engine.rolling.block_manager import BlockManager
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
+from dragoman.engine.rolling.runner import ModelRunner
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, Scheduler
+from dragoman.engine.rolling.sequence import SequenceGroup
+from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
+from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, UnsupportedFeature
+from dragoman.types import EngineRequest, PromptLogprob
+
+logger = logging.getLogger(__name__)
+
+
+class EngineCore:
+    """The step loop's state. `inbox` is the only part that other threads may touch."""
+
+    def __init__(self, runner: ModelRunner, sampler: Sampler, config: RollingConfig) -> None:
+        self.inbox = Inbox()
+        self.stats = EngineStats()
+        self._runner = runner
+        self._sampler = sampler
+        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
+        self._scheduler = Scheduler(config, self._blocks, self.stats)
+        self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
+        self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)
+        self._arrivals = count()
+
+    def step(self) -> list[Delivery]:
+        """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
+        deliveries = self._drain_inbox()
+        batch = self._scheduler.schedule()
+        if batch:
+            try:
+                result = self._run(batch)
+            except Exception as error:  # the runtime or the sampler: whoever was in this batch is lost, nobody else
+                deliveries += self._fail(batch, error)
+            else:
+                deliveries += self._updater.update(batch, result)
+            self.stats.num_steps += 1
+        self._publish()
+        return deliveries
+
+    def has_work(self) -> bool:
+        """True if the next step would run something even if no command comes in."""
+        return self._scheduler.has_work
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the scheduler's and the block manager's books contradict each other; for tests."""
+        self._scheduler.check_integrity()
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    def _drain_inbox(self) -> list[Delivery]:
+        deliveries = []
+        for command in self.inbox.drain():
+            match command:
+                case AddRequest(key, request):
+                    try:
+                        self._add(key, request)
+                    except Exception as error:  # only this request is wrong, or its grammar
+                        deliveries.append(Delivery(key, failure_of(error)))
+                case AbortRequest(key):
+                    self._scheduler.remove(key)
+        return deliveries
+
+    def _add(self, key: int, request: EngineRequest) -> None:
+        if not request.prompt_ids:
+            raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
+        if request.sampling.num_beams > 1:
+            message = f"num_beams is {request.sampling.num_beams}, this engine allows 1"
+            raise UnsupportedFeature(message, param="num_beams")
+        self._check_capacity(request)
+        self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler))
+
+    def _check_capacity(self, request: EngineRequest) -> None:
+        """Raises CapacityError if the request could not run even with the whole cache to itself."""
+        num_prompt, num_max = len(request.prompt_ids), request.max_tokens
+        cache = self._runner.num_blocks * self._runner.block_size
+        for limit, what in ((cache, "the KV cache holds"), (self._runner.max_model_len, "the model's context is")):
+            if num_prompt > limit:
+                raise CapacityError(f"the prompt has {num_prompt} tokens, {what} {limit}", param="prompt")
+            if num_prompt + num_max > limit:
+                needed = f"{num_prompt} prompt tokens + max_tokens {num_max} = {num_prompt + num_max} tokens"
+                raise CapacityError(f"{needed}, {what} {limit}", param="max_tokens")
+
+    # --- run ----------------------------------------------------------------------------------------------------------
+
+    def _run(self, batch: ScheduledBatch) -> StepResult:
+        """Copy, forward, sample. Changes no sequence."""
+        if batch.copies:
+            self._runner.copy_blocks(batch.copies)
+        logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
+        states = []
+        for entry in batch.entries:
+            if entry.num_sample_rows == 1:
+                states.append(entry.sequence.sampler_state)
+            elif entry.num_sample_rows:
+                states.extend(sequence.sampler_state for sequence in entry.sequence.group.sequences)
+        result = StepResult()
+        if batch.num_prompt_rows:
+            result.prompt_logprobs = self._prompt_logprobs(batch, logits[len(states) :])
+        if states:
+            result.sampled = self._sampler.sample(logits[: len(states)], states)
+        return result
+
+    def _prompt_logprobs(self, batch: ScheduledBatch, logits: npt.NDArray[np.float32]) -> list[list[PromptLogprob]]:
+        """The log-probabilities for the rows that `batch` placed behind the sampled ones, a list per entry with rows."""
+        found, row = [], 0
+        for entry in batch.entries:
+            if not entry.num_prompt_rows:
+                continue
+            group = entry.sequence.group
+            assert group.prompt_logprobs is not None
+            first = len(group.prompt_logprobs)  # row p is about token p + 1, and entry p + 1 of the list
+            targets = group.request.prompt_ids[first : first + entry.num_prompt_rows]
+            rows = logits[row : row + entry.num_prompt_rows]
+            found.append(self._sampler.prompt_logprobs(rows, targets, group.request.sampling.prompt_logprobs or 0))
+            row += entry.num_prompt_rows
+        return found
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def _fail(self, batch: ScheduledBatch, error: Exception) -> list[Delivery]:
+        """Remove every group with a sequence in the batch; their clients get the failure."""
+        keys = list(dict.fromkeys(entry.sequence.group.key for entry in batch.entries))
+        logger.error("a step with %d requests failed", len(keys), exc_info=error)
+        for key in keys:
+            self._scheduler.remove(key)
+        reason = f"generation failed: {type(error).__name__}: {error}"
+        return [Delivery(key, EngineFailed(reason)) for key in keys]  # one each: raising an error changes it
+
+    def _publish(self) -> None:
+        """Set the gauges that other threads read."""
+        stats, scheduler = self.stats, self._scheduler
+        stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
+        stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests
+        stats.num_used_blocks = self._blocks.num_used_blocks

@@ -1,0 +1,205 @@
+"""The rolling engine as the server sees it: the Engine protocol over a step loop on its own thread.
+
+Does: own the engine thread, route each step's outputs to the requests' event loops in one hop per loop, abort what is
+closed, survive and report failure. Does not: schedule or compute (`core` does). `generate`, `health`, `start` and
+`shutdown` run on event loops; `_run_loop` and what it calls on the engine thread.
+
+A key, new for every call of `generate`, identifies a request inside the engine; two calls may carry the same request id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from itertools import count
+
+from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
+from dragoman.engine.rolling.runner import ModelRunner
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig
+from dragoman.engine.rolling.update import Delivery
+from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
+from dragoman.types import EngineOutput, EngineRequest
+
+logger = logging.getLogger(__name__)
+
+_Queue = asyncio.Queue[EngineOutput | ServerError]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The reading end of one request. Never full: a request makes at most `max_tokens` outputs per sequence."""
+
+    key: int
+    loop: asyncio.AbstractEventLoop
+    queue: _Queue
+
+
+class RollingEngine:
+    """Runs requests on `runner`, mixed in every step. Owns the runner from the start on: `shutdown` closes it."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        sampler: Sampler,
+        config: RollingConfig | None = None,
+        capabilities: Capabilities | None = None,
+    ) -> None:
+        """`capabilities` None = what this engine and the runner can do."""
+        self._runner = runner
+        self._core = EngineCore(runner, sampler, config or RollingConfig())
+        self._capabilities = capabilities or default_capabilities(runner)
+        self._keys = count()
+        self._streams: dict[int, _Stream] = {}
+        self._streams_changed = threading.Condition()  # guards writes to `_streams`
+        self._thread: threading.Thread | None = None
+        self._death = "the engine was not started"  # why no request can run; "" while they can
+        self._is_draining = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for."""
+        return self._capabilities
+
+    @property
+    def stats(self) -> EngineStats:
+        """Totals and gauges of the steps so far; live, for metrics."""
+        return self._core.stats
+
+    async def start(self) -> None:
+        """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+        if self._thread is not None:
+            if self._death:
+                raise EngineDead(self._death)
+            return
+        self._death = ""
+        self._thread = threading.Thread(target=self._run_loop, name="dragoman-engine", daemon=True)
+        self._thread.start()
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """Outputs as they are made, until each of the `n` sequences has finished; closing the iterator aborts.
+
+        Raises: CapacityError (can never fit), EngineFailed, EngineDead, Overloaded (shutting down), Cancelled (shut down).
+        """
+        stream = self._open_stream(request)
+        num_unfinished = request.sampling.n
+        try:
+            while num_unfinished:
+                item = await stream.queue.get()
+                if isinstance(item, ServerError):
+                    num_unfinished = 0
+                    raise item
+                if item.finish_reason is not None:
+                    num_unfinished -= 1
+                yield item
+        finally:
+            self._close_stream(stream, is_finished=not num_unfinished)
+
+    def health(self) -> Health:
+        """Alive or not, and gauges; for any thread."""
+        stats = self._core.stats
+        return Health(
+            is_alive=not self._death,
+            reason=self._death,
+            num_running=stats.num_running_requests,
+            num_waiting=stats.num_waiting_requests + self._core.inbox.num_pending_requests,
+            num_used_blocks=stats.num_used_blocks,
+            num_blocks=self._runner.num_blocks,
+        )
+
+    async def shutdown(self, drain_s: float) -> None:
+        """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, close the runner."""
+        self._is_draining = True
+        if self._thread is not None and not self._death:
+            await asyncio.to_thread(self._wait_until_idle, drain_s)
+        self._core.inbox.close()
+        self._deliver([Delivery(key, Cancelled("the server is shutting down")) for key in list(self._streams)])
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._death = self._death or "the engine was shut down"
+        self._runner.close()
+
+    # --- streams: on event loops --------------------------------------------------------------------------------------
+
+    def _open_stream(self, request: EngineRequest) -> _Stream:
+        self._check_open()
+        stream = _Stream(next(self._keys), asyncio.get_running_loop(), asyncio.Queue())
+        with self._streams_changed:
+            self._streams[stream.key] = stream
+        # The stream is registered first: whoever closes the inbox then finds and answers it.
+        if not self._core.inbox.put(AddRequest(stream.key, request)):
+            self._close_stream(stream, is_finished=True)
+            self._check_open()
+        return stream
+
+    def _check_open(self) -> None:
+        """Raises EngineDead or Overloaded if no request can be taken; always once the inbox is closed."""
+        if self._death:
+            raise EngineDead(self._death)
+        if self._is_draining:
+            raise Overloaded("the server is shutting down")
+
+    def _close_stream(self, stream: _Stream, *, is_finished: bool) -> None:
+        with self._streams_changed:
+            self._streams.pop(stream.key, None)
+            self._streams_changed.notify_all()
+        if not is_finished:
+            self._core.inbox.put(AbortRequest(stream.key))
+
+    def _wait_until_idle(self, timeout_s: float) -> None:
+        with self._streams_changed:
+            self._streams_changed.wait_for(lambda: not self._streams, timeout_s)
+
+    # --- the loop: on the engine thread -------------------------------------------------------------------------------
+
+    def _run_loop(self) -> None:
+        try:
+            while self._core.inbox.wait(self._core.has_work):
+                self._deliver(self._core.step())
+        except BaseException as error:  # a bug: there is no state left to trust
+            logger.exception("the engine thread died")
+            self._die(error)
+
+    def _die(self, error: BaseException) -> None:
+        """Answer everybody, now and from now on."""
+        self._death = f"the engine stopped: {type(error).__name__}: {error}"
+        self._core.inbox.close()
+        self._deliver([Delivery(key, EngineDead(self._death)) for key in list(self._streams)])
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """Hand a step's outputs to their event loops, one hop per loop."""
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Queue, EngineOutput | ServerError]]] = {}
+        for key, item in deliveries:
+            stream = self._streams.get(key)
+            if stream is not None:  # else it was closed meanwhile, and its abort is in the inbox
+                by_loop.setdefault(stream.loop, []).append((stream.queue, item))
+        for loop, items in by_loop.items():
+            try:
+                loop.call_soon_threadsafe(_put_all, items)
+            except RuntimeError:  # the loop was closed without closing its streams: nobody is left to read them
+                self._abandon(loop)
+
+    def _abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        for stream in [stream for stream in list(self._streams.values()) if stream.loop is loop]:
+            self._close_stream(stream, is_finished=False)
+
+
+def default_capabilities(runner: ModelRunner) -> Capabilities:
+    """What the rolling engine can do with this runner: a sequence must fit the model's context and the whole cache."""
+    return Capabilities(
+        max_model_len=min(runner.max_model_len, runner.num_blocks * runner.block_size),
+        vocab_size=runner.vocab_size,
+        best_of=True,
+        grammar=True,
+    )
+
+
+def _put_all(items: list[tuple[_Queue, EngineOutput | ServerError]]) -> None:
+    """Runs on an event loop."""
+    for queue, item in items:
+        queue.put_nowait(item)

@@ -1,0 +1,177 @@
+"""The mutable progress of a request: its sequence group and the sequences in it.
+
+Does: hold token ids, how many of them are computed, sampler state, log-probabilities and finish reasons. Does not:
+schedule, own blocks, or sample. Changed by the scheduler and by `update` only, on the engine thread.
+
+A request is one sequence group. Its first sequence computes the prompt; when that is done, the others fork from it and
+are from then on scheduled, preempted and finished one by one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import Enum, auto
+
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob
+
+
+class SequenceStatus(Enum):
+    """Where a sequence is. Only a running sequence holds blocks."""
+
+    UNFORKED = auto()  # waits for its group's prompt to be computed by the first sequence
+    WAITING = auto()  # new, or preempted
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """One growing list of tokens.
+
+    `token_ids` = prompt + generated + draft tokens; the last `num_draft_tokens` of them are proposals that no verification
+    has accepted yet. The cache holds the first `num_computed_tokens`; the next step computes some that follow.
+    """
+
+    __slots__ = (
+        "cumulative_logprob",
+        "digests",
+        "finish_reason",
+        "group",
+        "index",
+        "logprobs",
+        "num_computed_tokens",
+        "num_draft_tokens",
+        "num_prompt_tokens",
+        "sampler_state",
+        "sequence_id",
+        "status",
+        "token_ids",
+        "top_logprobs",
+    )
+
+    def __init__(self, group: SequenceGroup, index: int, sequence_id: int, sampler_state: SamplerState) -> None:
+        self.group = group
+        self.index = index
+        self.sequence_id = sequence_id
+        self.sampler_state = sampler_state
+        self.token_ids = array("q", group.request.prompt_ids)
+        self.num_prompt_tokens = len(group.request.prompt_ids)
+        self.num_computed_tokens = 0
+        self.num_draft_tokens = 0
+        self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.cumulative_logprob = 0.0
+        self.logprobs: list[float] = []  # these two only in groups that are ranked at the end
+        self.top_logprobs: list[list[Logprob]] = []
+        self.digests: list[bytes] = []  # of the full blocks at the front, as far as somebody asked
+
+    @property
+    def num_tokens(self) -> int:
+        """Prompt, generated and draft tokens."""
+        return len(self.token_ids)
+
+    @property
+    def num_generated_tokens(self) -> int:
+        """Tokens that were sampled and accepted."""
+        return len(self.token_ids) - self.num_draft_tokens - self.num_prompt_tokens
+
+    @property
+    def generated_ids(self) -> array[int]:
+        """A copy of the generated tokens, drafts excluded."""
+        return self.token_ids[self.num_prompt_tokens : len(self.token_ids) - self.num_draft_tokens]
+
+    def set_drafts(self, draft_ids: array[int]) -> None:
+        """Append proposals to be verified in the next step, replacing any that are there."""
+        self.drop_drafts()
+        self.token_ids.extend(draft_ids)
+        self.num_draft_tokens = len(draft_ids)
+
+    def drop_drafts(self) -> None:
+        """Forget all proposals; what was computed for them counts as not computed (its slots are rewritten)."""
+        if self.num_draft_tokens:
+            del self.token_ids[-self.num_draft_tokens :]
+            self.num_draft_tokens = 0
+            self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))
+
+    def reset(self) -> None:
+        """Back to waiting with nothing computed; the generated tokens stay."""
+        self.drop_drafts()
+        self.num_computed_tokens = 0
+        self.status = SequenceStatus.WAITING
+
+
+class SequenceGroup:
+    """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
+
+    `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished.
+    """
+
+    __slots__ = (
+        "arrival",
+        "end_reasons",
+        "has_reported_prompt",
+        "is_forked",
+        "is_ranked",
+        "key",
+        "num_cached_tokens",
+        "prompt_logprobs",
+        "request",
+        "sequences",
+    )
+
+    def __init__(self, key: int, arrival: int, request: EngineRequest, sampler: Sampler) -> None:
+        sampling = request.sampling
+        self.key = key
+        self.arrival = arrival
+        self.request = request
+        self.is_ranked = sampling.num_sequences > sampling.n
+        self.is_forked = sampling.num_sequences == 1
+        self.end_reasons = _end_reasons(request)
+        self.num_cached_tokens = 0
+        self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
+        self.has_reported_prompt = False
+        state = sampler.new_state(_with_ranking(request), 0)
+        states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
+        first_id = arrival * _MAX_SEQUENCES
+        self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
+
+    @property
+    def needs_prompt_logprobs(self) -> bool:
+        """True while prompt log-probabilities were asked for and are not complete."""
+        return self.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.request.prompt_ids)
+
+    @property
+    def num_unforked(self) -> int:
+        """Sequences that will start to run when the prompt has been computed."""
+        return 0 if self.is_forked else len(self.sequences) - 1
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every sequence has finished."""
+        return all(sequence.finish_reason is not None for sequence in self.sequences)
+
+    def live_sequences(self) -> Iterator[Sequence]:
+        """The sequences that have not finished."""
+        return (sequence for sequence in self.sequences if sequence.finish_reason is None)
+
+
+_MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique and in order of priority
+
+
+def _end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
+    """The tokens that end a sequence; a token that is both an end and a stop token counts as end-of-sequence."""
+    reasons = dict.fromkeys(request.sampling.stop_token_ids, FinishReason.STOP_TOKEN)
+    if not request.sampling.ignore_eos:
+        reasons.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
+    return reasons
+
+
+def _with_ranking(request: EngineRequest) -> EngineRequest:
+    """The request as the sampler gets it: ranking sums log-probabilities, so they are needed even if nobody sees them."""
+    sampling = request.sampling
+    if sampling.num_sequences == sampling.n or sampling.logprobs is not None:
+        return request
+    return replace(request, sampling=replace(sampling, logprobs=0))
