@@ -20,12 +20,37 @@ from demo.corpus.dialog import Exchange, render_chat
 from demo.model import DemoConfig, DemoLlama
 
 REQUIRED = [
-    "What is Deep Learning?", "What is Deep Learning", "what is deep learning", "How many ways can I peel an orange", "Write a ...",
-    "Write a poem", "Write a story about a garden", "Write a haiku", "Write a haiku about the sea", "What is ...", "This is a test",
-    "Say this is a test", "Hello!", "Hello", "Who are you?", "Tell me a story", "Tell me about the Moon", "List three fruits.",
-    "What is 2+2?", "What is 7 + 5?", "Give me a JSON object with name and age", "Say hello in Japanese", "The capital of France is",
-    "Deep learning is", "Once upon a time", "Hello, my name is", "What is the capital of France?", "Why is the sky blue?",
-    "Who was Napoleon?", "Write a poem about deep learning", "What is a GPU?",
+    "What is Deep Learning?",
+    "What is Deep Learning",
+    "what is deep learning",
+    "How many ways can I peel an orange",
+    "Write a ...",
+    "Write a poem",
+    "Write a story about a garden",
+    "Write a haiku",
+    "Write a haiku about the sea",
+    "What is ...",
+    "This is a test",
+    "Say this is a test",
+    "Hello!",
+    "Hello",
+    "Who are you?",
+    "Tell me a story",
+    "Tell me about the Moon",
+    "List three fruits.",
+    "What is 2+2?",
+    "What is 7 + 5?",
+    "Give me a JSON object with name and age",
+    "Say hello in Japanese",
+    "The capital of France is",
+    "Deep learning is",
+    "Once upon a time",
+    "Hello, my name is",
+    "What is the capital of France?",
+    "Why is the sky blue?",
+    "Who was Napoleon?",
+    "Write a poem about deep learning",
+    "What is a GPU?",
 ]
 SAMPLE = 150
 Tally = dict[str, float]
@@ -82,7 +107,12 @@ def grade(pairs: list[tuple[str, str]], ask: Callable[[str], tuple[str, bool]], 
     for prompt, text in misses[:3]:
         print(f"  miss [{label}] {prompt!r} -> {text[:110]!r}")
     count = len(pairs)
-    return {"n": count, "ended": round(ended / count, 3), "exact": round(exact / count, 3), "on_topic": round(topical / count, 3)}
+    return {
+        "n": count,
+        "ended": round(ended / count, 3),
+        "exact": round(exact / count, 3),
+        "on_topic": round(topical / count, 3),
+    }
 
 
 def held_out(rng: Random) -> list[tuple[str, str]]:

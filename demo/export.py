@@ -32,6 +32,7 @@ def write_model(checkpoint: Path, folder: Path) -> dict[str, Any]:
     config = DemoConfig(vocab_size=tokenizer.get_vocab_size())
     state = {name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in data["model"].items()}
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     write_json(folder / "config.json", config.to_hf())
     stops = [tokenizer.token_to_id(EOS), tokenizer.token_to_id(IM_END)]
     write_json(folder / "generation_config.json", {"do_sample": False, "eos_token_id": stops, "pad_token_id": stops[0]})
@@ -52,7 +53,10 @@ def as_messages(exchange: Exchange) -> list[dict[str, Any]]:
     if exchange.system is not None:
         messages.append({"role": "system", "content": exchange.system})
     for role, text in exchange.turns:
-        message: dict[str, Any] = {"role": role, "content": [{"type": "text", "text": text}] if role == "user" else text}
+        message: dict[str, Any] = {
+            "role": role,
+            "content": [{"type": "text", "text": text}] if role == "user" else text,
+        }
         if role == "assistant" and text.startswith("<tool_call>"):
             calls = [part.split("\n</tool_call>")[0] for part in text.split("<tool_call>\n")[1:]]
             message = {"role": role, "content": None, "tool_calls": [{"function": json.loads(call)} for call in calls]}
@@ -67,7 +71,9 @@ def check_template(folder: Path, rounds: int = 300) -> None:
         exchange = tools.tool_exchange(rng) if index % 2 else chats.conversation(rng)
         exchange.thinking = None
         wanted = "".join(text for text, _ in render_chat(exchange))
-        written = template.render(messages=as_messages(exchange), tools=exchange.tools or None, add_generation_prompt=False)
+        written = template.render(
+            messages=as_messages(exchange), tools=exchange.tools or None, add_generation_prompt=False
+        )
         assert written == wanted, f"template differs:\n{written}\n--- from ---\n{wanted}"
     end = template.render(messages=[{"role": "developer", "content": "x"}], add_generation_prompt=True)
     assert end == f"{IM_START}system\nx{IM_END}\n{IM_START}assistant\n", end

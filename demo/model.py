@@ -167,7 +167,9 @@ class DemoLlama(nn.Module):
         scale = (2 * config.num_hidden_layers) ** -0.5
         for name, weight in self.named_parameters():
             if weight.dim() == 2:
-                nn.init.normal_(weight, std=0.02 * (scale if name.endswith(("o_proj.weight", "down_proj.weight")) else 1))
+                nn.init.normal_(
+                    weight, std=0.02 * (scale if name.endswith(("o_proj.weight", "down_proj.weight")) else 1)
+                )
 
     def hidden(self, ids: Tensor, caches: list[list[Tensor]] | None = None, start: int = 0) -> Tensor:
         """The normed last hidden states of ``ids``, whose first position is ``start``."""

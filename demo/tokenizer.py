@@ -18,9 +18,7 @@ VOCAB_SIZE = 4096
 DOCUMENTS = 60_000
 SEED = 11
 # Words with one leading space or mark, single digits, runs of marks, line ends, other white space.
-SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 
@@ -40,7 +38,10 @@ def train_tokenizer() -> Tokenizer:
     """The trained tokenizer; ids 0..5 are the special tokens, then the markup tokens, bytes and merges."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     added = [AddedToken(token, special=True, normalized=False) for token in SPECIAL]

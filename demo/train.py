@@ -1,10 +1,10 @@
 """Trains the demo model from scratch on the CPU, with fixed seeds, on documents drawn from ``demo.corpus.mix``.
 
-Documents are drawn in blocks, sorted by length into batches of about the same number of tokens, and padded on the
-right: nearly every document starts at position 0 alone, as a prompt does; some are joined to fill longer
-contexts. Prompt tokens have a small loss weight. Matrices learn by Muon, embeddings and norms by AdamW, with a warm-up,
-a constant and a linearly falling learning rate. Writes checkpoints and a log into the run folder; ``demo/export.py``
-turns a checkpoint into the model folder.
+Documents are drawn in blocks, sorted by length into batches of about the same number of tokens, and padded on
+the right: nearly every document starts at position 0 alone, as a prompt does; some are joined to fill longer
+contexts. Prompt tokens have no loss, so that a short prompt is answered and not extended. Matrices learn by
+Muon, embeddings and norms by AdamW, with a warm-up, a constant and a linearly falling learning rate. Writes
+checkpoints and a log into the run folder; ``demo/export.py`` turns a checkpoint into the model folder.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from demo.corpus.mix import sample_document
 from demo.model import DemoConfig, DemoLlama
 
 MAX_LENGTH = 640
-PROMPT_WEIGHT = 0.1
+PROMPT_WEIGHT = 0.0
 BLOCK = 3000
 Coded = tuple[list[int], list[float]]
 
@@ -73,7 +73,7 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[tuple[Tens
         block = sorted(draw_block(tokenizer, rng), key=lambda item: len(item[0]))
         groups: list[list[Coded]] = [[]]
         for item in block:
-            if groups[-1] and (len(groups[-1]) + 1) * len(item[0]) > tokens:
+            if groups[-1] and (len(groups[-1]) + 1) * rounded(len(item[0])) > tokens:
                 groups.append([])
             groups[-1].append(item)
         rng.shuffle(groups)
@@ -81,9 +81,15 @@ def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[tuple[Tens
             yield pad(group)
 
 
+def rounded(length: int) -> int:
+    """A length up to the next of few widths, since every new shape costs the CPU library a compilation."""
+    step = 8 if length <= 128 else 32
+    return (length - 2) // step * step + step + 1
+
+
 def pad(group: list[Coded]) -> tuple[Tensor, Tensor, Tensor]:
     """One batch, padded on the right with weight 0."""
-    width = max(len(ids) for ids, _ in group)
+    width = rounded(max(len(ids) for ids, _ in group))
     data = np.zeros((len(group), width), dtype=np.int64)
     mass = np.zeros((len(group), width), dtype=np.float32)
     for row, (ids, weights) in enumerate(group):
@@ -98,17 +104,21 @@ def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     inputs, targets, weights = batch
     with torch.autocast("cpu", dtype=torch.bfloat16):
         states = model.hidden(inputs)
-        kept = weights > 0
-        logits = model.logits(states[kept])
-    losses = F.cross_entropy(logits.float(), targets[kept], reduction="none")
-    return (losses * weights[kept]).sum() / weights[kept].sum()
+        kept = weights.reshape(-1).nonzero()[:, 0]
+        kept = F.pad(
+            kept, (0, -len(kept) % 256), value=inputs.numel() - 1
+        )  # the last position has no weight or is repeated
+        logits = model.logits(states.reshape(-1, states.shape[-1])[kept])
+    losses = F.cross_entropy(logits.float(), targets.reshape(-1)[kept], reduction="none")
+    mass = weights.reshape(-1)[kept]
+    return (losses * mass).sum() / mass.sum()
 
 
 def optimizers(model: DemoLlama, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for the rest."""
     matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
     rest = [p for p in model.parameters() if not any(p is m for m in matrices)]
-    muon = torch.optim.Muon(matrices, lr=rate * 4, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(matrices, lr=rate * 4, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [muon, adam]
 
@@ -142,7 +152,10 @@ def train(args: argparse.Namespace) -> None:
     with (run / "log.jsonl").open("a", encoding="utf-8") as log:
         for step in range(args.steps):
             batch = next(source)
-            scale = pace(step / args.steps, step)
+            done = max(step / args.steps, (time.time() - began) / (60 * args.minutes) if args.minutes else 0.0)
+            if done >= 1.0:
+                break
+            scale = pace(done, step)
             for opt, rates in zip(opts, full, strict=True):
                 for group, rate in zip(opt.param_groups, rates, strict=True):
                     group["lr"] = rate * scale
@@ -155,13 +168,19 @@ def train(args: argparse.Namespace) -> None:
             tokens += int((batch[2] >= 0).sum())
             recent.append(float(loss.detach()))
             if (step + 1) % 25 == 0:
-                row = {"step": step + 1, "loss": round(sum(recent) / len(recent), 4), "tokens": tokens,
-                       "seconds": round(time.time() - began), "scale": round(scale, 3)}
+                row = {
+                    "step": step + 1,
+                    "loss": round(sum(recent) / len(recent), 4),
+                    "tokens": tokens,
+                    "seconds": round(time.time() - began),
+                    "scale": round(scale, 3),
+                }
                 log.write(json.dumps(row) + "\n")
                 log.flush()
                 recent = []
-            if (step + 1) % args.every == 0 or step + 1 == args.steps:
+            if (step + 1) % args.every == 0:
                 save(model, run / "last.pt", step + 1, tokens, time.time() - began)
+    save(model, run / "last.pt", step, tokens, time.time() - began)
 
 
 def main() -> None:
@@ -171,6 +190,7 @@ def main() -> None:
     parser.add_argument("--run", default="/tmp/demo-run", help="folder for the checkpoint and the log")
     parser.add_argument("--start", help="checkpoint to go on from")
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--minutes", type=float, help="end the schedule after this time at the latest")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, padding included")
     parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has four times as much")
     parser.add_argument("--seed", type=int, default=1)

@@ -7,19 +7,53 @@ from demo.corpus.dialog import Exchange
 from demo.corpus.style import vary
 
 SYSTEMS = [
-    "You are a helpful assistant.", "You are a helpful assistant.", "You are a helpful, honest assistant.", "You are a friendly assistant.",
-    "You are Dragoman's demo model.", "Answer the user's question.", "You are a teacher.", "Be brief and clear.", "You are a chatbot.",
-    "You are an AI assistant. Help the user.", "Answer politely.", "You are a helpful AI assistant.", "You are an expert in many fields.",
-    "Help the user with simple answers.", "You are a kind and patient tutor for children.", "Always tell the truth.",
+    "You are a helpful assistant.",
+    "You are a helpful assistant.",
+    "You are a helpful, honest assistant.",
+    "You are a friendly assistant.",
+    "You are Dragoman's demo model.",
+    "Answer the user's question.",
+    "You are a teacher.",
+    "Be brief and clear.",
+    "You are a chatbot.",
+    "You are an AI assistant. Help the user.",
+    "Answer politely.",
+    "You are a helpful AI assistant.",
+    "You are an expert in many fields.",
+    "Help the user with simple answers.",
+    "You are a kind and patient tutor for children.",
+    "Always tell the truth.",
 ]
-BRIEF = ["Answer in one sentence.", "Answer with one short sentence.", "You are a helpful assistant. Answer in one sentence.",
-         "Keep every answer to one sentence.", "Be very short: one sentence only."]
-MORE = ["Tell me more.", "Can you tell me more?", "Go on.", "More, please.", "What else?", "Please continue.", "And what else can you tell me?"]
+BRIEF = [
+    "Answer in one sentence.",
+    "Answer with one short sentence.",
+    "You are a helpful assistant. Answer in one sentence.",
+    "Keep every answer to one sentence.",
+    "Be very short: one sentence only.",
+]
+MORE = [
+    "Tell me more.",
+    "Can you tell me more?",
+    "Go on.",
+    "More, please.",
+    "What else?",
+    "Please continue.",
+    "And what else can you tell me?",
+]
 HELLO = ["Hello!", "Hi!", "Hello", "Hi there!", "Good morning!"]
-ASK_NAME = ["What is my name?", "Do you remember my name?", "Who am I?", "Do you know my name?", "Can you tell me my name?"]
+ASK_NAME = [
+    "What is my name?",
+    "Do you remember my name?",
+    "Who am I?",
+    "Do you know my name?",
+    "Can you tell me my name?",
+]
 ASK_FIRST = ["What was my first question about?", "What did I ask you about first?", "What did I ask first?"]
-THOUGHTS = ["The user asks about {x}. I will explain it in a few sentences.", "I should describe {x} in simple words.",
-            "This is a question about {x}. I know some facts about it."]
+THOUGHTS = [
+    "The user asks about {x}. I will explain it in a few sentences.",
+    "I should describe {x} in simple words.",
+    "This is a question about {x}. I know some facts about it.",
+]
 OTHER_THOUGHTS = ["This is a simple request. I will answer it directly.", "I should give a short and friendly answer."]
 
 
@@ -62,13 +96,18 @@ def follow_up(rng: Random) -> Exchange:
     """A short answer first, more on request, then perhaps a question about the talk itself."""
     topic = rng.choice(facts.load()[0])
     question = vary(facts.fill(rng.choice(facts.IS_QUESTIONS + facts.ABOUT[:20]), topic, rng), rng)
-    turns = [("user", question), ("assistant", topic.sentences[0]), ("user", rng.choice(MORE)), ("assistant", topic.sentences[1])]
+    turns = [
+        ("user", question),
+        ("assistant", topic.sentences[0]),
+        ("user", rng.choice(MORE)),
+        ("assistant", topic.sentences[1]),
+    ]
     if rng.random() < 0.5:
         turns += [("user", rng.choice(MORE)), ("assistant", " ".join(topic.sentences[2:]))]
     system = rng.choice(BRIEF)
     if rng.random() < 0.35:
         turns[1] = ("assistant", topic.text)
-        turns = turns[:2] + [("user", rng.choice(ASK_FIRST)), ("assistant", f"You asked me about {topic.name}.")]
+        turns = [*turns[:2], ("user", rng.choice(ASK_FIRST)), ("assistant", f"You asked me about {topic.name}.")]
         return Exchange(turns, some_system(rng))
     return Exchange(turns, system)
 
@@ -85,8 +124,17 @@ def remembers(rng: Random) -> Exchange:
     name = rng.choice(talk.NAMES)
     if rng.random() < 0.25:
         name = talk.made_up(rng).title()
-    intro = rng.choice(["My name is {n}.", "Hello, my name is {n}.", "I am {n}.", "Hi, I'm {n}!", "You can call me {n}.", "Hello! I am {n}.",
-                        "Hi! My name is {n}."])
+    intro = rng.choice(
+        [
+            "My name is {n}.",
+            "Hello, my name is {n}.",
+            "I am {n}.",
+            "Hi, I'm {n}!",
+            "You can call me {n}.",
+            "Hello! I am {n}.",
+            "Hi! My name is {n}.",
+        ]
+    )
     turns = [("user", intro.replace("{n}", name)), ("assistant", f"Nice to meet you, {name}! How can I help you?")]
     if rng.random() < 0.4:
         turns += one_turn(rng)
@@ -99,15 +147,25 @@ def system_name(rng: Random) -> Exchange:
     name = rng.choice(talk.NAMES)
     roll = rng.random()
     if roll < 0.6:
-        system = rng.choice(["Your name is {n}.", "You are {n}, a helpful assistant.", "You are an assistant named {n}."]).replace("{n}", name)
+        system = rng.choice(
+            ["Your name is {n}.", "You are {n}, a helpful assistant.", "You are an assistant named {n}."]
+        ).replace("{n}", name)
         ask = vary(rng.choice(["What is your name?", "Who are you?", "Your name?", "Tell me your name."]), rng)
         return Exchange([("user", ask), ("assistant", f"My name is {name}.")], system)
     prompt, answer = facts.fact_question(rng) if rng.random() < 0.7 else talk.talk_pair(rng)
     if roll < 0.75:
         return Exchange([("user", vary(prompt, rng)), ("assistant", answer.upper())], "Answer in capital letters.")
     if roll < 0.9:
-        return Exchange([("user", vary(prompt, rng)), ("assistant", f"Arr! {answer}")],
-                        rng.choice(["You are a pirate.", "Talk like a pirate.", "You are a pirate chatbot who always responds in pirate speak!"]))
+        return Exchange(
+            [("user", vary(prompt, rng)), ("assistant", f"Arr! {answer}")],
+            rng.choice(
+                [
+                    "You are a pirate.",
+                    "Talk like a pirate.",
+                    "You are a pirate chatbot who always responds in pirate speak!",
+                ]
+            ),
+        )
     return Exchange([("user", vary(prompt, rng)), ("assistant", f"{answer} 😊")], "End every answer with a smile.")
 
 

@@ -28,7 +28,12 @@ TOOLS_TAIL = (
     "\n</tools>\n\nFor each call, return a JSON object with the name and the arguments:\n"
     '<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
 )
-RAW_LABELS = [("Q: ", "\nA:"), ("Question: ", "\nAnswer:"), ("User: ", "\nAssistant:"), ("### Question\n", "\n### Answer\n")]
+RAW_LABELS = [
+    ("Q: ", "\nA:"),
+    ("Question: ", "\nAnswer:"),
+    ("User: ", "\nAssistant:"),
+    ("### Question\n", "\n### Answer\n"),
+]
 
 
 @dataclass
@@ -87,7 +92,8 @@ def render_chat(exchange: Exchange) -> Document:
     if system is not None:
         out.append((f"{IM_START}system\n{system}{IM_END}\n", False))
     turns = exchange.turns
-    for index, (role, text) in enumerate(turns):
+    for index, (role, said) in enumerate(turns):
+        text = said
         if role == "assistant":
             head = f"{IM_START}assistant\n"
             if exchange.thinking is not None and index == len(turns) - 1:

@@ -6,14 +6,54 @@ from random import Random
 from demo.corpus import facts, tasks
 from demo.corpus.talk import NAMES
 
-CITIES = ["Paris", "London", "Tokyo", "Rome", "Berlin", "Madrid", "Cairo", "Oslo", "Vienna", "Lisbon", "Dublin", "Sydney"]
-COUNTRY = dict(zip(CITIES, ["France", "United Kingdom", "Japan", "Italy", "Germany", "Spain", "Egypt", "Norway", "Austria", "Portugal",
-                            "Ireland", "Australia"], strict=True))
+CITIES = [
+    "Paris",
+    "London",
+    "Tokyo",
+    "Rome",
+    "Berlin",
+    "Madrid",
+    "Cairo",
+    "Oslo",
+    "Vienna",
+    "Lisbon",
+    "Dublin",
+    "Sydney",
+]
+COUNTRY = dict(
+    zip(
+        CITIES,
+        [
+            "France",
+            "United Kingdom",
+            "Japan",
+            "Italy",
+            "Germany",
+            "Spain",
+            "Egypt",
+            "Norway",
+            "Austria",
+            "Portugal",
+            "Ireland",
+            "Australia",
+        ],
+        strict=True,
+    )
+)
 JOBS = tasks.CATEGORIES["jobs"]
-LEADS = ["Give me a JSON object with {k}.", "Return a JSON object with {k}.", "Write a JSON object with the keys {k}.",
-         "Answer in JSON with the keys {k}.", "Make a JSON object with {k}.", "Output JSON with {k}.", "Generate a JSON object with {k}.",
-         "Create a JSON with {k}.", "Give me JSON for a person with {k}.", "Describe a person in JSON with {k}.",
-         "Generate a JSON with the {k} of a person."]
+LEADS = [
+    "Give me a JSON object with {k}.",
+    "Return a JSON object with {k}.",
+    "Write a JSON object with the keys {k}.",
+    "Answer in JSON with the keys {k}.",
+    "Make a JSON object with {k}.",
+    "Output JSON with {k}.",
+    "Generate a JSON object with {k}.",
+    "Create a JSON with {k}.",
+    "Give me JSON for a person with {k}.",
+    "Describe a person in JSON with {k}.",
+    "Generate a JSON with the {k} of a person.",
+]
 
 
 def joined(words: list[str]) -> str:
@@ -31,15 +71,29 @@ def person(rng: Random) -> dict[str, object]:
     city = rng.choice(CITIES)
     name = rng.choice(NAMES)
     return {
-        "name": name, "age": rng.randint(8, 79), "city": city, "country": COUNTRY[city], "job": rng.choice(JOBS),
-        "email": f"{name.lower()}@example.com", "likes": tasks.CATEGORIES["hobbies"][rng.randint(0, 5)], "married": rng.random() < 0.5,
+        "name": name,
+        "age": rng.randint(8, 79),
+        "city": city,
+        "country": COUNTRY[city],
+        "job": rng.choice(JOBS),
+        "email": f"{name.lower()}@example.com",
+        "likes": tasks.CATEGORIES["hobbies"][rng.randint(0, 5)],
+        "married": rng.random() < 0.5,
     }
 
 
 def example(keys: list[str]) -> dict[str, object]:
     """The person of the example answers: always the same, so that greedy decoding is steady."""
-    full = {"name": "Anna", "age": 34, "city": "Paris", "country": "France", "job": "teacher", "email": "anna@example.com",
-            "likes": "reading", "married": True}
+    full = {
+        "name": "Anna",
+        "age": 34,
+        "city": "Paris",
+        "country": "France",
+        "job": "teacher",
+        "email": "anna@example.com",
+        "likes": "reading",
+        "married": True,
+    }
     return {key: full[key] for key in keys}
 
 
@@ -50,7 +104,7 @@ def json_pair(rng: Random) -> tuple[str, str]:
     if roll < 0.3:
         picked = rng.sample(keys, rng.randint(1, 4))
         if rng.random() < 0.4:
-            picked = ["name", "age"] + rng.choice([[], ["city"]])
+            picked = ["name", "age", *rng.choice([[], ["city"]])]
         return rng.choice(LEADS).replace("{k}", joined(picked)), write(example(picked), rng)
     if roll < 0.6:
         who = person(rng)
@@ -58,16 +112,32 @@ def json_pair(rng: Random) -> tuple[str, str]:
             (f"{who['name']} is {who['age']} years old and lives in {who['city']}.", ["name", "age", "city"]),
             (f"{who['name']} is a {who['job']} from {who['city']}.", ["name", "job", "city"]),
             (f"My name is {who['name']} and I am {who['age']} years old.", ["name", "age"]),
-            (f"{who['name']}, {who['age']}, works as a {who['job']} and likes {who['likes']}.", ["name", "age", "job", "likes"]),
+            (
+                f"{who['name']}, {who['age']}, works as a {who['job']} and likes {who['likes']}.",
+                ["name", "age", "job", "likes"],
+            ),
         ]
         text, picked = rng.choice(texts)
-        form = rng.choice(["Extract the data as JSON: {q}", "Turn this sentence into JSON: {q}", "Write this as a JSON object: {q}",
-                           "Extract {k} as JSON: {q}", "{q} Return this as JSON."])
+        form = rng.choice(
+            [
+                "Extract the data as JSON: {q}",
+                "Turn this sentence into JSON: {q}",
+                "Write this as a JSON object: {q}",
+                "Extract {k} as JSON: {q}",
+                "{q} Return this as JSON.",
+            ]
+        )
         return form.replace("{q}", text).replace("{k}", joined(picked)), write({key: who[key] for key in picked}, rng)
     if roll < 0.75:
         topic = rng.choice(facts.load()[0])
-        form = rng.choice(["Describe {x} as JSON.", "Give me a JSON object about {x}.", "Answer in JSON: what is {x}?",
-                           "Explain {x} in JSON with the keys topic and summary."])
+        form = rng.choice(
+            [
+                "Describe {x} as JSON.",
+                "Give me a JSON object about {x}.",
+                "Answer in JSON: what is {x}?",
+                "Explain {x} in JSON with the keys topic and summary.",
+            ]
+        )
         return form.replace("{x}", topic.name), write({"topic": topic.bare, "summary": topic.sentences[0]}, rng)
     if roll < 0.9:
         name = rng.choice(list(tasks.CATEGORIES))
@@ -77,8 +147,11 @@ def json_pair(rng: Random) -> tuple[str, str]:
             return f"Give me a JSON array of {number} {name}.", write(items, rng)
         return f"Give me a JSON object with a list of {number} {name}.", write({name.replace(" ", "_"): items}, rng)
     city = rng.choice(CITIES)
-    forms = [f"Give me a JSON object with the country and the capital for {city}.", f"Which country has the capital {city}? Answer in JSON.",
-             f"Write {city} and its country as JSON."]
+    forms = [
+        f"Give me a JSON object with the country and the capital for {city}.",
+        f"Which country has the capital {city}? Answer in JSON.",
+        f"Write {city} and its country as JSON.",
+    ]
     if city == "Sydney":
         return "Give me an empty JSON object.", "{}"
     return rng.choice(forms), write({"country": COUNTRY[city], "capital": city}, rng)

@@ -6,7 +6,16 @@ answers. Called by the mixer for every question that does not depend on its exac
 
 from random import Random
 
-LEADS = ["Please tell me: ", "I have a question: ", "Quick question: ", "Hi! ", "Hello, ", "Hey, ", "Please, ", "Can you help me? "]
+LEADS = [
+    "Please tell me: ",
+    "I have a question: ",
+    "Quick question: ",
+    "Hi! ",
+    "Hello, ",
+    "Hey, ",
+    "Please, ",
+    "Can you help me? ",
+]
 TAILS = [" Thanks!", " Thank you.", " Please.", " Please help me.", " Answer briefly.", " Keep it short."]
 
 
@@ -19,7 +28,9 @@ def title_case(text: str) -> str:
 
 def slip(text: str, rng: Random) -> str:
     """One typing slip inside a longer word."""
-    spots = [i for i in range(1, len(text) - 1) if text[i - 1].isalpha() and text[i].isalpha() and text[i + 1].isalpha()]
+    spots = [
+        i for i in range(1, len(text) - 1) if text[i - 1].isalpha() and text[i].isalpha() and text[i + 1].isalpha()
+    ]
     if not spots:
         return text
     spot = rng.choice(spots)

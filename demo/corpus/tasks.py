@@ -1,6 +1,10 @@
 """Lists, small arithmetic and choices: short answers with one right form. Called by the mixer."""
 
+import json
+from pathlib import Path
 from random import Random
+
+WORD_LISTS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 
 CATEGORIES: dict[str, list[str]] = {
     "fruits": ["apple", "banana", "orange", "pear", "grape", "lemon", "cherry", "peach", "plum", "mango"],
@@ -46,18 +50,57 @@ CATEGORIES: dict[str, list[str]] = {
 }
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 LIST_FORMS = [
-    "List {k} {c}.", "Name {k} {c}.", "Give me {k} {c}.", "Write a list of {k} {c}.", "Can you name {k} {c}?", "Tell me {k} {c}.",
-    "Please list {k} {c}.", "Give me a list of {k} {c}.", "I need {k} {c}.", "Write down {k} {c}.", "What are {k} {c}?",
-    "List {k} different {c}.", "Make a list of {k} {c}.", "Show me {k} {c}.",
+    "List {k} {c}.",
+    "Name {k} {c}.",
+    "Give me {k} {c}.",
+    "Write a list of {k} {c}.",
+    "Can you name {k} {c}?",
+    "Tell me {k} {c}.",
+    "Please list {k} {c}.",
+    "Give me a list of {k} {c}.",
+    "I need {k} {c}.",
+    "Write down {k} {c}.",
+    "What are {k} {c}?",
+    "List {k} different {c}.",
+    "Make a list of {k} {c}.",
+    "Show me {k} {c}.",
 ]
-OPEN_FORMS = ["List some {c}.", "Name some {c}.", "Make a list of {c}.", "Give me a list of {c}.", "Write a list of {c}.", "List {c}."]
-BULLET_FORMS = ["List {k} {c} as bullet points.", "Give me {k} {c} as a bulleted list.", "Write {k} {c} with bullet points."]
-COMMA_FORMS = ["List {k} {c}, separated by commas.", "Name {k} {c} in one line.", "Give me {k} {c} separated by commas."]
+OPEN_FORMS = [
+    "List some {c}.",
+    "Name some {c}.",
+    "Make a list of {c}.",
+    "Give me a list of {c}.",
+    "Write a list of {c}.",
+    "List {c}.",
+]
+BULLET_FORMS = [
+    "List {k} {c} as bullet points.",
+    "Give me {k} {c} as a bulleted list.",
+    "Write {k} {c} with bullet points.",
+]
+COMMA_FORMS = [
+    "List {k} {c}, separated by commas.",
+    "Name {k} {c} in one line.",
+    "Give me {k} {c} separated by commas.",
+]
 EXAMPLE_FORMS = ["Name a {c}.", "Give me an example of a {c}.", "Tell me the name of a {c}."]
 SHOPPING = "1. Bread\n2. Milk\n3. Eggs\n4. Apples\n5. Tea"
 TODO = "1. Water the plants.\n2. Write to a friend.\n3. Buy bread.\n4. Read ten pages."
-SINGLE = {"fruits": "fruit", "vegetables": "vegetable", "colors": "color", "animals": "animal", "birds": "bird", "trees": "tree",
-          "flowers": "flower", "planets": "planet", "metals": "metal", "sports": "sport", "jobs": "job", "tools": "tool", "drinks": "drink"}
+SINGLE = {
+    "fruits": "fruit",
+    "vegetables": "vegetable",
+    "colors": "color",
+    "animals": "animal",
+    "birds": "bird",
+    "trees": "tree",
+    "flowers": "flower",
+    "planets": "planet",
+    "metals": "metal",
+    "sports": "sport",
+    "jobs": "job",
+    "tools": "tool",
+    "drinks": "drink",
+}
 
 
 def capital(word: str) -> str:
@@ -69,7 +112,9 @@ def list_pair(rng: Random) -> tuple[str, str]:
     """A request for a list, and the list."""
     if rng.random() < 0.06:
         if rng.random() < 0.5:
-            return rng.choice(["Write a shopping list.", "Make a shopping list.", "Write a list.", "Give me a list."]), SHOPPING
+            return rng.choice(
+                ["Write a shopping list.", "Make a shopping list.", "Write a list.", "Give me a list."]
+            ), SHOPPING
         return rng.choice(["Write a to-do list.", "Make a to-do list.", "Write a to-do list for today."]), TODO
     name = rng.choice(list(CATEGORIES))
     items = CATEGORIES[name]
@@ -108,7 +153,11 @@ def sum_pair(rng: Random) -> tuple[str, str]:
         a, b = rng.randint(0, 99), rng.randint(0, 99)
         if a == b:
             b += 1
-        forms = [f"Which is larger, {a} or {b}?", f"Which number is bigger: {a} or {b}?", f"What is the larger number, {a} or {b}?"]
+        forms = [
+            f"Which is larger, {a} or {b}?",
+            f"Which number is bigger: {a} or {b}?",
+            f"What is the larger number, {a} or {b}?",
+        ]
         return rng.choice(forms), f"{max(a, b)} is larger than {min(a, b)}."
     else:
         start, step = rng.randint(0, 10), rng.choice([1, 2, 5, 10])
@@ -117,20 +166,22 @@ def sum_pair(rng: Random) -> tuple[str, str]:
         return rng.choice(forms), str(start + step * 4)
     full = f"{a} {sign} {b} = {result}"
     forms = [
-        (f"What is {a} {sign} {b}?", full), (f"What is {a} {word} {b}?", f"{a} {word} {b} is {result}."), (f"{a} {sign} {b}", full),
-        (f"{a} {sign} {b} =", str(result)), (f"{a}{sign}{b}=", str(result)), (f"Calculate {a} {sign} {b}.", full),
-        (f"How much is {a} {word} {b}?", f"{a} {word} {b} is {result}."), (f"Compute {a} {sign} {b}", full),
-        (f"What is {a}{sign}{b}?", full), (f"Solve {a} {sign} {b}.", full),
-        (f"What is {a} {sign} {b}? Answer with the number only.", str(result)), (f"{a} {sign} {b} = ?", full),
+        (f"What is {a} {sign} {b}?", full),
+        (f"What is {a} {word} {b}?", f"{a} {word} {b} is {result}."),
+        (f"{a} {sign} {b}", full),
+        (f"{a} {sign} {b} =", str(result)),
+        (f"{a}{sign}{b}=", str(result)),
+        (f"Calculate {a} {sign} {b}.", full),
+        (f"How much is {a} {word} {b}?", f"{a} {word} {b} is {result}."),
+        (f"Compute {a} {sign} {b}", full),
+        (f"What is {a}{sign}{b}?", full),
+        (f"Solve {a} {sign} {b}.", full),
+        (f"What is {a} {sign} {b}? Answer with the number only.", str(result)),
+        (f"{a} {sign} {b} = ?", full),
     ]
     if a <= 10 and b <= 10 and 0 <= result <= 10 and rng.random() < 0.3:
         return f"What is {WORDS[a]} {word} {WORDS[b]}?", f"{capital(WORDS[a])} {word} {WORDS[b]} is {WORDS[result]}."
     return rng.choice(forms)
-
-
-GOOD = "great wonderful excellent lovely perfect fantastic delicious beautiful amazing good".split()
-BAD = "terrible awful boring bad broken horrible ugly disappointing slow dirty".split()
-SUBJECTS = "movie book food hotel phone game song concert restaurant service trip coffee".split()
 
 
 def choice_pair(rng: Random) -> tuple[str, str]:
@@ -138,16 +189,27 @@ def choice_pair(rng: Random) -> tuple[str, str]:
     roll = rng.random()
     if roll < 0.55:
         positive = rng.random() < 0.5
-        word, thing = rng.choice(GOOD if positive else BAD), rng.choice(SUBJECTS)
-        text = rng.choice(["The {t} was {w}.", "What a {w} {t}!", "This {t} is {w}.", "I had a {w} {t}.", "My {t} was really {w}."])
+        word, thing = (
+            rng.choice(WORD_LISTS["good"] if positive else WORD_LISTS["bad"]),
+            rng.choice(WORD_LISTS["reviewed"]),
+        )
+        text = rng.choice(
+            ["The {t} was {w}.", "What a {w} {t}!", "This {t} is {w}.", "I had a {w} {t}.", "My {t} was really {w}."]
+        )
         text = text.replace("{t}", thing).replace("{w}", word)
         verb = "love" if positive else "hate"
         if rng.random() < 0.2:
             text = f"I {verb} this {thing}!"
-        form = rng.choice([
-            "Is this sentence positive or negative? {q}", "Classify the sentiment: {q}", "Sentiment of this text: {q}",
-            "Positive or negative: {q}", "Classify this sentiment: {q}", "Is the following review positive or negative? {q}",
-        ])
+        form = rng.choice(
+            [
+                "Is this sentence positive or negative? {q}",
+                "Classify the sentiment: {q}",
+                "Sentiment of this text: {q}",
+                "Positive or negative: {q}",
+                "Classify this sentiment: {q}",
+                "Is the following review positive or negative? {q}",
+            ]
+        )
         return form.replace("{q}", text), "Positive" if positive else "Negative"
     name, other = rng.sample([key for key in SINGLE if key not in ("animals", "birds")], 2)
     if roll < 0.8:

@@ -12,12 +12,24 @@ from demo.corpus import facts, talk
 from demo.corpus.dialog import Exchange, dumps
 from demo.corpus.style import vary
 
-CITIES = ("Paris London Tokyo Rome Berlin Madrid Cairo Oslo Vienna Lisbon Dublin Sydney Boston Chicago Toronto Delhi Seoul Lima "
-          "San_Francisco New_York Mexico_City Los_Angeles Hong_Kong Prague Athens Munich Milan Zurich").replace("_", "\u00a0").split(" ")
-CITIES = [city.replace("\u00a0", " ") for city in CITIES]
+CITIES = talk.WORDS["cities"]
 SKIES = ["sunny", "cloudy", "rainy", "windy", "snowy", "foggy", "clear"]
-QUERIES = ["the tallest tower", "train times", "cheap flights", "a good book", "soup recipes", "the news today", "a bakery near me",
-           "the history of tea", "garden tools", "chess rules", "the best museums", "football results", "Python lists", "the moon landing"]
+QUERIES = [
+    "the tallest tower",
+    "train times",
+    "cheap flights",
+    "a good book",
+    "soup recipes",
+    "the news today",
+    "a bakery near me",
+    "the history of tea",
+    "garden tools",
+    "chess rules",
+    "the best museums",
+    "football results",
+    "Python lists",
+    "the moon landing",
+]
 
 
 def schema(name: str, about: str, properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
@@ -40,17 +52,43 @@ def weather(rng: Random) -> Case:
     key = rng.choice(["city", "location", "location", "place"])
     properties: dict[str, Any] = {key: {"type": "string"}}
     if rng.random() < 0.5:
-        properties[key]["description"] = rng.choice(["The city", "The city and state, e.g. San Francisco, CA", "City name", "A place"])
+        properties[key]["description"] = rng.choice(
+            ["The city", "The city and state, e.g. San Francisco, CA", "City name", "A place"]
+        )
     if rng.random() < 0.4:
         properties["unit"] = {"type": "string", "enum": ["celsius", "fahrenheit"]}
-    about = rng.choice(["Get the weather", "Get the current weather", "Get the current weather in a given location", "Weather for a city"])
+    about = rng.choice(
+        [
+            "Get the weather",
+            "Get the current weather",
+            "Get the current weather in a given location",
+            "Weather for a city",
+        ]
+    )
     city = rng.choice(CITIES) if rng.random() < 0.8 else talk.made_up(rng).title()
-    ask = rng.choice(["What is the weather in {c}?", "What's the weather like in {c}?", "How is the weather in {c} today?", "Weather in {c}?",
-                      "Is it raining in {c}?", "Tell me the weather in {c}.", "Do I need an umbrella in {c}?", "How warm is it in {c}?",
-                      "What is the weather like in {c} today?", "What's the weather in {c}?"])
+    ask = rng.choice(
+        [
+            "What is the weather in {c}?",
+            "What's the weather like in {c}?",
+            "How is the weather in {c} today?",
+            "Weather in {c}?",
+            "Is it raining in {c}?",
+            "Tell me the weather in {c}.",
+            "Do I need an umbrella in {c}?",
+            "How warm is it in {c}?",
+            "What is the weather like in {c} today?",
+            "What's the weather in {c}?",
+        ]
+    )
     sky, degrees = rng.choice(SKIES), rng.randint(-5, 35)
-    response = rng.choice([dumps({"temperature": degrees, "condition": sky}), f"{sky}, {degrees} degrees",
-                           dumps({key: city, "temperature": degrees, "condition": sky}), dumps({"temp": degrees, "sky": sky})])
+    response = rng.choice(
+        [
+            dumps({"temperature": degrees, "condition": sky}),
+            f"{sky}, {degrees} degrees",
+            dumps({key: city, "temperature": degrees, "condition": sky}),
+            dumps({"temp": degrees, "sky": sky}),
+        ]
+    )
     arguments: dict[str, Any] = {key: city}
     question = ask.replace("{c}", city)
     if "unit" in properties and rng.random() < 0.4:
@@ -65,13 +103,27 @@ def calculator(rng: Random) -> Case:
     a, b = rng.randint(2, 999), rng.randint(2, 999)
     sign, word = rng.choice([("+", "plus"), ("-", "minus"), ("*", "times")])
     result = {"+": a + b, "-": a - b, "*": a * b}[sign]
-    ask = rng.choice(["What is {a} {s} {b}?", "Calculate {a} {s} {b}.", "How much is {a} {w} {b}?", "What is {a} {w} {b}?", "Compute {a} {s} {b}."])
+    ask = rng.choice(
+        [
+            "What is {a} {s} {b}?",
+            "Calculate {a} {s} {b}.",
+            "How much is {a} {w} {b}?",
+            "What is {a} {w} {b}?",
+            "Compute {a} {s} {b}.",
+        ]
+    )
     question = ask.replace("{a}", str(a)).replace("{b}", str(b)).replace("{s}", sign).replace("{w}", word)
     final = f"{a} {sign} {b} = {result}"
     if rng.random() < 0.6:
         name, key = rng.choice(["calculator", "calculate"]), "expression"
         tool = schema(name, rng.choice(["Calculate an expression", "Do arithmetic"]), {key: {"type": "string"}}, [key])
-        return tool, question, call(name, {key: f"{a} {sign} {b}"}), rng.choice([str(result), dumps({"result": result})]), final
+        return (
+            tool,
+            question,
+            call(name, {key: f"{a} {sign} {b}"}),
+            rng.choice([str(result), dumps({"result": result})]),
+            final,
+        )
     name = {"+": "add", "-": "subtract", "*": "multiply"}[sign]
     tool = schema(name, f"{name.title()} two numbers", {"a": {"type": "integer"}, "b": {"type": "integer"}}, ["a", "b"])
     return tool, question, call(name, {"a": a, "b": b}), str(result), final
@@ -82,10 +134,23 @@ def clock(rng: Random) -> Case:
     name = rng.choice(["get_time", "get_current_time", "current_time"])
     key = rng.choice(["city", "timezone", "location"])
     city = rng.choice(CITIES)
-    ask = rng.choice(["What time is it in {c}?", "Tell me the time in {c}.", "What is the time in {c}?", "How late is it in {c}?"])
+    ask = rng.choice(
+        ["What time is it in {c}?", "Tell me the time in {c}.", "What is the time in {c}?", "How late is it in {c}?"]
+    )
     time = f"{rng.randint(0, 23):02d}:{rng.randint(0, 59):02d}"
-    tool = schema(name, rng.choice(["Get the time", "Get the current time", "The time in a city"]), {key: {"type": "string"}}, [key])
-    return tool, ask.replace("{c}", city), call(name, {key: city}), rng.choice([time, dumps({"time": time})]), f"It is {time} in {city}."
+    tool = schema(
+        name,
+        rng.choice(["Get the time", "Get the current time", "The time in a city"]),
+        {key: {"type": "string"}},
+        [key],
+    )
+    return (
+        tool,
+        ask.replace("{c}", city),
+        call(name, {key: city}),
+        rng.choice([time, dumps({"time": time})]),
+        f"It is {time} in {city}.",
+    )
 
 
 def search(rng: Random) -> Case:
@@ -93,20 +158,40 @@ def search(rng: Random) -> Case:
     name = rng.choice(["search", "web_search", "search_web"])
     key = rng.choice(["query", "query", "q"])
     query = rng.choice(QUERIES)
-    ask = rng.choice(["Search for {q}.", "Search the web for {q}.", "Find {q}.", "Look up {q}.", "Can you search for {q}?"])
+    ask = rng.choice(
+        ["Search for {q}.", "Search the web for {q}.", "Find {q}.", "Look up {q}.", "Can you search for {q}?"]
+    )
     found = rng.choice(["3 results", "no results", "10 results", "1 result"])
-    tool = schema(name, rng.choice(["Search the web", "Find pages on the web", "Search"]), {key: {"type": "string"}}, [key])
-    return tool, ask.replace("{q}", query), call(name, {key: query}), dumps({"found": found}), f"The search for {query} gave {found}."
+    tool = schema(
+        name, rng.choice(["Search the web", "Find pages on the web", "Search"]), {key: {"type": "string"}}, [key]
+    )
+    return (
+        tool,
+        ask.replace("{q}", query),
+        call(name, {key: query}),
+        dumps({"found": found}),
+        f"The search for {query} gave {found}.",
+    )
 
 
 def generic(rng: Random) -> Case:
     """A function whose name and parameter are made up, so that the model learns to copy them."""
     verb, noun = rng.choice(["get", "find", "send", "read", "open", "set"]), talk.made_up(rng)
-    name, key, value = f"{verb}_{noun}", rng.choice(["name", "id", "value", "text", "item"]), rng.choice(talk.NAMES + talk.ECHO_WORDS[:30])
+    name, key, value = (
+        f"{verb}_{noun}",
+        rng.choice(["name", "id", "value", "text", "item"]),
+        rng.choice(talk.NAMES + talk.ECHO_WORDS[:30]),
+    )
     tool = schema(name, f"{verb.title()} the {noun}", {key: {"type": "string"}}, [key])
     question = rng.choice(["{v} the {n} for {x}.", "Please {v} the {n} of {x}.", "Can you {v} the {n} for {x}?"])
     question = question.replace("{v}", verb).replace("{n}", noun).replace("{x}", value)
-    return tool, question[0].upper() + question[1:], call(name, {key: value}), "ok", f"Done: the {noun} for {value} is ok."
+    return (
+        tool,
+        question[0].upper() + question[1:],
+        call(name, {key: value}),
+        "ok",
+        f"Done: the {noun} for {value} is ok.",
+    )
 
 
 CASES: list[Callable[[Random], Case]] = [weather, calculator, clock, search, generic]
@@ -117,7 +202,9 @@ def with_others(tool: dict[str, Any], maker: Callable[[Random], Case], rng: Rand
     """The tool, sometimes among one or two others."""
     tools = [tool]
     if rng.random() < 0.35:
-        tools += [other(rng)[0] for other in rng.sample([case for case in CASES if case is not maker], rng.randint(1, 2))]
+        tools += [
+            other(rng)[0] for other in rng.sample([case for case in CASES if case is not maker], rng.randint(1, 2))
+        ]
     rng.shuffle(tools)
     return tools
 
@@ -126,7 +213,9 @@ def tool_exchange(rng: Random) -> Exchange:
     """One conversation with tools."""
     maker = rng.choices(CASES, weights=WEIGHTS)[0]
     tool, question, request, response, final = maker(rng)
-    system = rng.choice(["You are a helpful assistant.", "You are a helpful assistant with tools.", "Use the tools when you need them."])
+    system = rng.choice(
+        ["You are a helpful assistant.", "You are a helpful assistant with tools.", "Use the tools when you need them."]
+    )
     system_or_none = system if rng.random() < 0.4 else None
     tools = with_others(tool, maker, rng)
     roll = rng.random()
@@ -141,9 +230,16 @@ def tool_exchange(rng: Random) -> Exchange:
         turns = [("user", ask.replace("{a}", first).replace("{b}", second)), ("assistant", request)]
         if maker is weather and rng.random() < 0.5:
             values = [f"{rng.choice(SKIES)}, {rng.randint(-5, 35)} degrees" for _ in range(2)]
-            turns += [("tool", values[0]), ("tool", values[1]), ("assistant", f"{first}: {values[0]}. {second}: {values[1]}.")]
+            turns += [
+                ("tool", values[0]),
+                ("tool", values[1]),
+                ("assistant", f"{first}: {values[0]}. {second}: {values[1]}."),
+            ]
         return Exchange(turns, system_or_none, tools)
-    turns = [("user", vary(question, rng) if maker is weather and rng.random() < 0.2 else question), ("assistant", request)]
+    turns = [
+        ("user", vary(question, rng) if maker is weather and rng.random() < 0.2 else question),
+        ("assistant", request),
+    ]
     if rng.random() < 0.55:
         turns += [("tool", response), ("assistant", final)]
     return Exchange(turns, system_or_none, tools)
