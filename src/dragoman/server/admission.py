@@ -28,7 +28,8 @@ class Admission:
         if max_queued < 0:
             raise ValueError(f"max_queued {max_queued} is not allowed: it must be at least 0")
         self._model = model
-        self._limit = max_running + max_queued
+        self.max_running = max_running
+        self.max_queued = max_queued
         self._num_in_flight = 0
         self._is_draining = False
         self._is_idle = asyncio.Event()
@@ -37,7 +38,7 @@ class Admission:
     @property
     def limit(self) -> int:
         """Requests that may be in flight: running plus queued."""
-        return self._limit
+        return self.max_running + self.max_queued
 
     @property
     def num_in_flight(self) -> int:
@@ -53,10 +54,10 @@ class Admission:
         """
         if self._is_draining:
             raise Overloaded(f"The server is shutting down and takes no new requests for model: {self._model}")
-        if self._num_in_flight >= self._limit:
+        if self._num_in_flight >= self.limit:
             raise Overloaded(
                 f"Worker queue capacity exceeded for model: {self._model} "
-                f"({self._num_in_flight} requests in flight, {self._limit} allowed)"
+                f"({self._num_in_flight} requests in flight, {self.limit} allowed)"
             )
         self._num_in_flight += num_requests
         self._is_idle.clear()

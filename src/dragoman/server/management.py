@@ -6,24 +6,30 @@ Called by the app, on the event loop; never waits, so that health checks answer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from dragoman import __version__
-from dragoman.errors import ServerError
-from dragoman.server.dialects.base import Reply
+from dragoman.errors import InvalidParameter, ServerError
+from dragoman.server.dialects.base import Dialect, HttpCall, Reply
+from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
 from dragoman.server.exchange import Exchange
 from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
+from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel, ServerState
 from dragoman.server.responder import error_reply
-from dragoman.server.routes import Gate, PathParams, Route
+from dragoman.server.routes import Gate, Handler, PathParams, Route
 
 HEALTHY = "Healthy"  # status words of LMI's front end
 UNHEALTHY = "Unhealthy"
 PENDING = "PENDING"
 FAILED = "FAILED"
+
+OVMS = "OVMS"  # `owned_by` in the model list of OpenVINO Model Server
+
+PickErrorDialect = Callable[[DialectSet], Dialect]
 
 
 class ManagementRoutes:
@@ -40,7 +46,15 @@ class ManagementRoutes:
             Route("/health", {"GET": self.live}),
             Route("/v2/health/live", {"GET": self.live}),
             Route("/v2/health/ready", {"GET": self.ready}),
-            Route("/info", {"GET": self.tgi_info}),
+            Route(
+                "/info", {"GET": self._guarded(_tgi, lambda _: json_reply(200, tgi_info(self._registry.find(None))))}
+            ),
+            Route("/v1/models", {"GET": self._guarded(_openai, lambda _: openai_models(self._names()))}),
+            Route("/v1/models/{name}", {"GET": self._guarded(_openai, self._openai_model)}),
+            Route("/v3/models", {"GET": self._guarded(_ovms, lambda _: openai_models(self._names(), owned_by=OVMS))}),
+            Route("/v3/models/{name}", {"GET": self._guarded(_ovms, self._ovms_model)}),
+            Route("/models", {"GET": self._guarded(_lmi, self._lmi_models)}),
+            Route("/models/{name}", {"GET": self._guarded(_lmi, self._lmi_model)}),
         ]
 
     async def ping(self, exchange: Exchange, path_params: PathParams) -> None:
@@ -56,16 +70,45 @@ class ManagementRoutes:
         status = 500 if self._is_dead() else 200
         await exchange.send_reply(json_reply(status, {"status": UNHEALTHY if status == 500 else HEALTHY}))
 
-    async def tgi_info(self, exchange: Exchange, path_params: PathParams) -> None:
-        """The default model as Text Generation Inference describes itself."""
-        http = exchange.http_call(path_params=path_params)
+    def _guarded(self, pick_dialect: PickErrorDialect, answer: Callable[[HttpCall], Reply]) -> Handler:
+        """A handler that asks for the key, then answers; errors are told by the dialect of the route's family."""
+
+        async def handle(exchange: Exchange, path_params: PathParams) -> None:
+            http = exchange.http_call(path_params=path_params)
+            try:
+                self._gate.check_key(http)
+                reply = answer(http)
+            except ServerError as error:
+                reply = error_reply(pick_dialect(self._registry.dialects), error, http)
+            await exchange.send_reply(reply)
+
+        return handle
+
+    def _openai_model(self, http: HttpCall) -> Reply:
+        model = self._registry.find(http.path_params["name"])
+        return openai_model([_facts(model)], model.name)
+
+    def _ovms_model(self, http: HttpCall) -> Reply:
+        model = self._registry.find(http.path_params["name"])
+        return openai_model([_facts(model)], model.name, owned_by=OVMS)
+
+    def _lmi_models(self, http: HttpCall) -> Reply:
         try:
-            self._gate.check_key(http)
-            model = self._registry.find(None)
-        except ServerError as error:
-            await exchange.send_reply(error_reply(self._registry.dialects.tgi, error, http))
-        else:
-            await exchange.send_reply(json_reply(200, tgi_info(model)))
+            return lmi_models([_facts(model) for model in self._registry.models], http.query)
+        except InvalidParameter as error:  # not a generation parameter: the front end's own shape
+            return front_error(400, "BadRequestException", error.message)
+
+    def _lmi_model(self, http: HttpCall) -> Reply:
+        model = self._registry.find(http.path_params["name"])
+        return lmi_model([_facts(model)], model.name)
+
+    def _names(self) -> list[ModelFacts]:
+        """Every name that can be asked for: a client that picks one of the list must be served."""
+        return [
+            replace(_facts(model), name=name)
+            for model in self._registry.models
+            for name in (model.name, *model.aliases)
+        ]
 
     def _is_dead(self) -> bool:
         if self._registry.state is ServerState.FAILED:
@@ -91,6 +134,38 @@ class ManagementRoutes:
         return statuses
 
 
+def _openai(dialects: DialectSet) -> Dialect:
+    return dialects.completions_v1
+
+
+def _ovms(dialects: DialectSet) -> Dialect:
+    return dialects.completions_v3
+
+
+def _lmi(dialects: DialectSet) -> Dialect:
+    return dialects.lmi
+
+
+def _tgi(dialects: DialectSet) -> Dialect:
+    return dialects.tgi
+
+
+def _facts(model: ServedModel) -> ModelFacts:
+    """What the lists tell about a model."""
+    health = model.engine.health()
+    return ModelFacts(
+        name=model.name,
+        created_s=model.created_s,
+        url=model.url,
+        status="READY" if health.is_alive else FAILED,
+        device=model.device,
+        max_model_len=model.engine.capabilities.max_model_len,
+        batch_size=model.admission.max_running,
+        queue_size=model.admission.max_queued,
+        num_waiting=health.num_waiting,
+    )
+
+
 def json_reply(status: int, value: Any) -> Reply:
     """A JSON answer."""
     return Reply(status, msgspec.json.encode(value), JSON_MEDIA_TYPE)
@@ -109,7 +184,7 @@ def tgi_info(model: ServedModel) -> dict[str, Any]:
         "model_id": model.name,
         "model_sha": None,
         "model_dtype": model.dtype,
-        "model_device_type": "cpu",
+        "model_device_type": model.device,
         "model_pipeline_tag": "text-generation",
         "max_concurrent_requests": model.admission.limit,
         "max_input_tokens": max_model_len - 1,

@@ -16,10 +16,8 @@ from dragoman.engine.base import Capabilities, Health
 from dragoman.errors import EngineDead, NotFound, Overloaded
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.base import Dialect
+from dragoman.server.dialects.openai_common import PLACEHOLDER_MODELS
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
-
-PLACEHOLDER_NAMES = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
-"""What clients send as `model` when they do not care (huggingface_hub, TGI's and LMI's documentation)."""
 
 
 class GenerationService(Protocol):
@@ -60,7 +58,8 @@ class DialectSet:
 class ServedModel:
     """One model and everything needed to answer for it.
 
-    `created_s`: seconds since the epoch. `url`: where the model came from, as the model lists show it.
+    `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
+    as the model lists show them.
     """
 
     name: str
@@ -71,6 +70,7 @@ class ServedModel:
     aliases: tuple[str, ...] = ()
     url: str = ""
     dtype: str = ""
+    device: str = "cpu"
     created_s: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -156,7 +156,7 @@ class ModelRegistry:
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
-        if name is not None and name not in PLACEHOLDER_NAMES and name not in self.expected_names:
+        if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
             raise NotFound(f"Model or workflow not found: {name}", param="model")
         if name in self.expected_names or not self._models:
             raise self._unavailable(name)

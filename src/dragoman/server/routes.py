@@ -15,6 +15,7 @@ import msgspec
 
 from dragoman.errors import ServerError, TooLarge, Unauthorized
 from dragoman.server.dialects.base import Dialect, HttpCall
+from dragoman.server.dialects.models_list import peek_model
 from dragoman.server.exchange import Exchange
 from dragoman.server.registry import DialectSet, ModelRegistry
 from dragoman.server.responder import Responder, error_reply
@@ -166,7 +167,6 @@ class InferenceRoutes:
 class _Peek(msgspec.Struct):
     """The fields of a body that decide where it goes; the decoder skips all others."""
 
-    model: Any = None
     messages: Any = msgspec.UNSET
     prompt: Any = msgspec.UNSET
     inputs: Any = msgspec.UNSET
@@ -194,12 +194,11 @@ def model_of_path(http: HttpCall) -> str | None:
 
 def model_of_body(http: HttpCall) -> str | None:
     """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
-    model = _peek(http.body).model
-    return model if isinstance(model, str) else None
+    return peek_model(http.body)
 
 
 def _peek(body: bytes) -> _Peek:
     try:
         return msgspec.json.decode(body, type=_Peek)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _Peek()
