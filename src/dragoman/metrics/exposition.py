@@ -1,0 +1,79 @@
+"""What the engines count, in Prometheus' text format.
+
+Does: read gauges and totals at the moment of a scrape, so that the step loop pays nothing for being watched.
+Does not: count anything itself. Called by the `/metrics` route, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+
+from dragoman.engine.base import Engine
+
+METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class WatchedModel(Protocol):
+    """What a model must show to be watched."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def engine(self) -> Engine: ...
+
+
+GAUGES: Mapping[str, tuple[str, str]] = {
+    "dragoman_requests_running": ("num_running", "Requests with at least one running sequence"),
+    "dragoman_requests_waiting": ("num_waiting", "Requests that wait to be admitted"),
+    "dragoman_kv_blocks_used": ("num_used_blocks", "KV blocks held by running sequences"),
+    "dragoman_kv_blocks": ("num_blocks", "KV blocks in all"),
+}
+"""Metric name -> (field of Health, help)."""
+
+COUNTERS: Mapping[str, tuple[str, str]] = {
+    "dragoman_steps": ("num_steps", "Forward passes"),
+    "dragoman_prompt_tokens": ("num_prompt_tokens", "Prompt tokens computed, recomputation included"),
+    "dragoman_generation_tokens": ("num_generated_tokens", "Tokens generated"),
+    "dragoman_preemptions": ("num_preemptions", "Sequences preempted"),
+    "dragoman_prefix_cache_queries": ("num_prefix_queries", "Prompt tokens looked up in the prefix cache"),
+    "dragoman_prefix_cache_hits": ("num_prefix_hits", "Prompt tokens found in the prefix cache"),
+    "dragoman_draft_tokens": ("num_draft_tokens", "Tokens proposed by speculative decoding"),
+    "dragoman_accepted_tokens": ("num_accepted_tokens", "Proposed tokens that were accepted"),
+}
+"""Metric name (without `_total`) -> (field of the engine's `stats`, help); engines without the field leave it out."""
+
+
+class MetricsRegistry:
+    """The metrics of one server; `models` is asked anew at every scrape."""
+
+    def __init__(self, models: Callable[[], Iterable[WatchedModel]]) -> None:
+        self._models = models
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self) -> bytes:
+        """The answer to a scrape."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric with one sample per model; called by the client library."""
+        models = list(self._models())
+        health = {model.name: model.engine.health() for model in models}
+        for name, (field, text) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=["model"])
+            for model in models:
+                gauge.add_metric([model.name], getattr(health[model.name], field))
+            yield gauge
+        for name, (field, text) in COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=["model"])
+            for model in models:
+                value = getattr(getattr(model.engine, "stats", None), field, None)
+                if value is not None:
+                    counter.add_metric([model.name], value)
+            yield counter

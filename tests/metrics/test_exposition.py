@@ -1,0 +1,46 @@
+"""A scrape shows each engine's gauges and totals of that moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from dragoman.engine.base import Health
+from dragoman.metrics import MetricsRegistry
+
+
+@dataclass
+class Model:
+    name: str
+    engine: Any = field(default=None)
+
+
+def engine(num_running: int, **stats: int) -> Any:
+    health = Health(True, num_running=num_running, num_waiting=2, num_used_blocks=3, num_blocks=9)
+    return SimpleNamespace(health=lambda: health, stats=SimpleNamespace(**stats))
+
+
+def samples(registry: MetricsRegistry) -> dict[tuple[str, str], float]:
+    families = text_string_to_metric_families(registry.render().decode())
+    return {(sample.name, sample.labels["model"]): sample.value for family in families for sample in family.samples}
+
+
+def test_every_model_has_its_gauges_and_totals() -> None:
+    models = [Model("a", engine(1, num_steps=5, num_generated_tokens=7)), Model("b", engine(4, num_steps=6))]
+    shown = samples(MetricsRegistry(lambda: models))
+    assert shown["dragoman_requests_running", "a"] == 1
+    assert shown["dragoman_requests_running", "b"] == 4
+    assert shown["dragoman_kv_blocks_used", "a"] == 3
+    assert shown["dragoman_generation_tokens_total", "a"] == 7
+    assert ("dragoman_generation_tokens_total", "b") not in shown
+
+
+def test_models_that_come_later_are_shown() -> None:
+    models: list[Model] = []
+    registry = MetricsRegistry(lambda: models)
+    assert samples(registry) == {}
+    models.append(Model("late", engine(0)))
+    assert samples(registry)["dragoman_requests_waiting", "late"] == 2

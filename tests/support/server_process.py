@@ -1,0 +1,75 @@
+"""Starts `dragoman serve` as users do, in a process of its own, and knows when it is ready."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+_READY = re.compile(r"serves .* at (http://\S+)")
+
+
+@dataclass
+class ServerProcess:
+    """A running server. `base_url` is where it listens; `output` is what it has written so far."""
+
+    process: subprocess.Popen[str]
+    base_url: str
+    output: list[str] = field(default_factory=list)
+
+    def metrics(self) -> dict[str, float]:
+        """The samples of GET /metrics by name; one model is served."""
+        families = text_string_to_metric_families(httpx.get(f"{self.base_url}/metrics", timeout=30).text)
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    def terminate(self) -> int:
+        """Ask the process to stop as a supervisor would; its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+@contextmanager
+def serve(*arguments: str, environ: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+    """A server on a free port, ready to answer; it is stopped at the end of the block."""
+    command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", "--host", "127.0.0.1", *arguments]
+    env = {**os.environ, **(environ or {})}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    output: list[str] = []
+    ready, found = threading.Event(), []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            output.append(line)
+            match = _READY.search(line)
+            if match:
+                found.append(match.group(1))
+                ready.set()
+        ready.set()  # the process ended
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert ready.wait(timeout=120), "".join(output)
+        assert found, "the server stopped before it was ready:\n" + "".join(output)
+        yield ServerProcess(process, found[0], output)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        reader.join(timeout=30)
+        if process.stdout is not None:
+            process.stdout.close()
