@@ -1,0 +1,142 @@
+"""Errors in the three shapes of the OpenAI-shaped dialects: OpenAI's object, OVMS's string, LMI's 424.
+
+Does: one table per shape from error kind to status and body, and the in-band form inside a stream.
+Does not: decide which shape a call has. Called by the completions and chat dialects, on the event loop.
+Sources: OpenAI API reference, error codes; OVMS v2025.0 HTTP status map; seed documents of LMI v0.31.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from dragoman.errors import Overloaded, ServerError
+from dragoman.server.dialects.base import Reply
+from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
+
+ErrorShape = Literal["openai", "ovms", "lmi"]
+BodyBuilder = Callable[[ServerError], dict[str, Any]]
+
+
+class ErrorRow(NamedTuple):
+    """How one kind of error leaves: the HTTP status and the JSON body."""
+
+    status: int
+    body: BodyBuilder
+
+
+def _openai(error_type: str, code: str | None) -> BodyBuilder:
+    def build(error: ServerError) -> dict[str, Any]:
+        return {"error": {"message": error.message, "type": error_type, "param": error.param, "code": code}}
+
+    return build
+
+
+def _ovms(error: ServerError) -> dict[str, Any]:
+    return {"error": error.message}
+
+
+def _ovms_not_found(error: ServerError) -> dict[str, Any]:
+    # OVMS clients look for these two words to tell a missing model from a bad request.
+    is_named = "not found" in error.message
+    return {"error": error.message if is_named else f"{error.message}: not found"}
+
+
+def _lmi(error: ServerError) -> dict[str, Any]:
+    return {"error": error.message, "code": 424}
+
+
+def _lmi_frontend(status: int, exception: str) -> BodyBuilder:
+    def build(error: ServerError) -> dict[str, Any]:
+        return {"code": status, "type": exception, "message": error.message}
+
+    return build
+
+
+_INVALID = "invalid_request_error"
+
+OPENAI_ERRORS: Mapping[str, ErrorRow] = {
+    "invalid_request": ErrorRow(400, _openai(_INVALID, None)),
+    "invalid_payload": ErrorRow(400, _openai(_INVALID, None)),
+    "invalid_parameter": ErrorRow(400, _openai(_INVALID, "invalid_value")),
+    "unsupported": ErrorRow(400, _openai(_INVALID, "unsupported_value")),
+    "not_found": ErrorRow(404, _openai(_INVALID, "model_not_found")),
+    "unauthorized": ErrorRow(401, _openai(_INVALID, "invalid_api_key")),
+    "too_large": ErrorRow(413, _openai(_INVALID, "request_too_large")),
+    "overloaded": ErrorRow(429, _openai("rate_limit_error", "server_overloaded")),
+    "timeout": ErrorRow(503, _openai("server_error", "timeout")),
+    "cancelled": ErrorRow(503, _openai("server_error", "cancelled")),
+    "capacity": ErrorRow(400, _openai(_INVALID, "context_length_exceeded")),
+    "engine_failed": ErrorRow(500, _openai("server_error", None)),
+    "engine_dead": ErrorRow(503, _openai("server_error", "engine_dead")),
+    "hook_error": ErrorRow(500, _openai("server_error", None)),
+}
+
+OVMS_ERRORS: Mapping[str, ErrorRow] = {
+    "invalid_request": ErrorRow(400, _ovms),
+    "invalid_payload": ErrorRow(412, _ovms),
+    "invalid_parameter": ErrorRow(400, _ovms),
+    "unsupported": ErrorRow(400, _ovms),
+    "not_found": ErrorRow(404, _ovms_not_found),
+    "unauthorized": ErrorRow(401, _ovms),
+    "too_large": ErrorRow(413, _ovms),
+    "overloaded": ErrorRow(429, _ovms),
+    "timeout": ErrorRow(503, _ovms),
+    "cancelled": ErrorRow(503, _ovms),
+    "capacity": ErrorRow(400, _ovms),
+    "engine_failed": ErrorRow(500, _ovms),
+    "engine_dead": ErrorRow(503, _ovms),
+    "hook_error": ErrorRow(500, _ovms),
+}
+
+LMI_ERRORS: Mapping[str, ErrorRow] = {
+    "invalid_request": ErrorRow(424, _lmi),
+    "invalid_payload": ErrorRow(424, _lmi),
+    "invalid_parameter": ErrorRow(424, _lmi),
+    "unsupported": ErrorRow(424, _lmi),
+    "not_found": ErrorRow(404, _lmi_frontend(404, "ModelNotFoundException")),
+    "unauthorized": ErrorRow(401, _lmi_frontend(401, "UnauthorizedException")),
+    "too_large": ErrorRow(413, _lmi_frontend(413, "RequestEntityTooLargeException")),
+    "overloaded": ErrorRow(503, _lmi_frontend(503, "WlmCapacityException")),
+    "timeout": ErrorRow(424, _lmi),
+    "cancelled": ErrorRow(503, _lmi_frontend(503, "WlmException")),
+    "capacity": ErrorRow(424, _lmi),
+    "engine_failed": ErrorRow(424, _lmi),
+    "engine_dead": ErrorRow(503, _lmi_frontend(503, "WlmException")),
+    "hook_error": ErrorRow(424, _lmi),
+}
+
+ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {
+    "openai": OPENAI_ERRORS,
+    "ovms": OVMS_ERRORS,
+    "lmi": LMI_ERRORS,
+}
+
+
+def error_row(shape: ErrorShape, error: ServerError) -> ErrorRow:
+    """The row for this error; a kind of no table (the base class itself) leaves as a failed engine does."""
+    table = ERROR_TABLES[shape]
+    return table.get(error.kind, table["engine_failed"])
+
+
+def error_reply(shape: ErrorShape, error: ServerError) -> Reply:
+    """The complete answer for a call that failed before anything was sent."""
+    row = error_row(shape, error)
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(error.retry_after_s)
+    if row.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Reply(row.status, msgspec.json.encode(row.body(error)), JSON_MEDIA_TYPE, headers)
+
+
+def stream_error(shape: ErrorShape, error: ServerError, *, is_sse: bool) -> bytes:
+    """The last bytes of a stream that failed: the error as one event or line, framed like its neighbours.
+
+    In a stream LMI knows one form only, whatever the status would have been.
+    """
+    body = _lmi(error) if shape == "lmi" else error_row(shape, error).body(error)
+    payload = msgspec.json.encode(body)
+    return sse(payload) + SSE_DONE if is_sse else jsonline(payload)
