@@ -90,4 +90,5 @@ def show(value: Value) -> str:
 
 def option(default: Any, kind: Kind, help_text: str, **facts: Any) -> Any:
     """A dataclass field that carries its row; `facts` are the other fields of `Row`."""
-    return field(default=default, metadata={"row": Row(kind, help_text, **facts)})
+    row = Row(kind, help_text, **facts)
+    return field(default=default, repr=not row.is_secret, metadata={"row": row})

@@ -14,7 +14,6 @@ from typing import cast
 from dragoman.config.kinds import Choice, FilePath, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
 
-
 # --- conversions of aliases -------------------------------------------------------------------------------------------
 
 
@@ -228,6 +227,12 @@ class ServerSettings:
         "How long running requests may finish after SIGTERM or Ctrl-C.",
         unit="seconds",
         key="drain_timeout",
+    )
+    log_level: str = option(
+        "info",
+        Choice(("debug", "info", "warning", "error")),
+        "Least severe messages to write to the standard error stream; debug includes prompts.",
+        key="log_level",
     )
 
 

@@ -76,6 +76,11 @@ class Config:
         raise KeyError(option.name)
 
 
+def demo_model_dir() -> Path:
+    """The model that comes with the package."""
+    return Path(__file__).resolve().parent.parent / "demo_model"
+
+
 def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path) -> Config:
     """The configuration of these sources; `demo_dir` is the model when nobody names one.
 

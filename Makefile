@@ -1,0 +1,53 @@
+# The words a newcomer needs: make serve, make test. Everything happens in .venv; nothing else on the machine is changed.
+# Packages come from wherever the user's pip takes them, at the versions of constraints.txt.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+VENV := .venv
+RUN := $(VENV)/bin/python
+# Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
+INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
+
+.PHONY: help serve test check fix bench docs pin clean
+
+help:  ## list these targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --port 9000" for more
+	$(VENV)/bin/dragoman serve $(ARGS)
+
+test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
+	$(RUN) -m pytest $(ARGS)
+
+check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) scripts/check_sizes.py
+
+fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model
+	$(RUN) benchmarks/step_cost.py $(ARGS)
+
+docs: $(VENV)/.installed  ## write the generated pages
+	$(VENV)/bin/dragoman config --docs > docs/options.md
+
+pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest versions pyproject.toml allows
+	$(RUN) scripts/pin_constraints.py
+
+clean:  ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(RUN):
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable '.[dev]'
+	@touch $(VENV)/.installed $@

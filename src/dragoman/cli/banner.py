@@ -1,0 +1,62 @@
+"""The block of text that says, once the model is loaded, what is served, where, and how to try it.
+
+Does: text only. Does not: print, or decide which routes exist. Called by `serve`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from dragoman import __version__
+
+ROUTES: tuple[tuple[str, str], ...] = (
+    ("LMI", "POST /invocations  /predictions/{name}  /models/{name}/invoke"),
+    ("OpenAI", "POST /v1/chat/completions  /v1/completions   GET /v1/models"),
+    ("OpenVINO", "POST /v3/chat/completions  /v3/completions   GET /v3/models"),
+    ("TGI", "POST /  /generate  /generate_stream          GET /info"),
+    ("plain text", "POST /api/generate-one  /api/generate-batch"),
+    ("health", "GET  /ping  /health  /v2/health/live  /v2/health/ready"),
+)
+"""Family of clients and its routes; a test calls every one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class BannerFacts:
+    """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model."""
+
+    name: str
+    model_dir: str
+    host: str
+    port: int
+    details: tuple[str, ...] = ()
+    has_chat_template: bool = True
+    needs_key: bool = False
+
+
+def base_url(host: str, port: int) -> str:
+    """The URL by which this machine reaches the server; addresses that mean "all" become the local one."""
+    local = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
+
+
+def banner(facts: BannerFacts) -> str:
+    """The block, with a line to copy."""
+    url = base_url(facts.host, facts.port)
+    details = f" ({', '.join(facts.details)})" if facts.details else ""
+    lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}", ""]
+    lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in ROUTES]
+    return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
+
+
+def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
+    key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
+    if facts.has_chat_template:
+        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "What is deep learning?"}]}
+    else:
+        path, body = "/v1/completions", {"prompt": "Deep learning is"}
+    header = " -H 'Content-Type: application/json'"
+    return [
+        f"  curl {url}{path}{header}{key} \\",
+        f"    -d '{json.dumps({**body, 'max_tokens': 64, 'temperature': 0})}'",
+    ]

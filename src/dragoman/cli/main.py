@@ -1,0 +1,89 @@
+"""The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
+
+Does: `serve`, `config`, `--help`, `--version`. Does not: build or run anything itself.
+Called by the console script and by `python -m dragoman`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TextIO
+
+from dragoman import __version__
+from dragoman.cli.arguments import read_arguments
+from dragoman.cli.config_command import config_text
+from dragoman.config.docs import options_help, options_page
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.sources import environment
+
+USAGE_ERROR = 2  # as argument parsers and shells use it
+
+_OVERVIEW = """\
+dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
+
+usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
+       dragoman config [MODEL_DIR] [options]   print what was resolved and from where
+       dragoman config --docs                  print docs/options.md
+       dragoman --version
+
+`dragoman serve --help` lists the options.
+"""
+
+_SERVE_USAGE = """\
+usage: dragoman {command} [MODEL_DIR] [options]
+
+MODEL_DIR is a Hugging Face model directory; without it the bundled demo model is used. Options may also stand in
+MODEL_DIR/serving.properties (option.NAME=value) and in the environment (OPTION_NAME=value); the command line goes first.
+A value in brackets is the default.
+
+"""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line `words` (None = the process's own); the exit code."""
+    arguments = list(sys.argv[1:] if words is None else words)
+    command = arguments[0] if arguments else "--help"
+    if command in ("--help", "-h", "help"):
+        sys.stdout.write(_OVERVIEW)
+        return 0
+    if command in ("--version", "version"):
+        sys.stdout.write(f"dragoman {__version__}\n")
+        return 0
+    if command not in ("serve", "config"):
+        sys.stderr.write(f"dragoman: {command}: unknown command; must be one of serve, config, --help, --version\n")
+        return USAGE_ERROR
+    return _run_command(command, arguments[1:])
+
+
+def _run_command(command: str, words: list[str]) -> int:
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(_SERVE_USAGE.format(command=command) + options_help() + "\n")
+        return 0
+    if command == "config" and words == ["--docs"]:
+        sys.stdout.write(options_page())
+        return 0
+    environ = environment()
+    config = _resolved(words, environ, sys.stderr)
+    if config is None:
+        return USAGE_ERROR
+    if command == "config":
+        sys.stdout.write(config_text(config))
+        return 0
+    from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait for it
+
+    return serve(config, sys.stderr)
+
+
+def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> Config | None:
+    """The configuration, or None after the problems were written to `errors`."""
+    arguments = read_arguments(words)
+    problems = list(arguments.problems)
+    try:
+        config = resolve(arguments.givens, environ, demo_model_dir())
+    except ConfigError as error:
+        problems += error.problems
+    if not problems:
+        return config
+    errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    return None

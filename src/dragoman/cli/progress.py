@@ -1,0 +1,47 @@
+"""Shows how far loading has come: on a terminal one line that is redrawn, elsewhere one plain line per finished stage.
+
+Does: time the stages and write them. Does not: load. Called by whoever loads, on one thread at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+REDRAW_S = 0.1  # a terminal needs no more, and loading has better things to do
+_CLEAR_LINE = "\r\x1b[K"
+
+
+class ProgressDisplay:
+    """A callback (stage, fraction done) that writes to `stream`. A new stage name ends the stage before it."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._is_terminal = stream.isatty()
+        self._stage = ""
+        self._started_s = self._drawn_s = 0.0
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        """Note that `stage` is this far; `fraction` in [0, 1]."""
+        now = self._clock()
+        if stage != self._stage:
+            self.finish()
+            self._stage, self._started_s, self._drawn_s = stage, now, float("-inf")
+        if self._is_terminal and now - self._drawn_s >= REDRAW_S:
+            self._drawn_s = now
+            done = f" {fraction:4.0%}" if fraction else ""
+            self._write(f"{_CLEAR_LINE}  {stage} ...{done}")
+
+    def finish(self) -> None:
+        """End the running stage, if there is one, and write how long it took."""
+        if not self._stage:
+            return
+        start = _CLEAR_LINE if self._is_terminal else ""
+        self._write(f"{start}  {self._stage}: {self._clock() - self._started_s:.1f} s\n")
+        self._stage = ""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()

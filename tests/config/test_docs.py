@@ -1,0 +1,48 @@
+"""The generated page and help: complete, and the committed page is the generated one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.docs import HELP_WIDTH, options_help, options_page
+from dragoman.config.foreign import FOREIGN_OPTIONS
+from dragoman.config.option import Option
+from dragoman.config.options import OPTIONS
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "options.md"
+
+
+def test_the_committed_page_is_the_generated_one() -> None:
+    assert PAGE.read_text(encoding="utf-8") == options_page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_page_and_help_tell_every_option(option: Option) -> None:
+    page = options_page()
+    assert option.variable in page
+    assert option.row.help in page
+    assert option.default_text, "an option whose default is None says what that means"
+    if option.flag:
+        assert f"### {option.flag}\n" in page
+        assert f"  {option.flag}" in options_help()
+    if option.key:
+        assert f"`{option.key}`" in page
+    for alias in (*option.row.keys, *option.row.env):
+        assert f"`{alias.name}`" in page
+
+
+def test_the_page_tells_what_becomes_of_other_servers_options() -> None:
+    page = options_page()
+    assert all(f"| `{one.key}` | {'refused' if one.is_refused else 'noted'} |" in page for one in FOREIGN_OPTIONS)
+
+
+def test_help_fits_a_terminal() -> None:
+    assert max(len(line) for line in options_help().splitlines()) <= HELP_WIDTH
+
+
+def test_no_name_stands_for_two_options_except_an_address() -> None:
+    names = [name for option in OPTIONS for name in (option.key, *(alias.name for alias in option.row.keys)) if name]
+    names += [one.key for one in FOREIGN_OPTIONS]
+    assert {name for name in names if names.count(name) > 1} == {"inference_address"}

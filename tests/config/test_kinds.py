@@ -1,0 +1,66 @@
+"""Single values, as texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.config.kinds import Choice, FilePath, Integer, Kind, Names, Number, Switch, Text, Value
+
+KINDS: list[Kind] = [
+    Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
+    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (Integer(), "12", 12),
+        (Integer(1, 3, auto=True), "AUTO", None),
+        (Number(), "1e-3", 0.001),
+        (Number(1, inclusive=True), "1", 1.0),
+        (Number(auto=True), "auto", None),
+        (Switch(), "True", True),
+        (Switch(), "1", True),
+        (Switch(), "no", False),
+        (Choice(("a", "b"), {"c": "a"}), "C", "a"),
+        (Text(), " x ", "x"),
+        (Names(), "a, b c", ("a", "b", "c")),
+        (FilePath(), "~/m", Path.home() / "m"),
+    ],
+)
+def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> None:
+    assert kind.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (Integer(1), "0"), (Integer(0, 5), "6"), (Integer(), "auto"), (Integer(), "1.0"), (Integer(), ""),
+        (Number(), "0"), (Number(), "-1"), (Number(), "nan"), (Number(), "inf"), (Number(), "auto"), (Number(), "x"),
+        (Switch(), ""), (Switch(), "2"), (Choice(("a",)), "b"), (Text(), " "), (Names(), ","), (Names(), "a a"),
+        (FilePath(), ""),
+    ],
+)  # fmt: skip
+def test_any_other_text_is_refused(kind: Kind, text: str) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        kind.parse(text)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
+def test_every_kind_says_in_words_what_it_allows(kind: Kind) -> None:
+    assert kind.allowed
+    assert "\n" not in kind.allowed
+
+
+@given(st.text(max_size=20), st.sampled_from(KINDS))
+def test_no_text_makes_a_kind_fail_in_another_way(text: str, kind: Kind) -> None:
+    try:
+        value = kind.parse(text)
+    except ValueError:
+        return
+    assert value is None or value == value  # a value that is not equal to itself (NaN) could not be compared

@@ -1,0 +1,346 @@
+"""From sources to one configuration: precedence, names, unknown options, bad values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES
+from dragoman.config.option import Option
+from dragoman.config.options import OPTIONS
+from dragoman.config.resolve import Config, ConfigError, Origin, resolve
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    directory = tmp_path / "my-model"
+    directory.mkdir()
+    return directory
+
+
+def given(model_dir: Path, *, line: str = "", file: str | None = None, env: Mapping[str, str] | None = None) -> Config:
+    """The configuration of a command line, the text of a serving.properties, and an environment."""
+    if file is not None:
+        (model_dir / "serving.properties").write_text(file, encoding="utf-8")
+    arguments = read_arguments(line.split())
+    assert arguments.problems == ()
+    return resolve(arguments.givens, env or {}, model_dir)
+
+
+def problems(model_dir: Path, **sources: str | Mapping[str, str]) -> list[str]:
+    """The problems of such a configuration, with the directory left out."""
+    with pytest.raises(ConfigError) as caught:
+        given(model_dir, **sources)  # type: ignore[arg-type]
+    return [problem.replace(f"{model_dir}/", "") for problem in caught.value.problems]
+
+
+def example(option: Option) -> str:
+    """A legal text that differs from the option's default."""
+    for text in ("7", "true", "17", "bf16", "all", "vllm", "0.26", "sse", "lmi", "debug", "some-name"):
+        try:
+            if option.row.kind.parse(text) != option.default:
+                return text
+        except ValueError:
+            continue
+    raise AssertionError(f"no example for {option.name}")
+
+
+FLAGGED = [option for option in OPTIONS if option.flag]
+KEYED = [option for option in OPTIONS if option.key and option.name != "model_id"]
+
+
+# --- precedence -------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_given_means_defaults_that_say_so(model_dir: Path) -> None:
+    config = given(model_dir)
+    assert set(config.origins.values()) == {Origin("default")}
+    assert all(config.value(option) == option.default for option in OPTIONS if option.name != "name")
+
+
+def test_the_file_goes_before_the_environment_and_the_command_line_before_both(model_dir: Path) -> None:
+    env = {"OPTION_DTYPE": "f32", "OPTION_MAX_BEST_OF": "3", "OPTION_MAX_MODEL_LEN": "64"}
+    config = given(model_dir, line="--dtype int4", file="option.dtype=bf16\noption.max_best_of=4", env=env)
+    assert (config.model.dtype, config.clients.max_best_of, config.model.max_model_len) == ("int4", 4, 64)
+    assert config.origins["dtype"] == Origin("command line", "--dtype")
+    assert config.origins["max_best_of"] == Origin(f"{model_dir}/serving.properties line 2", "option.max_best_of")
+    assert config.origins["max_model_len"] == Origin("environment", "OPTION_MAX_MODEL_LEN")
+
+
+def test_names_of_other_servers_count_only_if_the_own_variable_is_unset(model_dir: Path) -> None:
+    env = {"MAX_BATCH_SIZE": "5", "OPTION_MAX_ROLLING_BATCH_SIZE": "6"}
+    assert given(model_dir, env=env).engine.max_num_seqs == 6
+    assert given(model_dir, env={"MAX_BATCH_SIZE": "5"}).engine.max_num_seqs == 5
+
+
+def test_the_size_in_bytes_goes_before_the_size_in_megabytes(model_dir: Path) -> None:
+    env = {"SAGEMAKER_MAX_PAYLOAD_IN_MB": "2"}
+    assert given(model_dir, env=env).server.max_request_size == 2 * 1024 * 1024
+    assert given(model_dir, env={**env, "SAGEMAKER_MAX_REQUEST_SIZE": "99"}).server.max_request_size == 99
+
+
+def test_the_last_of_two_equal_names_wins(model_dir: Path) -> None:
+    config = given(model_dir, line="--port 1 --port 2", file="option.dtype=f32\noption.dtype=bf16")
+    assert (config.server.port, config.model.dtype) == (2, "bf16")
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", FLAGGED, ids=lambda option: option.name)
+def test_every_option_with_a_flag_acts_from_the_command_line(option: Option, model_dir: Path) -> None:
+    text = example(option)
+    config = given(model_dir, line=f"{option.flag}={text}")
+    assert config.value(option) == option.row.kind.parse(text)
+
+
+@pytest.mark.parametrize("option", KEYED, ids=lambda option: option.name)
+def test_every_option_with_a_key_acts_from_the_file_and_from_its_variable(option: Option, model_dir: Path) -> None:
+    text = example(option)
+    from_environment = given(model_dir, env={option.variable: text})
+    assert from_environment.origins[option.name] == Origin("environment", option.variable)
+    from_file = given(model_dir, file=f"{option.key}={text}")
+    assert from_file.origins[option.name].name == option.key
+    assert from_file.value(option) == from_environment.value(option) == option.row.kind.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("HF_MODEL_ID", "{dir}", "model_id", "{dir}"),
+        ("MAX_BATCH_PREFILL_TOKENS", "77", "max_batch_tokens", 77),
+        ("MAX_BATCH_SIZE", "8", "max_num_seqs", 8),
+        ("MAX_CONCURRENT_REQUESTS", "9", "job_queue_size", 9),
+        ("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", "60", "predict_timeout", 60.0),
+        ("PREDICT_TIMEOUT", "61", "predict_timeout", 61.0),
+        ("DRAGOMAN_API_KEY", "secret", "api_key", "secret"),
+        ("API_KEY", "secret", "api_key", "secret"),
+        ("OPTION_ENABLE_PREFIX_CACHING", "false", "prefix_cache", "off"),
+        ("OPTION_ENABLE_PREFIX_CACHING", "true", "prefix_cache", "prompt"),
+        ("OPTION_MAX_NUM_SEQS", "8", "max_num_seqs", 8),
+        ("SERVING_INFERENCE_ADDRESS", "http://0.0.0.0:9000", "host", "0.0.0.0"),
+        ("SERVING_INFERENCE_ADDRESS", "http://0.0.0.0:9000", "port", 9000),
+        ("SERVING_MAX_DYNAMIC_BATCH_SIZE", "4", "batch_size", 4),
+    ],
+)
+def test_aliases_set_the_option_they_stand_for(
+    variable: str, text: str, name: str, value: object, model_dir: Path
+) -> None:
+    config = given(model_dir, env={variable: text.format(dir=model_dir)})
+    option = next(option for option in OPTIONS if option.name == name)
+    expected = Path(str(value).format(dir=model_dir)) if name == "model_id" else value
+    assert config.value(option) == expected
+    assert config.origins[name].name == variable
+
+
+def test_a_key_is_known_with_and_without_its_prefix_and_in_any_case(model_dir: Path) -> None:
+    config = given(model_dir, file="option.job_queue_size=7\nTGI_COMPAT=true")
+    assert config.server.job_queue_size == 7
+    assert config.clients.tgi_compat
+
+
+def test_two_names_of_one_option_in_one_source_must_agree(model_dir: Path) -> None:
+    file = "option.max_rolling_batch_size={}\noption.max_num_seqs=8"
+    assert given(model_dir, file=file.format(8)).engine.max_num_seqs == 8
+    assert problems(model_dir, file=file.format(9)) == [
+        "option.max_rolling_batch_size=9 (serving.properties line 1): contradicts "
+        "option.max_num_seqs=8 (serving.properties line 2); give one of them"
+    ]
+
+
+# --- unknown options --------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_flag_stops_the_start_and_names_the_nearest(model_dir: Path) -> None:
+    assert problems(model_dir, line="--max-num-seq 4") == [
+        "--max-num-seq=4 (command line): unknown option; the nearest known one is --max-num-seqs"
+    ]
+
+
+def test_an_unknown_key_stops_the_start_and_names_the_nearest(model_dir: Path) -> None:
+    assert problems(model_dir, file="option.tgi_compact=true\njob_que_size=3") == [
+        "option.tgi_compact=true (serving.properties line 1): unknown option; the nearest known one is option.tgi_compat",
+        "job_que_size=3 (serving.properties line 2): unknown option; the nearest known one is job_queue_size",
+    ]
+
+
+def test_an_unknown_option_variable_stops_the_start_and_names_the_nearest(model_dir: Path) -> None:
+    assert problems(model_dir, env={"OPTION_ROLING_BATCH": "vllm"}) == [
+        "OPTION_ROLING_BATCH=vllm (environment): unknown option; the nearest known one is OPTION_ROLLING_BATCH"
+    ]
+
+
+def test_an_option_like_nothing_known_points_to_the_help(model_dir: Path) -> None:
+    assert problems(model_dir, file="option.zzzzqqqq=1") == [
+        "option.zzzzqqqq=1 (serving.properties line 1): unknown option; `dragoman serve --help` lists the known ones"
+    ]
+
+
+def test_other_variables_are_none_of_our_business(model_dir: Path) -> None:
+    config = given(model_dir, env={"PATH": "/bin", "SERVING_FEATURES": "vllm", "HOST": "x"})
+    assert config.notices == ("SERVING_FEATURES=vllm (environment): not an option of this server, ignored",)
+
+
+def test_all_problems_are_told_at_once(model_dir: Path) -> None:
+    assert len(problems(model_dir, line="--port x --dtype y", env={"OPTION_A": "1"})) == 3
+
+
+# --- bad values -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ("--port=65536", "an integer from 0 to 65535"),
+        ("--port=-1", "an integer from 0 to 65535"),
+        ("--max-model-len=1.5", "an integer >= 1, or auto, in tokens"),
+        ("--kv-cache-gb=nan", "a number > 0, or auto, in GiB"),
+        ("--kv-cache-gb=0", "a number > 0, or auto, in GiB"),
+        ("--drain-timeout=inf", "a number >= 0, in seconds"),
+        ("--tgi-compat=maybe", "true or false"),
+        ("--lmi-version=0.30", "one of 0.26, 0.31, 0.32"),
+        ("--name=a,a", "names separated by commas, none of them twice"),
+        ("--inference-address=0.0.0.0", "http://HOST:PORT"),
+        ("--inference-address=https://a:1", "http://HOST:PORT"),
+        ("--enable-prefix-caching=prompt", "true or false"),
+    ],
+)
+def test_a_bad_value_names_key_value_source_and_what_is_allowed(line: str, allowed: str, model_dir: Path) -> None:
+    assert problems(model_dir, line=line) == [f"{line} (command line): must be {allowed}"]
+
+
+def test_a_bad_value_in_the_file_tells_the_line(model_dir: Path) -> None:
+    assert problems(model_dir, file="# ours\noption.chat_format=xml") == [
+        "option.chat_format=xml (serving.properties line 2): must be one of auto, lmi, openai"
+    ]
+
+
+def test_a_bad_value_under_another_servers_name_tells_what_that_name_allows(model_dir: Path) -> None:
+    assert problems(model_dir, env={"SAGEMAKER_MAX_PAYLOAD_IN_MB": "6.5"}) == [
+        "SAGEMAKER_MAX_PAYLOAD_IN_MB=6.5 (environment): must be an integer >= 1, in MiB"
+    ]
+
+
+def test_a_bad_value_that_is_overruled_does_no_harm(model_dir: Path) -> None:
+    assert given(model_dir, line="--dtype f32", env={"OPTION_DTYPE": "complex64"}).model.dtype == "f32"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [("fp32", "f32"), ("float16", "f16"), ("BF16", "bf16"), ("bfloat16", "bf16"), ("int8", "int8"), ("auto", "auto")],
+)
+def test_the_type_names_of_other_servers_are_understood(text: str, dtype: str, model_dir: Path) -> None:
+    assert given(model_dir, env={"OPTION_DTYPE": text}).model.dtype == dtype
+
+
+@pytest.mark.parametrize("flag", ["--kv-cache-gb", "--threads", "--max-model-len", "--predict-timeout"])
+def test_auto_means_that_the_server_decides(flag: str, model_dir: Path) -> None:
+    option = next(option for option in OPTIONS if option.flag == flag)
+    assert given(model_dir, line=f"{flag} auto").value(option) is None
+
+
+def test_a_properties_file_that_is_not_text_is_one_clear_problem(model_dir: Path) -> None:
+    (model_dir / "serving.properties").write_bytes(b"option.dtype=\xff\xfe")
+    with pytest.raises(ConfigError, match=r"serving.properties: cannot be read as UTF-8 text"):
+        given(model_dir)
+
+
+# --- options that contradict each other -------------------------------------------------------------------------------
+
+
+def test_a_batch_size_over_one_implies_dynamic_batching(model_dir: Path) -> None:
+    config = given(model_dir, file="batch_size=4")
+    assert config.clients.rolling_batch == "disable"
+    assert config.origins["rolling_batch"].source.startswith("implied by batch_size=4 (")
+
+
+def test_a_batch_size_over_one_contradicts_rolling_batch_and_streaming(model_dir: Path) -> None:
+    assert problems(model_dir, line="--batch-size 2 --rolling-batch vllm --enable-streaming") == [
+        "--batch-size=2 (command line): contradicts --rolling-batch=vllm (command line); "
+        "with batch_size > 1 it must be disable",
+        "--batch-size=2 (command line): must be 1 when option.enable_streaming is true",
+    ]
+
+
+def test_a_batch_size_over_one_agrees_with_dynamic_batching(model_dir: Path) -> None:
+    assert given(model_dir, line="--batch-size 2 --rolling-batch disable").clients.batch_size == 2
+
+
+# --- options of other servers -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_OPTIONS, ids=lambda foreign: foreign.key)
+def test_a_foreign_option_is_reported_or_refused_but_never_dropped(foreign: object, model_dir: Path) -> None:
+    row = next(one for one in FOREIGN_OPTIONS if one is foreign)
+    if row.is_refused:
+        assert problems(model_dir, file=f"{row.key}=unusual") == [
+            f"{row.key}=unusual (serving.properties line 1): not supported; {row.reason}"
+        ]
+    else:
+        config = given(model_dir, file=f"{row.key}=unusual")
+        where = model_dir / "serving.properties"
+        assert config.notices == (f"{row.key}=unusual ({where} line 1): no effect here; {row.reason}",)
+
+
+@pytest.mark.parametrize("foreign", [one for one in FOREIGN_OPTIONS if one.harmless], ids=lambda foreign: foreign.key)
+def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(foreign: object, model_dir: Path) -> None:
+    row = next(one for one in FOREIGN_OPTIONS if one is foreign)
+    text = row.harmless[0].replace("*", "huggingface")
+    assert given(model_dir, file=f"{row.key}={text}").notices == ()
+
+
+@pytest.mark.parametrize("variable", FOREIGN_VARIABLES)
+def test_variables_of_other_servers_are_reported(variable: str, model_dir: Path) -> None:
+    notices = given(model_dir, env={variable: "unusual"}).notices
+    assert len(notices) == 1
+    assert notices[0].startswith(f"{variable}=unusual (environment): no effect here; ")
+
+
+# --- the model's directory and name -----------------------------------------------------------------------------------
+
+
+def test_without_a_directory_the_demo_model_is_served_as_demo(model_dir: Path) -> None:
+    config = given(model_dir)
+    assert (config.model_dir, config.name) == (model_dir, "demo")
+
+
+def test_a_model_is_named_after_its_directory(model_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "Other-1B"
+    other.mkdir()
+    config = given(model_dir, line=f"{other}/")
+    assert (config.model_dir, config.directory, config.name) == (other, other, "Other-1B")
+
+
+def test_further_names_are_aliases(model_dir: Path) -> None:
+    assert given(model_dir, file="option.served_model_name=a,b").model.name == ("a", "b")
+
+
+def test_the_argument_goes_before_the_variable(model_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    assert given(model_dir, line=str(other), env={"OPTION_MODEL_ID": str(model_dir)}).model_dir == other
+    assert given(model_dir, env={"OPTION_MODEL_ID": str(other)}).model_dir == other
+
+
+def test_model_id_in_the_file_points_to_the_weights_relative_to_it(model_dir: Path) -> None:
+    weights = model_dir / "weights-7b"
+    weights.mkdir()
+    config = given(model_dir, line=str(model_dir), file="option.model_id=weights-7b\noption.dtype=bf16")
+    assert (config.directory, config.model_dir, config.name) == (model_dir, weights, "weights-7b")
+
+
+@pytest.mark.parametrize("text", ["org/model", "s3://bucket/model", "/nowhere"])
+def test_a_model_that_is_not_a_directory_stops_the_start(text: str, model_dir: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\(environment\): must be a directory on this machine"):
+        given(model_dir, env={"HF_MODEL_ID": text})
+
+
+def test_a_secret_is_never_shown(model_dir: Path) -> None:
+    option = next(option for option in OPTIONS if option.name == "api_key")
+    assert option.flag == option.key == ""
+    config = given(model_dir, env={"DRAGOMAN_API_KEY": "hush-hush"})
+    assert config.server.api_key == "hush-hush"
+    assert "hush-hush" not in repr(config.server)
