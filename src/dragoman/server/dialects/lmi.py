@@ -1,0 +1,121 @@
+"""The LMI dialect: `inputs` and `parameters` in, `generated_text`, token lines or `outputs` lines out.
+
+Does: parse calls of the LMI routes, choose the form of the answer, answer errors. Does not: chat or completion bodies
+(`choose` sends those elsewhere). One instance per served model, called by the routes, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from dragoman.errors import ServerError
+from dragoman.server.dialects.base import Call, Encoder, HttpCall, Reply
+from dragoman.server.dialects.lmi_body import Payload, read_payload
+from dragoman.server.dialects.lmi_encode import Framing, OutputsEncoder, TokenEncoder
+from dragoman.server.dialects.lmi_errors import ErrorContext, error_reply, stream_error_body
+from dragoman.server.dialects.lmi_objects import Shape
+from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.lmi_params import ParameterReader
+from dragoman.server.dialects.lmi_request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
+from dragoman.server.dialects.lmi_values import read_boolean
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+
+__all__ = ["LmiDialect", "LmiOptions"]
+
+FORMATTERS = ("json", "jsonlines", "sse")
+
+
+class LmiDialect:
+    """LMI's `inputs` schema for one model, in the shapes that the options select."""
+
+    def __init__(self, options: LmiOptions) -> None:
+        self._options = options
+        self._reader = ParameterReader(
+            options.profile, options.lmi_version, options.limits, with_tgi_names=options.tgi_compat
+        )
+        self._rules = Rules(
+            sampling="given" if options.lmi_version == "0.32" else "explicit",
+            has_details_by_default=options.has_tgi_shape,
+            is_dynamic=options.is_dynamic,
+        )
+        is_v026 = options.lmi_version == "0.26"
+        self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidPayload, InvalidParameter."""
+        return self.parse_payload(read_payload(http), http)
+
+    def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
+        """The same for a payload that was read already, for instance by an operator's input formatter."""
+        prompts = read_prompts(payload.inputs)
+        parsed = self._reader.read(payload.parameters)
+        formatter = parsed.values.output_formatter
+        is_stream = self._is_stream(payload.stream or parsed.values.stream, formatter)
+        plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        framing = self._framing(formatter, http.accept)
+        return Call(
+            requests=plan.requests,
+            encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
+            stream=is_stream,
+            ignored=joined_names((*payload.unknown, *plan.ignored), _unknown_formatter(formatter)),
+        )
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a failed call; its shape depends on whether the call asked for a stream."""
+        return error_reply(error, self._error_context(is_stream=self._asked_for_stream(http)))
+
+    def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
+        context = self._error_context(is_stream=is_stream)
+        stream_error = partial(stream_error_body, context=context)
+        if self._options.is_dynamic or (is_stream and answer.prompts.is_array):
+            return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
+        is_list = answer.prompts.is_array or self._shape.is_tgi
+        return TokenEncoder(framing, stream_error, self._shape, answer, is_list=is_list)
+
+    def _error_context(self, *, is_stream: bool) -> ErrorContext:
+        return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
+
+    def _is_stream(self, is_asked: bool, formatter: str | None) -> bool:
+        """True if the request, its formatter or the operator wants a stream: a request's json turns off only the last."""
+        if is_asked or (self._options.is_dynamic and self._options.enable_streaming):
+            return True
+        chosen = formatter if formatter in FORMATTERS else self._options.output_formatter
+        return chosen in ("jsonlines", "sse")
+
+    def _framing(self, formatter: str | None, accept: str) -> Framing:
+        """How a stream is framed: the request's formatter, its Accept header, the operator's formatter, the shape."""
+        for name in (formatter, _accepted(accept), self._options.output_formatter):
+            if name == "sse":
+                return "sse"
+            if name == "jsonlines":
+                return "jsonlines"
+        return "sse" if self._shape.is_tgi else "jsonlines"
+
+    def _asked_for_stream(self, http: HttpCall) -> bool:
+        """Whether a call asked for a stream, as far as its body can be read."""
+        try:
+            payload = read_payload(http)
+        except ServerError:
+            return False
+        formatter = payload.parameters.get("output_formatter")
+        is_asked = payload.stream or _truth(payload.parameters)
+        return self._is_stream(is_asked, formatter if isinstance(formatter, str) else None)
+
+
+def _accepted(accept: str) -> str | None:
+    if SSE_MEDIA_TYPE in accept:
+        return "sse"
+    return "jsonlines" if JSONLINES_MEDIA_TYPE in accept else None
+
+
+def _truth(parameters: Mapping[str, Any]) -> bool:
+    try:
+        return read_boolean(parameters.get("stream"))
+    except ValueError:
+        return False
+
+
+def _unknown_formatter(formatter: str | None) -> tuple[str, ...]:
+    return () if formatter is None or formatter in FORMATTERS else ("output_formatter",)
