@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES
+from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, ConfigError, Origin, resolve
@@ -272,9 +272,8 @@ def test_a_batch_size_over_one_agrees_with_dynamic_batching(model_dir: Path) -> 
 # --- options of other servers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("foreign", FOREIGN_OPTIONS, ids=lambda foreign: foreign.key)
-def test_a_foreign_option_is_reported_or_refused_but_never_dropped(foreign: object, model_dir: Path) -> None:
-    row = next(one for one in FOREIGN_OPTIONS if one is foreign)
+@pytest.mark.parametrize("row", FOREIGN_OPTIONS, ids=lambda row: row.key)
+def test_a_foreign_option_is_reported_or_refused_but_never_dropped(row: ForeignOption, model_dir: Path) -> None:
     if row.is_refused:
         assert problems(model_dir, file=f"{row.key}=unusual") == [
             f"{row.key}=unusual (serving.properties line 1): not supported; {row.reason}"
@@ -285,9 +284,8 @@ def test_a_foreign_option_is_reported_or_refused_but_never_dropped(foreign: obje
         assert config.notices == (f"{row.key}=unusual ({where} line 1): no effect here; {row.reason}",)
 
 
-@pytest.mark.parametrize("foreign", [one for one in FOREIGN_OPTIONS if one.harmless], ids=lambda foreign: foreign.key)
-def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(foreign: object, model_dir: Path) -> None:
-    row = next(one for one in FOREIGN_OPTIONS if one is foreign)
+@pytest.mark.parametrize("row", [one for one in FOREIGN_OPTIONS if one.harmless], ids=lambda row: row.key)
+def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(row: ForeignOption, model_dir: Path) -> None:
     text = row.harmless[0].replace("*", "huggingface")
     assert given(model_dir, file=f"{row.key}={text}").notices == ()
 

@@ -8,7 +8,7 @@ standard library would word unknown and bad options differently from the other s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
 from dragoman.config.names import NameIndex
@@ -57,10 +57,10 @@ class _Reader:
         given = self._named(name, value)
         matches = self._names.find(given)
         if not matches and name.startswith("--no-"):
-            positive = self._named("--" + name.removeprefix("--no-"), "false")
-            found = self._names.find(positive)
+            negated = replace(given, key=given.key.removeprefix("no_"), text="false")
+            found = self._names.find(negated)
             if found and found[0].is_switch and not has_value:
-                self.givens.append(positive)
+                self.givens.append(negated)
                 return
         if not matches:
             self._has_unknown = True

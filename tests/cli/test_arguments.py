@@ -1,0 +1,62 @@
+"""The command line as texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+
+
+def pairs(line: str) -> list[tuple[str, str]]:
+    arguments = read_arguments(line.split())
+    assert arguments.problems == ()
+    return [(given.name, given.text) for given in arguments.givens]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", []),
+        ("--port 9000", [("--port", "9000")]),
+        ("--port=9000", [("--port", "9000")]),
+        ("--port -1", [("--port", "-1")]),
+        ("--tgi-compat", [("--tgi-compat", "true")]),
+        ("--no-tgi-compat", [("--no-tgi-compat", "false")]),
+        ("--tgi-compat=false", [("--tgi-compat", "false")]),
+        ("--tgi-compat false", [("--tgi-compat", "false")]),
+        ("--tgi-compat model", [("--tgi-compat", "true"), ("MODEL_DIR", "model")]),
+        ("model --port 1", [("--port", "1"), ("MODEL_DIR", "model")]),
+        ("--trust-remote-code model", [("--trust-remote-code", "true"), ("MODEL_DIR", "model")]),
+        ("--tensor-parallel-degree 2 model", [("--tensor-parallel-degree", "2"), ("MODEL_DIR", "model")]),
+        ("--max-rolling-batch-size 3", [("--max-rolling-batch-size", "3")]),
+    ],
+)
+def test_flags_and_the_model_directory_are_told_apart(line: str, expected: list[tuple[str, str]]) -> None:
+    assert pairs(line) == expected
+
+
+def test_a_negated_switch_keeps_the_key_of_the_switch() -> None:
+    (given,) = read_arguments(["--no-tgi-compat"]).givens
+    assert given.key == "tgi_compat"
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("--port", "--port (command line): must be followed by a value"),
+        ("--port --tgi-compat", "--port (command line): must be followed by a value"),
+        ("a b c", "b c (command line): unexpected; one model directory at most may be given"),
+    ],
+)
+def test_a_malformed_line_is_told_in_one_line(line: str, problem: str) -> None:
+    assert read_arguments(line.split()).problems == (problem,)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("--prot 9000", "9000"), ("--prot=9000", "9000"), ("--prot --port 1", ""), ("--no-port --port 1", "")],
+)
+def test_an_unknown_flag_takes_its_value_along_and_hides_stray_words(line: str, text: str) -> None:
+    arguments = read_arguments([*line.split(), "stray", "words"])
+    assert arguments.problems == ()
+    assert arguments.givens[0].text == text

@@ -1,0 +1,46 @@
+"""The block that says what is served and where."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from dragoman.cli.banner import BannerFacts, banner, base_url
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+        ("example.org", "http://example.org:80"),
+    ],
+)
+def test_the_url_is_one_that_this_machine_can_open(host: str, url: str) -> None:
+    assert base_url(host, 80) == url
+
+
+@pytest.mark.parametrize(("has_template", "path"), [(True, "/v1/chat/completions"), (False, "/v1/completions")])
+def test_the_line_to_copy_is_a_whole_curl_command_for_this_model(has_template: bool, path: str) -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=has_template))
+    words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
+    assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
+    assert "max_tokens" in json.loads(words[words.index("-d") + 1])
+
+
+def test_the_block_names_model_place_facts_and_routes() -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, ("int8", "2048 tokens")))
+    assert "serves m at http://127.0.0.1:8080\n  /models/m (int8, 2048 tokens)\n" in text
+    assert "/predictions/m  /models/m/invoke" in text
+    assert "Bearer" not in text
+    assert not re.search(r"\{name\}", text)
+
+
+def test_a_server_with_keys_says_that_one_is_needed() -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=True))
+    assert "-H 'Authorization: Bearer YOUR_KEY'" in text

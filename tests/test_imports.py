@@ -1,0 +1,145 @@
+"""Dependencies point one way; this walks every import of the package and fails on a wrong arrow."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+MODULES = sorted((SOURCE / "dragoman").rglob("*.py"))
+
+# A module may import its own package and what its longest matching entry lists; a name covers everything below it.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "dragoman": (),
+    "dragoman.types": (),
+    "dragoman.errors": (),
+    "dragoman.__main__": ("dragoman.cli",),
+    "dragoman.config": (),
+    "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
+    "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
+    "dragoman.models": ("dragoman", "dragoman.errors"),
+    "dragoman.hooks": ("dragoman.types", "dragoman.errors", "dragoman.server.dialects.base"),
+    "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),
+    "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),
+    "dragoman.server": (
+        "dragoman",
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.engine.base",
+        "dragoman.tokenizer",
+        "dragoman.metrics",
+        "dragoman.hooks",
+    ),
+    "dragoman.server.framing": (),
+    "dragoman.server.dialects": ("dragoman.types", "dragoman.errors", "dragoman.server.framing"),
+    "dragoman.compose": (
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.config",
+        "dragoman.tokenizer",
+        "dragoman.models",
+        "dragoman.engine",
+        "dragoman.server",
+        "dragoman.metrics",
+        "dragoman.hooks",
+    ),
+    "dragoman.llm": ("dragoman.types", "dragoman.errors", "dragoman.config", "dragoman.compose", "dragoman.server"),
+    "dragoman.cli": ("dragoman", "dragoman.config", "dragoman.compose", "dragoman.models", "dragoman.server"),
+}
+
+# Only these may read the sources of configuration.
+READS_SOURCES = ("dragoman.cli", "dragoman.llm", "dragoman.config")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def is_below(name: str, package: str) -> bool:
+    return name == package or name.startswith(package + ".")
+
+
+def exact_or_below(name: str, package: str) -> bool:
+    """`dragoman` alone stands for the package's own module (its version), not for everything below it."""
+    return name == package if package == "dragoman" else is_below(name, package)
+
+
+def rule_for(name: str) -> str:
+    return max((rule for rule in ALLOWED if is_below(name, rule)), key=len)
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Every imported module of dragoman with its line; relative imports are not used in this project."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if is_below(alias.name, "dragoman"))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: relative import"
+            if node.module and is_below(node.module, "dragoman"):
+                yield node.lineno, resolved(node)
+
+
+def resolved(node: ast.ImportFrom) -> str:
+    """`from package import module` imports the module."""
+    names = [f"{node.module}.{alias.name}" for alias in node.names]
+    is_module = (SOURCE / names[0].replace(".", "/")).with_suffix(".py").exists()
+    return names[0] if is_module and len(names) == 1 else str(node.module)
+
+
+def wrong_arrows(name: str, tree: ast.AST) -> list[str]:
+    rule = rule_for(name)
+    own_package = rule if rule != "dragoman" else name
+    return [
+        f"{name}:{line} imports {target}, which {rule} must not"
+        for line, target in imports(tree)
+        if not is_below(target, own_package) and not any(exact_or_below(target, one) for one in ALLOWED[rule])
+    ]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert wrong_arrows(module_name(path), tree) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_front_doors_read_the_sources_of_configuration(path: Path) -> None:
+    name = module_name(path)
+    if any(is_below(name, package) for package in READS_SOURCES):
+        return
+    targets = [target for _, target in imports(ast.parse(path.read_text(encoding="utf-8")))]
+    assert "dragoman.config.sources" not in targets
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_one_module_reads_the_environment(path: Path) -> None:
+    if module_name(path) == "dragoman.config.sources":
+        return
+    reads = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
+    ]
+    assert reads == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("dragoman.engine.rolling.core", "from dragoman.server.service import Service"),
+        ("dragoman.engine.rolling.core", "import dragoman.server"),
+        ("dragoman.server.service", "from dragoman.engine.rolling import engine"),
+        ("dragoman.server.dialects.lmi", "from dragoman.server.service import Service"),
+        ("dragoman.server.dialects.lmi", "from dragoman.engine.base import Engine"),
+        ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
+        ("dragoman.types", "import dragoman.errors"),
+        ("dragoman.models.loader", "from dragoman.engine.base import Engine"),
+        ("dragoman.cli.serve", "from dragoman.engine.rolling.engine import RollingEngine"),
+    ],
+)
+def test_a_wrong_arrow_is_noticed(name: str, source: str) -> None:
+    assert len(wrong_arrows(name, ast.parse(source))) == 1
