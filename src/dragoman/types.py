@@ -141,6 +141,7 @@ class GenerationRequest:
     model: str | None = None  # None = the default model
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
+    tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

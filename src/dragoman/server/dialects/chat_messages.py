@@ -1,0 +1,185 @@
+"""Turns a conversation and its tools from the wire into the form that chat templates see.
+
+Does: check messages, parts, tool calls and tool choices; join text parts; put images into one form.
+Does not: fetch images or render templates; the service does. Called by the chat dialect, on the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.server.dialects.chat_schema import ChatBody, ChatMessage, ContentPart, MessageToolCall, NamedTool
+from dragoman.server.dialects.openai_fields import shown
+from dragoman.server.dialects.openai_grammar import schema_problem
+from dragoman.server.dialects.openai_profile import Profile
+
+TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
+
+_IMAGE_URL = re.compile(r"(?:data:image/[\w.+-]+;base64,|https?://)\S+", re.IGNORECASE)
+_IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}  # as base64 begins
+_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_TOOL_CHOICES = ("none", "auto", "required")
+
+
+class ToolUse(NamedTuple):
+    """The tools a template sees, and what is wished: auto, none, required, a tool's name, or None without tools."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    choice: str | None
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether tool calls are to be looked for in the output."""
+        return self.choice not in (None, "none")
+
+
+def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
+    """The conversation as templates take it. Raises: InvalidRequest."""
+    if messages is None:
+        raise profile.fault("messages", "missing", "messages is missing: it must be an array of messages")
+    if not messages:
+        raise profile.fault("messages", "empty", "messages must hold at least one message, got []")
+    return tuple(_message(message, f"messages[{i}]", profile) for i, message in enumerate(messages))
+
+
+def continues_final_message(body: ChatBody, profile: Profile) -> bool:
+    """Whether the answer goes on from the last message instead of beginning a new one. Raises: InvalidRequest."""
+    last = (body.messages or [ChatMessage()])[-1]
+    if not (body.continue_final_message or last.prefix):
+        return False
+    named = "continue_final_message" if body.continue_final_message else f"messages[{len(body.messages or ()) - 1}]"
+    if last.role != "assistant":
+        message = f"{named} can only continue a message of role assistant, the last one is of role {shown(last.role)}"
+        raise profile.fault(named, "role", message)
+    if body.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt cannot both be true: give one of them"
+        raise profile.fault("add_generation_prompt", "conflict", message)
+    return True
+
+
+def tool_use(body: ChatBody, raw_tools: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
+    """The tools and the wish about them. Raises: InvalidRequest."""
+    tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
+    choice = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
+    return ToolUse(() if choice == "none" else tools, choice)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _message(message: ChatMessage, path: str, profile: Profile) -> dict[str, Any]:
+    if not message.role:
+        raise profile.fault(f"{path}.role", "missing", f"{path}.role is missing: every message must have a role")
+    # Templates know system; developer is OpenAI's newer name for the same thing.
+    role = "system" if message.role == "developer" else message.role
+    entry: dict[str, Any] = {"role": role, "content": _content(message.content, f"{path}.content", profile)}
+    if message.tool_calls:
+        entry["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    reasoning = message.reasoning_content or message.reasoning
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    return entry | {name: value for name, value in optional.items() if value is not None}
+
+
+def _content(content: str | list[ContentPart] | None, path: str, profile: Profile) -> str | list[dict[str, Any]]:
+    """Text as one string; with images the list of parts, text parts joined where they are neighbours."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts: list[dict[str, Any]] = []
+    for position, part in enumerate(content):
+        entry = _part(part, f"{path}[{position}]", profile)
+        if entry["type"] == "text" and parts and parts[-1]["type"] == "text":
+            parts[-1]["text"] += TEXT_SEPARATOR + entry["text"]
+        else:
+            parts.append(entry)
+    if all(part["type"] == "text" for part in parts):
+        return TEXT_SEPARATOR.join(part["text"] for part in parts)
+    return parts
+
+
+def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
+    match part.type:
+        case "text" | "refusal":
+            text = part.text if part.type == "text" else part.refusal
+            if text is None:
+                raise profile.fault(f"{path}.{part.type}", "missing", f"{path}.{part.type} is missing")
+            return {"type": "text", "text": text}
+        case "image_url":
+            return {"type": "image_url", "image_url": {"url": _image_url(part, path, profile)}}
+        case None:
+            raise profile.fault(f"{path}.type", "missing", f"{path}.type is missing: it must be text or image_url")
+        case other:
+            message = f"{path}.type must be text or image_url, got {shown(other)}"
+            raise profile.fault(f"{path}.type", "value", message)
+
+
+def _image_url(part: ContentPart, path: str, profile: Profile) -> str:
+    """The image's address; bare base64 data, which LMI's documentation shows, becomes a data address."""
+    if part.image_url is None:
+        raise profile.fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
+    url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
+    if url is None:
+        raise profile.fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
+    if _IMAGE_URL.fullmatch(url):
+        return url
+    for signature, kind in _IMAGE_SIGNATURES.items():
+        if url.startswith(signature):
+            return f"data:image/{kind};base64,{url}"
+    allowed = "data:image/...;base64,... or an http(s) address"
+    raise profile.fault(f"{path}.image_url.url", "value", f"{path}.image_url.url must be {allowed}, got {shown(url)}")
+
+
+def _tool_call(call: MessageToolCall) -> dict[str, Any]:
+    arguments: Any = call.function.arguments if call.function.arguments is not None else {}
+    if isinstance(arguments, str):
+        arguments = _parsed_arguments(arguments)
+    entry: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return entry if call.id is None else {"id": call.id, **entry}
+
+
+def _parsed_arguments(text: str) -> Any:
+    """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is."""
+    try:
+        parsed = msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    """The tool as the client wrote it, without nulls; types were checked with the body."""
+    if (tool.get("type") or "function") != "function":
+        message = f"{path}.type must be function, got {shown(tool['type'])}"
+        raise profile.fault(f"{path}.type", "value", message)
+    function = {name: value for name, value in tool["function"].items() if value is not None}
+    name = function["name"]
+    if not _FUNCTION_NAME.fullmatch(name):
+        allowed = "1 to 64 letters, digits, underscores, dots or hyphens"
+        message = f"{path}.function.name must be {allowed}, got {shown(name)}"
+        raise profile.fault(f"{path}.function.name", "value", message)
+    problem = schema_problem(function.get("parameters", {}))
+    if problem:
+        message = f"{path}.function.parameters must be a valid JSON schema: {problem}"
+        raise profile.fault(f"{path}.function.parameters", "value", message)
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: str | NamedTool | None, names: Sequence[str], profile: Profile) -> str | None:
+    if isinstance(choice, NamedTool):
+        name = choice.function.name
+        if name in names and name not in _TOOL_CHOICES:
+            return name
+        message = f"tool_choice.function.name must be one of tools, got {shown(name)}"
+        raise profile.fault("tool_choice.function.name", "value", message)
+    if choice is not None and choice not in _TOOL_CHOICES:
+        message = f"tool_choice must be none, auto, required or a function, got {shown(choice)}"
+        raise profile.fault("tool_choice", "value", message)
+    if choice == "required" and not names:
+        raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
+    return (choice or "auto") if names else None
