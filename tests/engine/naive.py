@@ -1,0 +1,110 @@
+"""The oracle: one sequence at a time, no batch, no cache, no scheduler. And small helpers to drive the engine's core."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.errors import ServerError
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
+from tests.engine.fake_runner import reference_logits
+
+
+@dataclass
+class Generated:
+    """One finished (or aborted) sequence."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top_logprobs: list[list[Logprob]] = field(default_factory=list)
+
+
+def make_request(
+    prompt_ids: Iterable[int], max_tokens: int = 8, *, seed: int = 1, name: str = "r", **sampling: object
+) -> EngineRequest:
+    """A greedy request unless `sampling` says otherwise; token 0 ends a sequence."""
+    params = SamplingParams(**{"temperature": 0.0, **sampling})  # type: ignore[arg-type]
+    return EngineRequest(name, tuple(prompt_ids), params, max_tokens, seed, eos_token_ids=frozenset({0}))
+
+
+def naive_sequence(request: EngineRequest, index: int, vocab_size: int) -> Generated:
+    """Sequence `index` of the request, token by token, from logits computed without a cache."""
+    sampler = Sampler(vocab_size)
+    state = sampler.new_state(request, index)
+    sampling = request.sampling
+    result = Generated()
+    while result.finish_reason is None:
+        if len(result.token_ids) == request.max_tokens:
+            result.finish_reason = FinishReason.LENGTH
+            break
+        logits = reference_logits([*request.prompt_ids, *result.token_ids], vocab_size)[-1:]
+        sampled = sampler.sample(logits, [state])
+        token_id = int(sampled.token_ids[0])
+        state.observe(token_id)
+        result.token_ids.append(token_id)
+        if (logprob := sampled.logprobs[0]) is not None:
+            result.logprobs.append(logprob)
+        if (top := sampled.top_logprobs[0]) is not None:
+            result.top_logprobs.append(top)
+        if token_id in request.eos_token_ids and not sampling.ignore_eos:
+            result.finish_reason = FinishReason.EOS
+        elif token_id in sampling.stop_token_ids:
+            result.finish_reason = FinishReason.STOP_TOKEN
+    return result
+
+
+def naive_prompt_logprobs(request: EngineRequest, vocab_size: int) -> list[PromptLogprob | None]:
+    """Log-probabilities of the prompt's tokens, from logits computed without a cache."""
+    logits = reference_logits(request.prompt_ids, vocab_size)[:-1]
+    top_n = request.sampling.prompt_logprobs or 0
+    return [None, *Sampler(vocab_size).prompt_logprobs(logits, request.prompt_ids[1:], top_n)]
+
+
+class Collector:
+    """Steps an EngineCore, checks its books after every step, and keeps what each key got."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self.outputs: dict[int, list[EngineOutput]] = defaultdict(list)
+        self.errors: dict[int, ServerError] = {}
+
+    def add(self, key: int, request: EngineRequest) -> None:
+        """Queue a request."""
+        self.core.inbox.put(AddRequest(key, request))
+
+    def step(self) -> None:
+        """One step."""
+        for key, item in self.core.step():
+            assert key not in self.errors, "something was delivered after an error"
+            if isinstance(item, ServerError):
+                self.errors[key] = item
+            else:
+                self.outputs[key].append(item)
+        self.core.check_integrity()
+
+    def run(self, max_steps: int = 2000) -> None:
+        """Step until nothing is left to do."""
+        self.step()
+        for _ in range(max_steps):
+            if not self.core.has_work():
+                return
+            self.step()
+        raise AssertionError(f"unfinished after {max_steps} steps")
+
+    def sequence(self, key: int, index: int = 0) -> Generated:
+        """What key's sequence `index` got, folded."""
+        result = Generated()
+        for output in self.outputs[key]:
+            if output.index != index:
+                continue
+            assert result.finish_reason is None, "an output after the finishing one"
+            result.token_ids += output.token_ids
+            result.logprobs += output.logprobs or []
+            result.top_logprobs += output.top_logprobs or []
+            result.finish_reason = output.finish_reason
+        return result

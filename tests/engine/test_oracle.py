@@ -1,0 +1,140 @@
+"""The one test that covers the engine: whatever the batch looks like, a request's tokens are those of a naive loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.scheduler import PrefixCacheMode, RollingConfig
+from dragoman.types import EngineRequest
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
+
+VOCAB_SIZE = 24
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A request that comes at `step`, and leaves at `abort_step` unless it has finished."""
+
+    step: int
+    request: EngineRequest
+    abort_step: int | None
+
+
+@st.composite
+def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
+    """A request whose prompt may begin like another one's."""
+    token_ids = st.integers(0, VOCAB_SIZE - 1)
+    prompt = [*draw(st.sampled_from(prefixes)), *draw(st.lists(token_ids, min_size=1, max_size=12))]
+    n = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    return make_request(
+        prompt,
+        max_tokens=draw(st.integers(0, 14)),
+        seed=draw(st.integers(0, 3)),
+        temperature=draw(st.sampled_from([0.0, 1.0])),
+        n=n,
+        best_of=draw(st.sampled_from([None, None, n + 1])),
+        logprobs=draw(st.sampled_from([None, 0, 2])),
+        prompt_logprobs=draw(st.sampled_from([None, None, None, 1])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
+        ignore_eos=draw(st.booleans()),
+        stop_token_ids=tuple(draw(st.lists(token_ids, max_size=1))),
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Arrival]:
+    """Up to nine requests; several share one of two prefixes, most come together."""
+    prefixes = draw(st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), max_size=20), min_size=1, max_size=2))
+    return draw(
+        st.lists(
+            st.builds(
+                Arrival,
+                step=st.sampled_from([0, 0, 0, 1, 3, 9, 20]),
+                request=requests(prefixes),
+                abort_step=st.one_of(st.none(), st.none(), st.integers(0, 30)),
+            ),
+            min_size=1,
+            max_size=9,
+        )
+    )
+
+
+def expected_sequences(request: EngineRequest) -> list[Generated]:
+    """What the naive loop makes of the request, in the order in which the engine numbers the sequences."""
+    sampling = request.sampling
+    drawn = [naive_sequence(request, index, VOCAB_SIZE) for index in range(sampling.num_sequences)]
+    if sampling.num_sequences == sampling.n:
+        return drawn
+    scored = replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
+    scores = [sum(naive_sequence(scored, index, VOCAB_SIZE).logprobs) for index in range(sampling.num_sequences)]
+    ranked = sorted(range(sampling.num_sequences), key=lambda index: -scores[index])
+    return [drawn[index] for index in ranked[: sampling.n]]
+
+
+def check_finished(collector: Collector, key: int, request: EngineRequest) -> None:
+    """Everything that key got is what the naive loop computes."""
+    for index, expected in enumerate(expected_sequences(request)):
+        got = collector.sequence(key, index)
+        assert (got.token_ids, got.finish_reason) == (expected.token_ids, expected.finish_reason)
+        assert (got.logprobs, got.top_logprobs) == (expected.logprobs, expected.top_logprobs)
+    outputs = collector.outputs[key]
+    wants_prompt = request.sampling.prompt_logprobs is not None
+    assert outputs[0].prompt_logprobs == (naive_prompt_logprobs(request, VOCAB_SIZE) if wants_prompt else None)
+    assert all(output.prompt_logprobs is None for output in outputs[1:])
+
+
+def check_aborted(collector: Collector, key: int, request: EngineRequest) -> None:
+    """What came before the abort is the beginning of the right answer; of ranked sequences nothing may have come."""
+    for index, expected in enumerate(expected_sequences(request)):
+        got = collector.sequence(key, index).token_ids
+        assert got == expected.token_ids[: len(got)]
+
+
+@given(
+    arrivals=workloads(),
+    block_size=st.sampled_from([1, 2, 3, 4, 8]),
+    num_slots=st.integers(48, 72),  # 46 is the longest request
+    max_batch_tokens=st.sampled_from([4, 5, 7, 16, 64]),
+    max_num_seqs=st.integers(1, 8),
+    prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+    max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_every_request_gets_the_tokens_of_a_naive_loop(
+    arrivals: list[Arrival],
+    block_size: int,
+    num_slots: int,
+    max_batch_tokens: int,
+    max_num_seqs: int,
+    prefix_cache: PrefixCacheMode,
+    max_prompt_logprob_rows: int,
+) -> None:
+    runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
+    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, max_prompt_logprob_rows)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config)
+    collector = Collector(core)
+    for step in range(31):
+        for key, arrival in enumerate(arrivals):
+            if arrival.step == step:
+                collector.add(key, arrival.request)
+            if arrival.abort_step == step:
+                core.inbox.put(AbortRequest(key))
+        collector.step()
+    collector.run()
+    event(f"preempted: {core.stats.num_preemptions > 0}, prefix hits: {core.stats.num_prefix_hits > 0}")
+    assert core.stats.num_used_blocks == 0
+    assert not collector.errors
+    for key, arrival in enumerate(arrivals):
+        finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
+        if len(finished) == arrival.request.sampling.n:
+            check_finished(collector, key, arrival.request)
+        else:
+            assert arrival.abort_step is not None, "a request that nobody aborted did not finish"
+            check_aborted(collector, key, arrival.request)
