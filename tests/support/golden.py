@@ -53,7 +53,7 @@ class GoldenCase(msgspec.Struct, forbid_unknown_fields=True):
     query: dict[str, str] = {}
     path_params: dict[str, str] = {}
     options: dict[str, Any] = {}
-    body: msgspec.Raw | None = None
+    body: msgspec.Raw = msgspec.Raw()
     form: dict[str, str] | None = None
     text: str | None = None
     failure: Failure | None = None
@@ -61,7 +61,7 @@ class GoldenCase(msgspec.Struct, forbid_unknown_fields=True):
     def http(self) -> HttpCall:
         """The call as the application would hand it to the dialect."""
         headers = {name.lower(): value for name, value in self.headers.items()}
-        if self.body is not None:
+        if self.body != msgspec.Raw():
             headers.setdefault("content-type", "application/json")
             content = bytes(self.body)
         elif self.form is not None:
