@@ -18,68 +18,99 @@ from dragoman.types import SamplingParams
 FloatArray = npt.NDArray[np.float32]
 DoubleArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.intp]
+BoolArray = npt.NDArray[np.bool_]
 
 _COLUMN_HEIGHT = 64  # a row of logits is also seen as a [64, n] table, whose columns are summed and maximised at once
 _HEAD_SIZES = (64, 1024)  # how many of the best tokens are looked at first; for a trained model usually enough
+_SPARSE_SHARE = 8  # a set is held as a list of ids if it is at most 1/8 of the vocabulary, else as zeros in the row
 _SORT_LIMIT = 4096  # sets up to this size are sorted, larger ones are first narrowed by a histogram
 _NUM_BUCKETS = 4096
+_FIRST_SPAN = 20.0  # nats covered by the first histogram; the last bucket holds everything below
 _MIN_SPAN = 1e-30  # keys closer than this count as equal; dividing by the span stays within float32
 _MIN_TEMPERATURE = 1e-6  # below it float32 quotients overflow; the result is already greedy
 _NO_SCORE = -200.0  # exp(-200) is 0 in float32: stands for -inf where -inf * 0 would be NaN
+_POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with the sign bit set it is -inf
 
 
 class Scratch:
-    """Two reusable row buffers, padded to whole columns; the padding is never a candidate."""
+    """Reusable row buffers, padded to whole columns; the padding is never a candidate.
+
+    Fresh arrays of this size come from the operating system page by page, which takes longer than filling them.
+    """
 
     def __init__(self, vocab_size: int) -> None:
         width = -(-vocab_size // _COLUMN_HEIGHT) * _COLUMN_HEIGHT
         self.vocab_size = vocab_size
         self.scores: FloatArray = np.full(width, -np.inf, dtype=np.float32)
         self.weights: FloatArray = np.zeros(width, dtype=np.float32)
+        self.keys: FloatArray = np.zeros(width, dtype=np.float32)
+        self.products: FloatArray = np.zeros(width, dtype=np.float32)
+        self.buckets: IndexArray = np.zeros(width, dtype=np.intp)
 
 
 class Survivors:
     """The tokens still in the running, in ascending id order.
 
-    `scores` are logits divided by the temperature, minus the largest one: <= 0. `weights` = exp(scores), unnormalised.
-    `ids` None = every token, and the arrays are the scratch buffers, padded: they are valid until the next row.
+    `scores` are logits minus the largest one, divided by the temperature: <= 0. `weights` = exp(scores), unnormalised.
+    `ids` None = the whole row, in the scratch buffers and padded (valid until the next row): tokens that dropped out have
+    score -inf and weight 0. Both arrays are computed when first needed, so that top-k never scores a whole vocabulary.
     """
 
-    __slots__ = ("_scratch", "_total", "_weights", "ids", "scores")
+    __slots__ = ("_maximum", "_scores", "_temperature", "_weights", "ids", "logits", "scratch")
 
-    def __init__(self, ids: IndexArray | None, scores: FloatArray, scratch: Scratch) -> None:
-        self.ids = ids
-        self.scores = scores
-        self._scratch = scratch
+    def __init__(self, logits: FloatArray, maximum: np.float32, temperature: np.float32, scratch: Scratch) -> None:
+        self.ids: IndexArray | None = None
+        self.logits = logits  # of `ids`
+        self._maximum = maximum
+        self._temperature = temperature
+        self.scratch = scratch
+        self._scores: FloatArray | None = None
         self._weights: FloatArray | None = None
-        self._total: float | None = None
+
+    @property
+    def scores(self) -> FloatArray:
+        """Scaled logits, the largest 0."""
+        if self._scores is None:
+            own = self.scratch.scores[: self.logits.size] if self.ids is None else None
+            scores = np.subtract(self.logits, self._maximum, out=own)
+            if self._temperature != 1.0:
+                np.divide(scores, self._temperature, out=scores)
+            self._scores = scores if self.ids is not None else self.scratch.scores
+        return self._scores
 
     @property
     def weights(self) -> FloatArray:
-        """exp(scores), computed when first needed."""
+        """exp(scores)."""
         if self._weights is None:
-            self._weights = np.exp(self.scores, out=self._scratch.weights if self.ids is None else None)
+            self._weights = np.exp(self.scores, out=self.scratch.weights if self.ids is None else None)
         return self._weights
 
     @property
     def total(self) -> float:
         """The sum of the weights."""
-        if self._total is None:
-            self._total = float(np.add.reduce(self.weights))
-        return self._total
+        return float(np.add.reduce(self.weights))
 
     def keep(self, indices: IndexArray) -> Survivors:
         """Only the survivors at `indices` (ascending)."""
-        kept = Survivors(indices if self.ids is None else self.ids[indices], self.scores[indices], self._scratch)
-        if self._weights is not None:
-            kept._weights = self._weights[indices]
+        kept = Survivors(self.logits[indices], self._maximum, self._temperature, self.scratch)
+        kept.ids = indices if self.ids is None else self.ids[indices]
+        kept._scores = None if self._scores is None else self._scores[indices]
+        kept._weights = None if self._weights is None else self._weights[indices]
         return kept
+
+    def keep_mask(self, mask: BoolArray) -> Survivors:
+        """Only the survivors where `mask` is true. Shapes: as `scores`. Mutates: the scratch buffers if they are many."""
+        if self.ids is not None or int(np.count_nonzero(mask)) * _SPARSE_SHARE <= mask.size:
+            return self.keep(np.flatnonzero(mask))
+        keep_only(self.scores, mask.view(np.uint8))
+        np.multiply(self.weights, mask, out=self.scratch.weights)
+        return self
 
     def draw(self, uniform: float) -> int:
         """The token at `uniform` (in [0, 1)) of the cumulative distribution."""
         if self.ids is not None:
             return int(self.ids[_pick(np.cumsum(self.weights, dtype=np.float64), uniform)])
-        # Every token is a candidate: choose a column by its sum, then a token inside the column.
+        # The whole row: choose a column by its sum, then a token inside the column.
         table = self.weights.reshape(_COLUMN_HEIGHT, -1)
         cumulative = np.cumsum(table.sum(axis=0), dtype=np.float64)
         column = _pick(cumulative, uniform)
@@ -90,7 +121,7 @@ class Survivors:
 
     def probabilities(self) -> DoubleArray:
         """The exact distribution `draw` follows, [V]; sums to 1, exact zeros for everything else."""
-        dense: DoubleArray = np.zeros(self._scratch.vocab_size)
+        dense: DoubleArray = np.zeros(self.scratch.vocab_size)
         if self.ids is None:
             dense[:] = self.weights[: dense.size]
         else:
@@ -114,16 +145,13 @@ class LogitsFilter(Protocol):
 
 
 class Temperature:
-    """Scales the logits: the first step, which makes all tokens candidates."""
+    """Scales the logits: the first step, after which every token is a candidate."""
 
     is_argmax_invariant: ClassVar[bool] = True
 
     def apply(self, logits: FloatArray, maximum: np.float32, params: SamplingParams, scratch: Scratch) -> Survivors:
         """Every token, scored. Shapes: logits [V], finite or -inf; `maximum` is the largest of them."""
-        scores = np.subtract(logits, maximum, out=scratch.scores[: logits.size])
-        if params.temperature != 1.0:
-            np.divide(scores, np.float32(max(params.temperature, _MIN_TEMPERATURE)), out=scores)
-        return Survivors(None, scratch.scores, scratch)
+        return Survivors(logits, maximum, np.float32(max(params.temperature, _MIN_TEMPERATURE)), scratch)
 
 
 class TopK:
@@ -135,7 +163,8 @@ class TopK:
         return params.top_k > 0
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        return survivors.keep(largest(survivors.scores, params.top_k))
+        # On the logits: the scores have the same order, but need a pass over the vocabulary.
+        return survivors.keep(largest(survivors.logits, params.top_k))
 
 
 class TopP:
@@ -150,7 +179,7 @@ class TopP:
         return params.top_p < 1.0
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        return survivors.keep(first_by_mass(survivors.scores, survivors.weights, params.top_p * survivors.total))
+        return keep_by_mass(survivors, survivors.scores, params.top_p)
 
 
 class MinP:
@@ -165,7 +194,7 @@ class MinP:
         return params.min_p > 0.0
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        return survivors.keep(np.flatnonzero(survivors.scores >= np.float32(math.log(params.min_p))))
+        return survivors.keep_mask(survivors.scores >= np.float32(math.log(params.min_p)))
 
 
 class TypicalP:
@@ -180,11 +209,14 @@ class TypicalP:
         return params.typical_p < 1.0
 
     def apply(self, survivors: Survivors, params: SamplingParams) -> Survivors:
-        scores, weights, total = survivors.scores, survivors.weights, survivors.total
+        scores, scratch = survivors.scores, survivors.scratch
         # Information content is log(total) - score and the entropy is its mean, so log(total) drops out of the difference.
-        mean_score = float(np.add.reduce(np.maximum(scores, np.float32(_NO_SCORE)) * weights)) / total
-        closeness = -np.abs(scores - np.float32(mean_score))
-        return survivors.keep(first_by_mass(closeness, weights, params.typical_p * total))
+        products = np.maximum(scores, np.float32(_NO_SCORE), out=scratch.products[: scores.size])
+        np.multiply(products, survivors.weights, out=products)
+        mean_score = np.float32(float(np.add.reduce(products)) / survivors.total)
+        closeness = np.subtract(scores, mean_score, out=scratch.keys[: scores.size])
+        np.negative(np.abs(closeness, out=closeness), out=closeness)
+        return keep_by_mass(survivors, closeness, params.typical_p)
 
 
 FILTERS: tuple[LogitsFilter, ...] = (TopK(), TopP(), MinP(), TypicalP())
@@ -192,6 +224,17 @@ FILTERS: tuple[LogitsFilter, ...] = (TopK(), TopP(), MinP(), TypicalP())
 
 
 # --- exact selection without sorting everything -----------------------------------------------------------------------
+
+
+def keep_only(row: FloatArray, bits: npt.NDArray[np.uint8]) -> None:
+    """Set every element to -inf whose bit is 0. Shapes: row [n], bits [n] of 0 or 1. Mutates: row.
+
+    Kept elements are capped at +inf and the others at -inf: without branches, this is several times faster than a masked
+    assignment when the mask is irregular.
+    """
+    caps = (bits ^ np.uint8(1)).astype(np.uint32) << np.uint32(31)
+    caps |= _POSITIVE_INF_BITS
+    np.minimum(row, caps.view(np.float32), out=row)
 
 
 def largest(values: FloatArray, k: int) -> IndexArray:
@@ -206,73 +249,93 @@ def largest(values: FloatArray, k: int) -> IndexArray:
     chosen = found > threshold
     num_ties = k - int(np.count_nonzero(chosen))
     chosen[np.flatnonzero(found == threshold)[:num_ties]] = True
-    return candidates[chosen]
+    return np.compress(chosen, candidates)
 
 
 def ranked(values: FloatArray, k: int) -> IndexArray:
     """Indices of the k largest values, best first; of equal ones the first."""
-    indices = largest(values, k)
-    return indices[np.argsort(-values[indices], kind="stable")]
+    return _best_first(values, largest(values, k))
 
 
-def first_by_mass(keys: FloatArray, weights: FloatArray, target: float) -> IndexArray:
-    """Indices (ascending) of the smallest set of largest keys whose weights sum to `target`; of equal keys the first.
+def keep_by_mass(survivors: Survivors, keys: FloatArray, share: float) -> Survivors:
+    """The smallest set of survivors with the largest keys that has `share` of the weight; of equal keys the first ids.
 
-    Keys of -inf never belong to it. All others do if rounding keeps their sum below `target`.
+    Keys of -inf never belong to it. If rounding keeps the sum of the others below `share`, they all do.
     """
+    weights = survivors.weights
+    target = share * survivors.total
     for size in _HEAD_SIZES:
-        if size * 4 < keys.size:
-            kept = _shortest_prefix(keys, weights, _reaching(keys, size), target)
-            if kept is not None:
-                return np.sort(kept)
-    return _narrow(keys, weights, target)
+        if size * 4 > keys.size:
+            break
+        order = _best_first(keys, _reaching(keys, size))
+        cumulative = np.cumsum(weights[order], dtype=np.float64)
+        length = int(np.searchsorted(cumulative, target)) + 1
+        if length <= order.size:
+            return survivors.keep(np.sort(order[:length]))
+        if cumulative.size and cumulative[-1] < target / 2:
+            break  # a flat distribution: a larger head would not do either
+    return survivors.keep_mask(_mask_by_mass(keys, weights, target, survivors.scratch))
+
+
+def _best_first(values: FloatArray, indices: IndexArray) -> IndexArray:
+    """The indices in the order of their values, best first; of equal ones the first."""
+    order: IndexArray = np.take(indices, np.argsort(-values[indices], kind="stable"))
+    return order
 
 
 def _reaching(values: FloatArray, k: int) -> IndexArray:
-    """Indices (ascending) of a small set that holds the k largest values; -inf is left out."""
-    bound = _lower_bound(values, k) if k < values.size else -np.inf
-    return np.flatnonzero(values >= bound if bound > -np.inf else values > -np.inf)
+    """Indices (ascending) of a small set that holds the k largest values, without those of -inf.
+
+    The k-th largest of the maxima of disjoint columns is a bound that at least k values reach, and few others do; only
+    columns whose maximum reaches it need a second look.
+    """
+    width = values.size // _COLUMN_HEIGHT
+    if k >= values.size or width < 2 * k:
+        bound = np.partition(values, values.size - k)[values.size - k] if k < values.size else -np.inf
+        return np.flatnonzero(values >= bound if bound > -np.inf else values > -np.inf)
+    table = values[: _COLUMN_HEIGHT * width].reshape(_COLUMN_HEIGHT, width)
+    maxima = table.max(axis=0)
+    bound = np.partition(maxima, width - k)[width - k]
+    if bound == -np.inf:
+        return np.flatnonzero(values > bound)
+    columns = np.flatnonzero(maxima >= bound)
+    hits = np.flatnonzero(table.take(columns, axis=1) >= bound)  # row-major, so the indices made of it ascend
+    indices = hits // columns.size * width + columns[hits % columns.size]
+    rest = np.flatnonzero(values[table.size :] >= bound)
+    return np.concatenate([indices, rest + table.size]) if rest.size else indices
 
 
-def _lower_bound(values: FloatArray, k: int) -> np.float32:
-    """A value that at least k of `values` reach, and not many more: the k-th largest of the maxima of disjoint columns."""
-    for height in (_COLUMN_HEIGHT, 8):
-        width = values.size // height
-        if width >= 2 * k:
-            maxima = values[: height * width].reshape(height, width).max(axis=0)
-            return np.float32(np.partition(maxima, width - k)[width - k])
-    return np.float32(np.partition(values, values.size - k)[values.size - k])
-
-
-def _shortest_prefix(keys: FloatArray, weights: FloatArray, candidates: IndexArray, target: float) -> IndexArray | None:
-    """The best of `candidates`, best first, up to a weight of `target`; None if all together stay below it."""
-    order = candidates[np.argsort(-keys[candidates], kind="stable")]
-    cumulative = np.cumsum(weights[order], dtype=np.float64)
-    length = int(np.searchsorted(cumulative, target)) + 1
-    if length > order.size:
-        return None
-    prefix: IndexArray = order[:length]
-    return prefix
-
-
-def _narrow(keys: FloatArray, weights: FloatArray, target: float) -> IndexArray:
-    """`first_by_mass` for flat distributions: a histogram finds the few keys around the cut, only those are sorted."""
-    kept = np.zeros(keys.size, dtype=np.bool_)
-    active = np.flatnonzero(keys > -np.inf)
-    while active.size > _SORT_LIMIT:
+def _mask_by_mass(keys: FloatArray, weights: FloatArray, target: float, scratch: Scratch) -> BoolArray:
+    """`keep_by_mass` for flat distributions: histograms find the few keys around the cut, only those are sorted."""
+    active: IndexArray = np.arange(0)
+    span = _FIRST_SPAN
+    buckets, mass = _histogram(keys, weights, span, scratch)
+    while True:
+        crossing = min(int(np.searchsorted(mass, target)), mass.size - 1)
+        target -= float(mass[crossing - 1]) if crossing else 0.0
+        inside = np.flatnonzero(buckets == crossing)
+        active = active[inside] if active.size else inside
+        active = active[keys[active] > -np.inf]
         own = keys[active]
         span = float(own.max()) - float(own.min())
-        if span < _MIN_SPAN:
-            break  # all equal: the stable sort below keeps the first
-        buckets = ((own.max() - own) * np.float32((_NUM_BUCKETS - 1) / span)).astype(np.intp)
-        mass = np.cumsum(np.bincount(buckets, weights[active]))
-        crossing = min(int(np.searchsorted(mass, target)), mass.size - 1)
-        kept[active[buckets < crossing]] = True
-        target -= float(mass[crossing - 1]) if crossing else 0.0
-        active = active[buckets == crossing]
-    prefix = _shortest_prefix(keys, weights, active, target)
-    kept[active if prefix is None else prefix] = True
-    return np.flatnonzero(kept)
+        if active.size <= _SORT_LIMIT or span < _MIN_SPAN:
+            break  # few or all equal: the stable sort below keeps the first
+        buckets, mass = _histogram(own, weights[active], span, scratch)
+    order = _best_first(keys, active)
+    order = order[: int(np.searchsorted(np.cumsum(weights[order], dtype=np.float64), target)) + 1]
+    cut = keys[order[-1]]
+    mask: BoolArray = keys > cut
+    mask[order[keys[order] == cut]] = True
+    return mask
+
+
+def _histogram(keys: FloatArray, weights: FloatArray, span: float, scratch: Scratch) -> tuple[IndexArray, DoubleArray]:
+    """Every key's bucket, counted down from the largest key, and the cumulative weight of the buckets."""
+    distances = np.subtract(keys.max(), keys, out=scratch.products[: keys.size])
+    np.multiply(distances, np.float32(_NUM_BUCKETS / span), out=distances)
+    buckets = scratch.buckets[: keys.size]
+    np.copyto(buckets, np.minimum(distances, np.float32(_NUM_BUCKETS - 1), out=distances), casting="unsafe")
+    return buckets, np.cumsum(np.bincount(buckets, weights))
 
 
 def _pick(cumulative: DoubleArray, uniform: float) -> int:

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from dragoman.engine.rolling.logits_filters import keep_only
 from dragoman.engine.rolling.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
 
 NEG_INF = np.float32(-np.inf)
-_POSITIVE_INF_BITS = np.uint32(0x7F800000)  # IEEE 754 single precision; with the sign bit set it is -inf
 _NO_IDS = np.zeros(0, dtype=np.int64)
 
 
@@ -30,17 +29,22 @@ class LogitsProcessor(Protocol):
         ...
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        """Edit `logits[rows[i]]` as `states[i]` asks. Shapes: logits [R, V]. Mutates: logits, in those rows only."""
+        """Edit `logits[rows[i]]` as `states[i]` asks.
+
+        Shapes: logits [R, V], C-contiguous. Mutates: logits, in those rows only.
+        """
         ...
 
 
-def _locate(rows: Sequence[int], ids: Sequence[IdArray]) -> tuple[npt.NDArray[np.intp], IdArray, npt.NDArray[np.intp]]:
-    """Row and column of every id of every row, flat, and the number of ids per row."""
-    sizes = np.array([len(row_ids) for row_ids in ids], dtype=np.intp)
-    return np.repeat(np.asarray(rows, dtype=np.intp), sizes), np.concatenate([_NO_IDS, *ids]), sizes
+def _locate(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> tuple[FloatArray, IdArray, IdArray]:
+    """The logits as one flat view, the place of every id of every row in it, and the number of ids per row."""
+    sizes = np.array([row_ids.size for row_ids in ids], dtype=np.int64)
+    places = np.repeat(np.asarray(rows, dtype=np.int64) * logits.shape[1], sizes)
+    places += np.concatenate(ids)
+    return logits.reshape(-1), places, sizes
 
 
-def _per_id(values: Sequence[float], sizes: npt.NDArray[np.intp]) -> FloatArray:
+def _per_id(values: Sequence[float], sizes: IdArray) -> FloatArray:
     """A value per row, repeated for every id of the row."""
     return np.repeat(np.array(values, dtype=np.float32), sizes)
 
@@ -51,8 +55,8 @@ def _counts(state: SamplerState) -> TokenCounts:
 
 
 def _ban(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> None:
-    row_index, columns, _ = _locate(rows, ids)
-    logits[row_index, columns] = NEG_INF
+    flat, places, _ = _locate(logits, rows, ids)
+    flat[places] = NEG_INF
 
 
 class RepetitionPenalty:
@@ -67,10 +71,10 @@ class RepetitionPenalty:
         return state.plan.params.repetition_penalty != 1.0
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        row_index, columns, sizes = _locate(rows, [_counts(state).ids for state in states])
+        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
         penalties = _per_id([state.plan.params.repetition_penalty for state in states], sizes)
-        values = logits[row_index, columns]
-        logits[row_index, columns] = np.where(values > 0, values / penalties, values * penalties)
+        values = flat[places]
+        flat[places] = np.where(values > 0, values / penalties, values * penalties)
 
 
 class FrequencyPenalty:
@@ -85,9 +89,9 @@ class FrequencyPenalty:
         return state.plan.params.frequency_penalty != 0.0
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        row_index, columns, sizes = _locate(rows, [_counts(state).ids for state in states])
+        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
         counts = np.concatenate([_counts(state).counts for state in states])
-        logits[row_index, columns] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
+        flat[places] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
 
 
 class PresencePenalty:
@@ -104,8 +108,8 @@ class PresencePenalty:
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
         counts = [_counts(state) for state in states]
         generated = [own.ids[own.counts > 0] for own in counts]
-        row_index, columns, sizes = _locate(rows, generated)
-        logits[row_index, columns] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
+        flat, places, sizes = _locate(logits, rows, generated)
+        flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
 
 
 class LogitBias:
@@ -117,8 +121,8 @@ class LogitBias:
         return state.plan.bias_ids.size > 0
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
-        row_index, columns, _ = _locate(rows, [state.plan.bias_ids for state in states])
-        logits[row_index, columns] += np.concatenate([state.plan.bias_values for state in states])
+        flat, places, _ = _locate(logits, rows, [state.plan.bias_ids for state in states])
+        flat[places] += np.concatenate([state.plan.bias_values for state in states])
 
 
 class AllowedTokens:
@@ -180,9 +184,4 @@ class GrammarMask:
         for row, state, row_words in zip(rows, states, words, strict=True):
             assert state.masker is not None
             state.masker.fill_mask(row_words)
-            bits = np.unpackbits(row_words.view(np.uint8), count=vocab_size, bitorder="little")
-            # Allowed tokens are capped at +inf and the others at -inf: without branches, this is ten times faster than
-            # a masked assignment when the mask is irregular.
-            caps = (bits ^ np.uint8(1)).astype(np.uint32) << np.uint32(31)
-            caps |= _POSITIVE_INF_BITS
-            np.minimum(logits[row], caps.view(np.float32), out=logits[row])
+            keep_only(logits[row], np.unpackbits(row_words.view(np.uint8), count=vocab_size, bitorder="little"))

@@ -7,6 +7,7 @@ thread. A row's result never depends on the other rows: whatever reduces over th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -86,7 +87,7 @@ class Sampler:
     def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
         """The next token of every row. Does not observe it: the caller does, once it is appended.
 
-        Shapes: logits [R, V], one row per state. Mutates: logits.
+        Shapes: logits [R, V], C-contiguous, one row per state. Mutates: logits.
         """
         untouched = self._keep_rows(logits, states)
         with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, which is what they mean
@@ -106,7 +107,7 @@ class Sampler:
             _, maxima = self._most_likely(logits, states, untouched)
             for row, maximum in zip(logits, maxima, strict=True):
                 np.subtract(row, maximum, out=row)
-                np.subtract(row, np.float32(_log_total(row)), out=row)
+                np.subtract(row, np.float32(_log_total(row, self._scratch)), out=row)
         return logits
 
     def distribution(self, logits_row: FloatArray, state: SamplerState) -> DoubleArray:
@@ -128,7 +129,7 @@ class Sampler:
         """
         reported = []
         for row, target_id in zip(logits, target_ids, strict=True):
-            raw = _RawLogprobs(row)
+            raw = _RawLogprobs(row, self._scratch)
             reported.append(PromptLogprob(raw.of(target_id), tuple(raw.top(top_n))))
         return reported
 
@@ -197,7 +198,7 @@ class Sampler:
         for row, state in enumerate(states):
             top_n = state.plan.params.logprobs
             if top_n is not None:
-                raw = _RawLogprobs(untouched.get(row, logits[row]))
+                raw = _RawLogprobs(untouched.get(row, logits[row]), self._scratch)
                 logprobs[row] = raw.of(int(token_ids[row]))
                 top_logprobs[row] = raw.top(top_n)
         return Sampled(token_ids, logprobs, top_logprobs)
@@ -206,14 +207,15 @@ class Sampler:
 class _RawLogprobs:
     """Log-probabilities of one row of logits, by one formula for every token, so that equal tokens have equal values."""
 
-    def __init__(self, logits_row: FloatArray) -> None:
+    def __init__(self, logits_row: FloatArray, scratch: Scratch) -> None:
         maximum = logits_row.max()
         if not np.isfinite(maximum):
             logits_row = _finite(logits_row)
             maximum = logits_row.max()
         self._logits = logits_row
         with np.errstate(over="ignore"):
-            self._offset = float(maximum) + _log_total(logits_row - maximum)
+            scores = np.subtract(logits_row, maximum, out=scratch.scores[: logits_row.size])
+            self._offset = float(maximum) + _log_total(scores, scratch)
 
     def of(self, token_id: int) -> float:
         """The log-probability of a token, not below -9999."""
@@ -224,9 +226,10 @@ class _RawLogprobs:
         return [Logprob(token_id, self.of(token_id)) for token_id in ranked(self._logits, num_tokens).tolist()]
 
 
-def _log_total(scores: FloatArray) -> float:
+def _log_total(scores: FloatArray, scratch: Scratch) -> float:
     """log(sum(exp(scores))) of one row whose largest score is 0."""
-    return float(np.log(np.add.reduce(np.exp(scores)), dtype=np.float64))
+    weights = np.exp(scores, out=scratch.weights[: scores.size])
+    return math.log(float(np.add.reduce(weights)))
 
 
 def _cleaned(logits_row: FloatArray) -> FloatArray:

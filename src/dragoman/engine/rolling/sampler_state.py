@@ -160,7 +160,7 @@ class SamplerState:
         self.history: list[int] = list(request.prompt_ids[-tail:]) if tail else []  # bad words may begin in the prompt
         self._num_context = len(self.history)
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
-        self._root = request.masker  # stays at the start: the source of replays
+        self._root: TokenMasker | None = request.masker  # stays at the start: the source of replays
         self.masker: TokenMasker | None = request.masker.fork() if request.masker is not None else None
         self._moves: list[bool] = []  # per generated token: did the grammar accept it
 
@@ -202,8 +202,9 @@ class SamplerState:
     def _rollback_masker(self, num_tokens: int) -> None:
         undone = sum(self._moves[-num_tokens:])
         del self._moves[-num_tokens:]
-        if isinstance(self.masker, RewindableMasker):
-            self.masker.rollback(undone)
+        masker: object = self.masker
+        if isinstance(masker, RewindableMasker):
+            masker.rollback(undone)
         elif self._root is not None:
             replayed = self._root.fork()
             for token_id, moved in zip(self.history[self._num_context :], self._moves, strict=True):

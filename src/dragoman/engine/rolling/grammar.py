@@ -1,0 +1,211 @@
+"""Compiles a request's output grammar into a TokenMasker, through llguidance.
+
+Does: JSON schema, any JSON object, regular expressions, Lark grammars and choices, for one tokenizer's vocabulary; caches
+what it compiled. Does not: parse requests or touch logits. Compiling is called by the service, on any thread; the maskers
+it returns are used on the engine thread only. llguidance is imported when the first compiler is constructed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.types import Grammar, TokenMasker
+
+_MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
+_MAX_REASON = 300  # characters of llguidance's explanation that reach the client
+_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a grammar must know about a tokenizer.
+
+    `token_bytes[i]` are the bytes token i adds to the output (special tokens: their name). `special_ids` never match
+    text. `eos_id` ends the output, and so do `extra_eos_ids`.
+    """
+
+    token_bytes: Sequence[bytes]
+    special_ids: frozenset[int]
+    eos_id: int
+    extra_eos_ids: frozenset[int] = frozenset()
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every end-of-sequence token, the main one first."""
+        return [self.eos_id, *sorted(self.extra_eos_ids - {self.eos_id})]
+
+
+def compile_grammar(grammar: Grammar, vocabulary: Vocabulary) -> TokenMasker:
+    """The grammar's start state, with no cache behind it: for a single use. See `GrammarCompiler.compile`."""
+    return GrammarCompiler(vocabulary).compile(grammar)
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary. Making one takes a moment (the vocabulary becomes a trie): keep it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises: UnsupportedFeature if llguidance is not installed."""
+        try:
+            self._llguidance = importlib.import_module("llguidance")
+        except ImportError as error:
+            raise UnsupportedFeature(
+                "response_format: grammars need the package llguidance, which is not installed", param="response_format"
+            ) from error
+        self._eos_ids = frozenset(vocabulary.eos_ids)
+        facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
+        self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> TokenMasker:
+        """The grammar's start state; callers may fork and advance it freely.
+
+        Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid.
+        """
+        with self._lock:
+            matcher = self._compiled.get(grammar)
+        if matcher is None:
+            matcher = self._build(grammar)  # outside the lock: a large schema takes long, others need not wait for it
+        with self._lock:
+            self._compiled[grammar] = matcher
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > _MAX_CACHED:
+                self._compiled.popitem(last=False)
+            return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
+
+    def _build(self, grammar: Grammar) -> Any:
+        try:
+            source = self._llguidance_source(grammar)
+            matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0)
+            matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
+        except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
+            raise _invalid(grammar.kind, str(error)) from error
+        if matcher.is_error():
+            raise _invalid(grammar.kind, matcher.get_error())
+        return matcher
+
+    def _llguidance_source(self, grammar: Grammar) -> str:
+        matcher_class = self._llguidance.LLMatcher
+        match grammar.kind:
+            case "json_schema":
+                # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
+                schema = json.dumps(_parse_json(grammar.kind, grammar.source))
+                return str(matcher_class.grammar_from_json_schema(schema))
+            case "json_object":
+                return str(matcher_class.grammar_from_json_schema('{"type": "object"}'))
+            case "regex":
+                return str(matcher_class.grammar_from_regex(grammar.source))
+            case "lark":
+                return str(matcher_class.grammar_from_lark(grammar.source))
+            case "choice":
+                return str(matcher_class.grammar_from_lark(_choice_rule(grammar.source)))
+
+
+class GrammarMasker:
+    """A position in a compiled grammar: the TokenMasker the sampler uses, which can also take tokens back.
+
+    Once the text is complete only end-of-sequence is allowed, any number of times. The same holds when the grammar
+    becomes too complex to follow, so that the sequence ends instead of leaving the grammar.
+    """
+
+    def __init__(self, matcher: Any, eos_ids: frozenset[int], vocab_size: int, num_late_eos: int = 0) -> None:
+        self._matcher = matcher
+        self._eos_ids = eos_ids
+        self._vocab_size = vocab_size
+        self._num_late_eos = num_late_eos  # end-of-sequence tokens after the end, which the matcher does not count
+
+    def fork(self) -> GrammarMasker:
+        """An independent copy of the position."""
+        return GrammarMasker(self._matcher.deep_copy(), self._eos_ids, self._vocab_size, self._num_late_eos)
+
+    def fill_mask(self, bitmask_row: npt.NDArray[np.uint32]) -> None:
+        """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are not allowed.
+
+        Shapes: [ceil(V / 32)], C-contiguous, for any number V of logits. Mutates: the row.
+        """
+        num_words = -(-self._vocab_size // 32)
+        bitmask_row[num_words:] = 0
+        if bitmask_row.size >= num_words:
+            own = bitmask_row[:num_words]
+            self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+        else:  # fewer logits than tokens: llguidance wants room for all of them
+            whole = np.zeros(num_words, dtype=np.uint32)
+            self._matcher.unsafe_compute_mask_ptr(whole.ctypes.data, whole.nbytes)
+            bitmask_row[:] = whole[: bitmask_row.size]
+
+    def advance(self, token_id: int) -> bool:
+        """Consume a token; False, and no change, if the grammar does not allow it."""
+        if token_id in self._eos_ids and self._matcher.is_stopped():
+            self._num_late_eos += 1
+            return True
+        return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """How many of these tokens, from the front, the grammar allows; the position does not change."""
+        ended = self._matcher.is_stopped()
+        num_allowed = 0 if ended else int(self._matcher.validate_tokens(list(token_ids)))
+        if num_allowed:
+            ended = token_ids[num_allowed - 1] in self._eos_ids
+        while ended and num_allowed < len(token_ids) and token_ids[num_allowed] in self._eos_ids:
+            num_allowed += 1
+        return num_allowed
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last `num_tokens` consumed tokens."""
+        late = min(num_tokens, self._num_late_eos)
+        self._num_late_eos -= late
+        if num_tokens > late:
+            self._matcher.rollback(num_tokens - late)
+
+    @property
+    def is_finished(self) -> bool:
+        """True if nothing but end-of-sequence may follow."""
+        return bool(self._matcher.is_stopped())
+
+
+class _TokenizerFacts:
+    """A vocabulary in the form llguidance asks for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.eos_id
+        self.bos_token_id = None
+        self.tokens = list(vocabulary.token_bytes)
+        self.special_token_ids = sorted(vocabulary.special_ids | set(vocabulary.eos_ids))
+
+    def __call__(self, text: bytes) -> list[int]:
+        """No tokens: llguidance tokenises only to fast-forward, and every token here is the model's own choice."""
+        return []
+
+
+def _invalid(kind: str, reason: str) -> InvalidParameter:
+    lines = reason.partition("<state>")[0].splitlines()  # after it comes a dump of the parser
+    text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
+    if len(text) > _MAX_REASON:
+        text = text[: _MAX_REASON - 3] + "..."
+    return InvalidParameter(f"response_format: the {kind} grammar does not compile: {text}", param="response_format")
+
+
+def _parse_json(kind: str, source: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(kind, f"not JSON: {error}") from error
+
+
+def _choice_rule(source: str) -> str:
+    """A Lark grammar of the given strings; its string literals are JSON's."""
+    choices = _parse_json("choice", source)
+    if not (isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices)):
+        raise _invalid("choice", "must be a JSON array of one or more strings")
+    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
