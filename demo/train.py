@@ -11,14 +11,16 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from random import Random
+from typing import TextIO
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from demo.corpus.dialog import IM_START, Document
 from demo.corpus.mix import sample_document
@@ -114,10 +116,15 @@ def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     return (losses * mass).sum() / mass.sum()
 
 
-def optimizers(model: DemoLlama, rate: float) -> list[torch.optim.Optimizer]:
+def owned(model: DemoLlama, rank: int, workers: int) -> list[nn.Parameter]:
+    """The parameters that this worker updates: every worker gets about the same number of matrices."""
+    return list(model.parameters())[rank::workers]
+
+
+def optimizers(params: list[nn.Parameter], embedding: Tensor, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for the rest."""
-    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
-    rest = [p for p in model.parameters() if not any(p is m for m in matrices)]
+    matrices = [p for p in params if p.dim() == 2 and p.shape != embedding.shape]
+    rest = [p for p in params if not any(p is m for m in matrices)]
     muon = torch.optim.Muon(matrices, lr=rate * 4, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [muon, adam]
@@ -134,53 +141,76 @@ def save(model: DemoLlama, path: Path, steps: int, tokens: int, seconds: float) 
     torch.save({"model": model.state_dict(), "cost": cost}, path)
 
 
-def train(args: argparse.Namespace) -> None:
-    """The training loop: a fixed number of steps, so that the same seed gives the same run."""
+def write_row(log: TextIO, step: int, losses: list[float], tokens: int, seconds: float) -> None:
+    """One line of the log."""
+    row = {"step": step, "loss": round(sum(losses) / len(losses), 4), "tokens": tokens, "seconds": round(seconds)}
+    log.write(json.dumps(row) + "\n")
+    log.flush()
+
+
+def work(rank: int, args: argparse.Namespace, model: DemoLlama, grads: Tensor, share: Tensor, barrier: Barrier) -> None:
+    """One worker's loop. Weights lie in shared memory: every worker adds its gradients and updates its own part.
+
+    With one thread in each worker there is one meeting per step and none inside the operations, so that other
+    work on the machine costs little.
+    """
     torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
-    run = Path(args.run)
-    run.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    params = list(model.parameters())
+    mine = owned(model, rank, args.workers)
+    opts = optimizers(mine, model.model.embed_tokens.weight, args.rate)
+    full = [[group["lr"] for group in opt.param_groups] for opt in opts]
+    source = batches(Tokenizer.from_file(args.tokenizer), args.seed * 100 + rank, args.tokens)
+    began, tokens, losses = time.time(), 0, []
+    slots = dict(zip(map(id, params), grads.split([p.numel() for p in params], dim=1), strict=True))
+    with (Path(args.run) / f"log{rank}.jsonl").open("a", encoding="utf-8") as log:
+        for step in range(args.steps):
+            batch = next(source)
+            loss = loss_of(model, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(params, 1.0)
+            for param in params:
+                slots[id(param)][rank] = param.grad.reshape(-1)
+                param.grad = None
+            if rank == 0:
+                share[0] = max(step / args.steps, (time.time() - began) / (60 * args.minutes) if args.minutes else 0.0)
+            barrier.wait()
+            done = float(share[0])
+            for param in mine:
+                param.grad = slots[id(param)].mean(0).view_as(param)
+            for opt, rates in zip(opts, full, strict=True):
+                for group, rate in zip(opt.param_groups, rates, strict=True):
+                    group["lr"] = rate * pace(done, step)
+                opt.step()
+                opt.zero_grad(set_to_none=True)
+            barrier.wait()
+            tokens += batch[0].numel() * args.workers
+            losses.append(float(loss.detach()))
+            if (step + 1) % 25 == 0:
+                write_row(log, step + 1, losses, tokens, time.time() - began)
+                losses = []
+            last = done >= 1.0 or step + 1 == args.steps
+            if rank == 0 and (last or (step + 1) % args.every == 0):
+                save(model, Path(args.run) / "last.pt", step + 1, tokens, time.time() - began)
+            if last:
+                break
+
+
+def train(args: argparse.Namespace) -> None:
+    """Start the workers on one shared model; the same seed, steps and workers give the same run."""
+    torch.manual_seed(args.seed)
+    torch.set_num_threads(1)
+    Path(args.run).mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer.from_file(args.tokenizer)
     assert tokenizer.token_to_id(IM_START) == 1
     model = DemoLlama(DemoConfig(vocab_size=tokenizer.get_vocab_size()))
     if args.start:
         model.load_state_dict(torch.load(args.start)["model"])
-    opts = optimizers(model, args.rate)
-    full = [[group["lr"] for group in opt.param_groups] for opt in opts]
-    began, tokens, recent = time.time(), 0, []
-    source = batches(tokenizer, args.seed, args.tokens)
-    with (run / "log.jsonl").open("a", encoding="utf-8") as log:
-        for step in range(args.steps):
-            batch = next(source)
-            done = max(step / args.steps, (time.time() - began) / (60 * args.minutes) if args.minutes else 0.0)
-            if done >= 1.0:
-                break
-            scale = pace(done, step)
-            for opt, rates in zip(opts, full, strict=True):
-                for group, rate in zip(opt.param_groups, rates, strict=True):
-                    group["lr"] = rate * scale
-            loss = loss_of(model, batch)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for opt in opts:
-                opt.step()
-                opt.zero_grad(set_to_none=True)
-            tokens += int((batch[2] >= 0).sum())
-            recent.append(float(loss.detach()))
-            if (step + 1) % 25 == 0:
-                row = {
-                    "step": step + 1,
-                    "loss": round(sum(recent) / len(recent), 4),
-                    "tokens": tokens,
-                    "seconds": round(time.time() - began),
-                    "scale": round(scale, 3),
-                }
-                log.write(json.dumps(row) + "\n")
-                log.flush()
-                recent = []
-            if (step + 1) % args.every == 0:
-                save(model, run / "last.pt", step + 1, tokens, time.time() - began)
-    save(model, run / "last.pt", step, tokens, time.time() - began)
+    model.share_memory()
+    grads = torch.zeros(args.workers, sum(p.numel() for p in model.parameters())).share_memory_()
+    barrier = torch.multiprocessing.get_context("spawn").Barrier(args.workers)
+    rest = (args, model, grads, torch.zeros(1).share_memory_(), barrier)
+    torch.multiprocessing.spawn(work, rest, nprocs=args.workers)
 
 
 def main() -> None:
@@ -191,10 +221,10 @@ def main() -> None:
     parser.add_argument("--start", help="checkpoint to go on from")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--minutes", type=float, help="end the schedule after this time at the latest")
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens in a batch, padding included")
+    parser.add_argument("--tokens", type=int, default=2560, help="tokens in one worker's batch, padding included")
     parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has four times as much")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread and its own batch")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     train(parser.parse_args())
 
