@@ -1,0 +1,232 @@
+"""Decides which beams live on: plain and diverse beam search over the candidates of one request.
+
+Does: merge the beams' candidates, keep finished hypotheses, decide when the search is over. Does not: touch blocks,
+sequences or logits. Called by `beam_update`, on the engine thread only.
+
+A request has `num_beams` beams in `num_beam_groups` groups of equal size. When every live beam has its candidates, the
+groups are advanced in order; a later group pays `diversity_penalty` for each earlier group's beam that took the same token
+in the same step. Sources: diverse beam search, arXiv:1610.02424; scores, lengths and early stopping as the reference
+implementation in Hugging Face transformers has them, against which the tests compare.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.types import FinishReason, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BeamCandidates:
+    """The most likely next tokens of one beam, best first. Shapes: token_ids [k] i64, logprobs [k] f32 (processed)."""
+
+    token_ids: npt.NDArray[np.int64]
+    logprobs: npt.NDArray[np.float32]
+
+
+class Continuation(NamedTuple):
+    """A beam of the next step: beam `parent` (an index over all beams) extended by a token, with its summed score."""
+
+    parent: int
+    token_id: int
+    score: float
+
+
+class Hypothesis(NamedTuple):
+    """A finished sequence: beam `parent` as it was, extended by `token_id`. `number` identifies it in its search.
+
+    `score` is what hypotheses are ranked by: the summed log-probability divided by length ** length_penalty.
+    """
+
+    number: int
+    score: float
+    parent: int
+    token_id: int
+    reason: FinishReason
+
+
+EndReason = Callable[[int, int], FinishReason | None]
+"""(parent beam, token) -> why a sequence would end with that token, None if it goes on."""
+
+
+@dataclass(slots=True)
+class BeamStep:
+    """What advancing came to. `continuations` has one entry per slot of every live group, in slot order.
+
+    `hypotheses`: finished in this step and good enough to keep, so far: better ones may displace them later.
+    """
+
+    continuations: dict[int, Continuation] = field(default_factory=dict)
+    hypotheses: list[Hypothesis] = field(default_factory=list)
+
+
+def num_candidates(params: SamplingParams, num_end_tokens: int) -> int:
+    """How many candidates per beam make the search exact.
+
+    Of each group's merged candidates, `1 + num_end_tokens` times its size are looked at, as in the reference; a diversity
+    penalty can push down at most one token per beam of the other groups.
+    """
+    size = params.num_beams // params.num_beam_groups
+    return max(2, 1 + num_end_tokens) * size + (params.num_beams - size)
+
+
+class _Group:
+    """One group of beams: the scores of its live beams and its finished hypotheses."""
+
+    def __init__(self, first_slot: int, size: int, params: SamplingParams) -> None:
+        self.slots = range(first_slot, first_slot + size)
+        self.scores = {slot: 0.0 for slot in self.slots}
+        self.finished: list[tuple[float, int]] = []  # score and number of the kept hypotheses
+        self.is_done = False
+        self._params = params
+
+    @property
+    def size(self) -> int:
+        return len(self.slots)
+
+    def keep(self, score: float, number: int) -> bool:
+        """Take in a hypothesis if it is among the best `size`, displacing the worst; tells whether it was."""
+        if len(self.finished) >= self.size and score <= self.worst_kept:
+            return False
+        self.finished.append((score, number))
+        if len(self.finished) > self.size:
+            self.finished.remove(min(self.finished))
+        return True
+
+    @property
+    def worst_kept(self) -> float:
+        """The lowest score among the kept hypotheses."""
+        return min(self.finished)[0]
+
+    def check_done(self, best_sum: float, length: int, max_length: int) -> None:
+        """Mark the group done if no live beam can still improve its hypotheses, by the request's early-stopping rule."""
+        if len(self.finished) < self.size or self.is_done:
+            return
+        rule, penalty = self._params.early_stopping, self._params.length_penalty
+        if rule is True:
+            self.is_done = True
+            return
+        # "never": a positive penalty favours length, so the best that can come is at full length
+        attainable_length = max_length if rule == "never" and penalty > 0.0 else length
+        self.is_done = self.worst_kept >= normalised(best_sum, attainable_length, penalty)
+
+
+def normalised(total: float, length: int, length_penalty: float) -> float:
+    """A hypothesis' score: its summed log-probability divided by its generated length ** length_penalty."""
+    return float(total / length**length_penalty)
+
+
+class BeamSearch:
+    """The state of one request's search. `advance` is called once per generated position."""
+
+    def __init__(self, params: SamplingParams, num_end_tokens: int, max_tokens: int) -> None:
+        size = params.num_beams // params.num_beam_groups
+        self._params = params
+        self._num_considered = max(2, 1 + num_end_tokens)
+        self._max_tokens = max_tokens
+        self._groups = [_Group(first, size, params) for first in range(0, params.num_beams, size)]
+        self._length = 0
+        self._num_hypotheses = 0
+
+    @property
+    def live_slots(self) -> list[int]:
+        """Slots of groups that are not done."""
+        return [slot for group in self._groups if not group.is_done for slot in group.slots]
+
+    @property
+    def is_finished(self) -> bool:
+        """True when every group is done or the length limit is reached."""
+        return self._length >= self._max_tokens or not self.live_slots
+
+    def score_of(self, slot: int) -> float:
+        """The summed processed log-probability of a live beam."""
+        return self._groups[slot // len(self._groups[0].slots)].scores[slot]
+
+    @property
+    def ranking(self) -> list[tuple[float, int]]:
+        """Score and number of the hypotheses that are kept now, best first."""
+        kept = sorted((pair for group in self._groups for pair in group.finished), key=lambda pair: pair[0])
+        return kept[::-1]
+
+    def advance(self, candidates: Sequence[BeamCandidates | None], end_reason: EndReason) -> BeamStep:
+        """Choose the next beams. `candidates[slot]` is needed for live slots; at the first call for slot 0 only."""
+        step = BeamStep()
+        is_first = self._length == 0
+        self._length += 1
+        taken: Counter[int] = Counter()
+        for group in self._groups:
+            if group.is_done:
+                continue
+            merged = self._merge(group, candidates, taken, is_first=is_first)
+            self._select(group, merged, end_reason, step)
+            best_sum = merged[0].score if merged else -np.inf
+            group.check_done(best_sum, self._length, self._max_tokens)
+            taken.update(step.continuations[slot].token_id for slot in group.slots if slot in step.continuations)
+            if group.is_done:
+                for slot in group.slots:
+                    step.continuations.pop(slot, None)
+        if self._length >= self._max_tokens:
+            self._finish_by_length(step)
+        return step
+
+    def _merge(
+        self, group: _Group, candidates: Sequence[BeamCandidates | None], taken: Counter[int], *, is_first: bool
+    ) -> list[Continuation]:
+        """The group's best candidates over all its beams, best first."""
+        parents = [0] if is_first else list(group.slots)  # at first all beams are the prompt: one stands for all
+        scores, tokens, owners = [], [], []
+        for parent in parents:
+            own = candidates[parent]
+            assert own is not None
+            values = own.logprobs.astype(np.float64)
+            if taken:
+                values -= self._params.diversity_penalty * np.array([taken[token] for token in own.token_ids.tolist()])
+            scores.append(values + (0.0 if is_first else group.scores[parent]))
+            tokens.append(own.token_ids)
+            owners.append(np.full(len(own.token_ids), parent))
+        score, token, owner = np.concatenate(scores), np.concatenate(tokens), np.concatenate(owners)
+        order = np.argsort(-score, kind="stable")[: self._num_considered * group.size]
+        rows = zip(owner[order].tolist(), token[order].tolist(), score[order].tolist(), strict=True)
+        return [Continuation(*row) for row in rows if row[2] > -np.inf]
+
+    def _select(self, group: _Group, merged: list[Continuation], end_reason: EndReason, step: BeamStep) -> None:
+        chosen: list[Continuation] = []
+        for rank, candidate in enumerate(merged):
+            if len(chosen) == group.size:
+                break
+            reason = end_reason(candidate.parent, candidate.token_id)
+            if reason is None:
+                chosen.append(candidate)
+            elif rank < group.size:  # an end that is not among the best beams would be a bad hypothesis: dropped
+                self._finish(group, candidate, reason, step)
+        if not chosen:  # every candidate ends (a grammar may leave nothing else)
+            group.is_done = True
+            return
+        while len(chosen) < group.size:  # fewer ways on than beams: let the worst one fill up, it will lose
+            chosen.append(chosen[-1]._replace(score=_FILLER_SCORE))
+        for slot, continuation in zip(group.slots, chosen, strict=True):
+            step.continuations[slot] = continuation
+            group.scores[slot] = continuation.score
+
+    def _finish_by_length(self, step: BeamStep) -> None:
+        """The limit is reached: every live beam is a hypothesis too."""
+        for group in self._groups:
+            for slot in group.slots:
+                continuation = step.continuations.pop(slot, None)
+                if continuation is not None and continuation.score > _FILLER_SCORE:
+                    self._finish(group, continuation, FinishReason.LENGTH, step)
+
+    def _finish(self, group: _Group, ending: Continuation, reason: FinishReason, step: BeamStep) -> None:
+        score = normalised(ending.score, self._length, self._params.length_penalty)
+        if group.keep(score, self._num_hypotheses):
+            step.hypotheses.append(Hypothesis(self._num_hypotheses, score, ending.parent, ending.token_id, reason))
+        self._num_hypotheses += 1
+
+
+_FILLER_SCORE = -1e9  # of a beam that only fills a slot; no real sum of log-probabilities comes near
