@@ -7,8 +7,7 @@ Does not: encode or write. Used by the responder, on the event loop; `aclose` en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from dragoman.server.dialects.base import IndexedEvent
 from dragoman.server.exchange import ClientGone
@@ -37,10 +36,10 @@ class EventMerge:
         """True if every request has ended and every event was handed out; a failure is not an end."""
         return self._num_running == 0 and not self._ready and self._error is None and not self._is_client_gone
 
-    def start(self, disconnected: Coroutine[Any, Any, None]) -> None:
-        """Begin reading; `disconnected` ends when the client has gone."""
+    def start(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
+        """Begin reading; `wait_disconnected` returns when the client has gone."""
         self._tasks = [asyncio.create_task(self._read(index, request)) for index, request in enumerate(self._requests)]
-        self._tasks.append(asyncio.create_task(self._watch(disconnected)))
+        self._tasks.append(asyncio.create_task(self._watch(wait_disconnected)))
 
     async def first_batch(self, hold_s: float = 0.0) -> list[IndexedEvent]:
         """What happened until the head of the answer is due: at least one event, [] when there was none to the end.
@@ -107,8 +106,8 @@ class EventMerge:
             self._num_running -= 1
             self._wake.set()
 
-    async def _watch(self, disconnected: Coroutine[Any, Any, None]) -> None:
-        await disconnected
+    async def _watch(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
+        await wait_disconnected()
         self._is_client_gone = True
         self._wake.set()
 

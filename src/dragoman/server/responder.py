@@ -85,7 +85,7 @@ class Responder:
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
         """Write the events as they come; a failure after the head is told in-band, or by cutting the connection."""
         merge = EventMerge(model.service, call.requests)
-        merge.start(exchange.wait_disconnected())
+        merge.start(exchange.wait_disconnected)
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 await _write_events(exchange, merge, call)

@@ -89,7 +89,9 @@ class HttpServer:
 
     def stop(self) -> None:
         """Begin the drain; a second call ends it at once. May be called from any thread and from a signal handler."""
-        if self._loop is not None:
+        if self._loop is None:
+            return
+        with contextlib.suppress(RuntimeError):  # the loop has closed: the server has ended already
             self._loop.call_soon_threadsafe(self._request_stop)
 
     def _request_stop(self) -> None:
@@ -175,7 +177,7 @@ def run(
     `on_listening(host, port)` is called with the real port as soon as it is open, before `load` begins.
     Raises: OSError if the port cannot be bound.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening)))
 
 
@@ -220,8 +222,8 @@ def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
     )
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """uvloop where it exists (not on Windows), else the standard loop."""
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes the event loop: uvloop where it exists (not on Windows), else the standard one."""
     try:
         import uvloop
     except ImportError:

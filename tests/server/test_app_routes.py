@@ -1,0 +1,278 @@
+"""Routes, methods, models, keys and the headers that every answer carries, over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+import pytest
+
+from dragoman.server.app import ServerConfig
+from tests.support.fake_service import FakeService
+from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+
+BROKEN = b"{"  # each line dialect names itself in its errors, so a broken body tells which one was asked
+
+ROUTES = [
+    ("/invocations", "lmi"),
+    ("/predictions/fake", "lmi"),
+    ("/predictions/model", "lmi"),
+    ("/models/fake/invoke", "lmi"),
+    ("/v1/chat/completions", "chat_v1"),
+    ("/v1/completions", "completions_v1"),
+    ("/v3/chat/completions", "chat_v3"),
+    ("/v3/completions", "completions_v3"),
+    ("/api/generate-one", "text"),
+    ("/api/generate-batch", "text"),
+    ("/", "tgi"),
+    ("/generate", "tgi"),
+    ("/generate_stream", "tgi"),
+]
+
+
+@pytest.mark.parametrize(("path", "dialect"), ROUTES, ids=[path for path, _ in ROUTES])
+def test_each_inference_route_speaks_its_dialect(client: httpx.Client, path: str, dialect: str) -> None:
+    answer = client.post(path, content=BROKEN)
+    assert answer.status_code == 400
+    assert answer.json()["dialect"] == dialect
+
+
+@pytest.mark.parametrize(
+    ("body", "dialect"),
+    [
+        ({"inputs": "x"}, "lmi"),
+        ({"messages": []}, "chat_invocations"),
+        ({"prompt": "x"}, "completions_invocations"),
+        ({"inputs": "x", "prompt": "y"}, "lmi"),
+        ({}, "lmi"),
+        ([], "lmi"),
+    ],
+    ids=str,
+)
+def test_the_body_decides_the_dialect_on_lmi_routes(body: Any, dialect: str) -> None:
+    with running_server() as server:
+        server.admission.drain()  # every call is refused, in the words of the dialect that was asked
+        answer = httpx.post(f"{server.url}/invocations", json=body)
+        assert answer.json()["dialect"] == dialect
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers"),
+    [
+        ("/invocations?model_name=other", {}, {}),
+        ("/invocations", {}, {"model_name": "other"}),
+        ("/invocations?model_name=other", {}, {"model_name": "fake"}),
+        ("/invocations?model_name=second", {}, {}),
+        ("/predictions/other", {}, {}),
+        ("/predictions/org/other", {}, {}),
+        ("/models/other/invoke", {}, {}),
+        ("/models/org%2Fother/invoke", {}, {}),
+        ("/v1/completions", {"model": "other"}, {}),
+        ("/v1/chat/completions", {"model": "org/other"}, {}),
+        ("/v3/completions", {"model": "second"}, {}),
+        ("/api/generate-one?model_name=other", {}, {}),
+    ],
+)
+def test_a_call_reaches_the_model_it_names(path: str, body: Any, headers: Mapping[str, str]) -> None:
+    with running_server() as server:
+        other = FakeService()
+        server.add_model("other", other, "second", "org/other")
+        answer = httpx.post(f"{server.url}{path}", json=body, headers=headers)
+        assert answer.status_code == 200
+        assert len(other.requests) == 1
+        assert server.service.requests == []
+
+
+@pytest.mark.parametrize("name", [None, "", "default", "dummy", "tgi", "lmi", "model", "fake", "nickname"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v3/chat/completions"])
+def test_placeholder_names_mean_the_default_model(client: httpx.Client, path: str, name: str | None) -> None:
+    assert client.post(path, json={"model": name}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "dialect"),
+    [
+        ("/invocations?model_name=nobody", {}, "lmi"),
+        ("/predictions/nobody", {}, "lmi"),
+        ("/models/nobody/invoke", {"messages": []}, "chat_invocations"),
+        ("/v1/completions", {"model": "nobody"}, "completions_v1"),
+        ("/v1/chat/completions", {"model": "nobody"}, "chat_v1"),
+        ("/v3/completions", {"model": "nobody"}, "completions_v3"),
+        ("/api/generate-batch?model_name=nobody", {}, "text"),
+    ],
+)
+def test_an_unknown_model_is_404_in_the_dialects_shape(
+    client: httpx.Client, path: str, body: Any, dialect: str
+) -> None:
+    answer = client.post(path, json=body)
+    assert answer.status_code == 404
+    assert answer.json()["dialect"] == dialect
+    assert "nobody" in answer.json()["message"]
+
+
+def test_an_unknown_path_is_404_in_the_front_ends_shape(client: httpx.Client) -> None:
+    answer = client.get("/nowhere")
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.json() == {
+        "code": 404,
+        "type": "ResourceNotFoundException",
+        "message": "Requested resource is not found, please refer to API document.",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allow"),
+    [
+        ("GET", "/invocations", "OPTIONS, POST"),
+        ("PUT", "/predictions/fake", "OPTIONS, POST"),
+        ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
+        ("POST", "/v1/models/fake", "GET, HEAD, OPTIONS"),
+        ("GET", "/", "OPTIONS, POST"),
+        ("HEAD", "/invocations", "OPTIONS, POST"),
+    ],
+)
+def test_a_wrong_method_is_405_and_names_the_right_ones(
+    client: httpx.Client, method: str, path: str, allow: str
+) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == allow
+
+
+def test_options_tells_what_a_path_takes(client: httpx.Client) -> None:
+    answer = client.options("/")
+    assert (answer.status_code, answer.json(), answer.headers["allow"]) == (200, {}, "OPTIONS, POST")
+
+
+def test_head_gives_the_head_of_get(client: httpx.Client) -> None:
+    answer = client.head("/ping")
+    assert answer.status_code == 200
+    assert answer.content == b""
+    assert int(answer.headers["content-length"]) == len(client.get("/ping").content)
+
+
+@pytest.mark.parametrize("path", ["/invocations", "/nowhere", "/ping", "/v1/models/nobody"])
+def test_every_answer_echoes_the_request_id_and_forbids_caching(client: httpx.Client, path: str) -> None:
+    answer = client.request("POST" if path == "/invocations" else "GET", path, headers={"x-request-id": "mine-1"})
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert answer.headers["cache-control"] == "no-cache; no-store, must-revalidate, private"
+    assert answer.headers["pragma"] == "no-cache"
+    assert answer.headers["expires"] == "Thu, 01 Jan 1970 00:00:00 UTC"
+
+
+def test_without_a_request_id_each_answer_gets_a_fresh_one(client: httpx.Client) -> None:
+    ids = {client.get("/ping").headers["x-request-id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+def test_a_request_id_that_is_too_long_is_replaced(client: httpx.Client) -> None:
+    assert len(client.get("/ping", headers={"x-request-id": "x" * 5000}).headers["x-request-id"]) == 36
+
+
+def test_sagemakers_inference_id_serves_as_request_id(client: httpx.Client) -> None:
+    answer = client.get("/ping", headers={"X-Amzn-SageMaker-Inference-Id": "sm-7"})
+    assert answer.headers["x-request-id"] == "sm-7"
+
+
+@pytest.mark.parametrize("body", [{}, {"stream": True}, {"fails_at": "full"}], ids=["full", "stream", "error"])
+def test_ignored_parameters_are_listed_in_a_header(client: httpx.Client, body: Mapping[str, Any]) -> None:
+    names = ["plain", "größe", "a,b", "new\nline", *[f"p{number}" for number in range(30)]]
+    answer = client.post("/invocations", json={**body, "ignored": names})
+    listed = answer.headers["x-dragoman-ignored"].split(",")
+    assert listed[:4] == ["plain", "gr%C3%B6%C3%9Fe", "a%2Cb", "new%0Aline"]
+    assert len(listed) == 20
+
+
+def test_answers_without_ignored_parameters_lack_the_header(client: httpx.Client) -> None:
+    assert "x-dragoman-ignored" not in client.post("/invocations", json={}).headers
+
+
+class TestKeys:
+    """With API keys configured."""
+
+    CONFIG = ServerConfig(api_keys=frozenset({"secret", "schlüssel"}))
+
+    @pytest.mark.parametrize("header", [None, "Bearer wrong", "secret", "Basic secret", "Bearer", "Bearer sécret"])
+    def test_a_missing_or_wrong_key_is_401(self, header: str | None) -> None:
+        headers = {} if header is None else {b"authorization": header.encode()}
+        with running_server(self.CONFIG) as server:
+            for method, path in (("POST", "/v1/completions"), ("GET", "/v1/models"), ("GET", "/info")):
+                answer = httpx.request(method, f"{server.url}{path}", headers=headers)
+                assert answer.status_code == 401
+                assert answer.json()["kind"] == "unauthorized"
+                assert answer.headers["www-authenticate"] == "Bearer"
+
+    @pytest.mark.parametrize("key", ["secret", "schlüssel"])
+    def test_each_key_opens(self, key: str) -> None:
+        headers = {b"authorization": f"Bearer {key}".encode()}
+        with running_server(self.CONFIG) as server:
+            assert httpx.post(f"{server.url}/v1/completions", json={}, headers=headers).status_code == 200
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+    def test_health_needs_no_key(self) -> None:
+        with running_server(self.CONFIG) as server:
+            for path in ("/ping", "/health", "/v2/health/live", "/v2/health/ready"):
+                assert httpx.get(f"{server.url}{path}").status_code == 200
+
+    def test_keys_do_not_show_in_the_configurations_text(self) -> None:
+        assert "secret" not in repr(self.CONFIG)
+
+
+class TestBodySize:
+    """With a limit of 1,000 bytes."""
+
+    CONFIG = ServerConfig(max_request_size_bytes=1000)
+
+    def test_a_body_at_the_limit_is_read(self) -> None:
+        body = b"{" + b" " * 998 + b"}"
+        with running_server(self.CONFIG) as server:
+            assert httpx.post(f"{server.url}/invocations", content=body).status_code == 200
+
+    def test_a_body_over_the_limit_is_413_in_the_dialects_shape(self) -> None:
+        with running_server(self.CONFIG) as server:
+            answer = httpx.post(f"{server.url}/v1/completions", content=b" " * 1001)
+            assert answer.status_code == 413
+            assert answer.json()["dialect"] == "completions_v1"
+            assert "1001" in answer.json()["message"]
+            assert "1000" in answer.json()["message"]
+
+    def test_a_declared_length_over_the_limit_is_refused_before_the_body_arrives(self) -> None:
+        with running_server(self.CONFIG) as server, server.connect() as connection:
+            connection.sendall(b"POST /invocations HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\n\r\n")
+            assert read_until(connection, b"}").startswith(b"HTTP/1.1 413 ")
+
+    def test_a_chunked_body_over_the_limit_is_refused_while_it_arrives(self) -> None:
+        piece = b"1000\r\n" + b" " * 0x1000 + b"\r\n"
+        with running_server(self.CONFIG) as server, server.connect() as connection:
+            connection.sendall(b"POST /invocations HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + piece)
+            answer = read_until(connection, b"}")  # the body never ends, and yet there is an answer
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"connection: close" in answer
+
+    def test_a_client_that_uploads_first_and_reads_later_still_sees_the_refusal(self) -> None:
+        with running_server(self.CONFIG) as server, server.connect() as connection:
+            connection.sendall(post_bytes("/invocations", b" " * 5_000_000))
+            assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_body_split_over_many_pieces_is_put_together(server: RunningServer) -> None:
+    request = post_bytes("/invocations", b'{"prompts": ["one"], "max_tokens": 1}', "connection: close")
+    with server.connect() as connection:
+        for position in range(0, len(request), 7):
+            connection.sendall(request[position : position + 7])
+        assert read_to_end(connection).endswith(b"0: Deep\n")
+
+
+def test_a_deeply_nested_body_is_the_clients_error(client: httpx.Client) -> None:
+    answer = client.post("/v1/completions", content=b'{"model": ' + b"[" * 200_000)
+    assert answer.status_code == 400
+
+
+def test_cors_headers_are_sent_when_configured() -> None:
+    with running_server(ServerConfig(cors_allowed_origin="*", cors_allowed_headers="authorization")) as server:
+        headers = httpx.options(f"{server.url}/v1/completions").headers
+        assert headers["access-control-allow-origin"] == "*"
+        assert headers["access-control-allow-headers"] == "authorization"
+        assert "access-control-allow-methods" not in headers

@@ -1,0 +1,136 @@
+"""A service that generates the script of `scripted`, with pauses and failures that a test decides.
+
+Runs on the server's event loop; tests drive it from their own thread and wait on its journal, never on time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from dragoman.engine.base import Capabilities, Health
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+from tests.support.scripted import scripted_events, scripted_result
+
+PATIENCE_S = 10.0  # how long a condition may take before a test fails; a machine under load is slow
+
+
+class Gate:
+    """Holds generations back until a test opens it, from any thread."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    def open(self) -> None:
+        """Let everyone through, now and later."""
+        with self._lock:
+            self._is_open = True
+            for loop, event in self._waiting:
+                loop.call_soon_threadsafe(event.set)
+
+    async def wait(self) -> None:
+        """Return once the gate is open."""
+        event = asyncio.Event()
+        with self._lock:
+            if self._is_open:
+                return
+            self._waiting.append((asyncio.get_running_loop(), event))
+        await event.wait()
+
+
+class Journal:
+    """What happened to the requests, in order, readable from any thread."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._changed = threading.Condition()
+
+    def write(self, line: str) -> None:
+        """Add a line."""
+        with self._changed:
+            self._lines.append(line)
+            self._changed.notify_all()
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines so far."""
+        with self._changed:
+            return list(self._lines)
+
+    def wait_for(self, predicate: Callable[[list[str]], bool]) -> list[str]:
+        """The lines, once `predicate` holds for them. Raises: AssertionError if that takes too long."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: predicate(self._lines), PATIENCE_S):
+                raise AssertionError(f"waited in vain; the journal says {self._lines}")
+            return list(self._lines)
+
+
+@dataclass(frozen=True)
+class Script:
+    """What happens before event number N of a request: a pause, then a failure."""
+
+    gates: Mapping[int, Gate] = field(default_factory=dict)
+    failures: Mapping[int, Exception] = field(default_factory=dict)
+
+
+class FakeService:
+    """The service protocol over scripted generations. The journal has `start`, `pause`, `end` and `abort <id>`.
+
+    `script` applies to every prompt but those with one of their own in `scripts`.
+    """
+
+    def __init__(self) -> None:
+        self.script = Script()
+        self.scripts: dict[str, Script] = {}
+        self.journal = Journal()
+        self.requests: list[GenerationRequest] = []
+
+    async def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+        """The scripted events."""
+        self.requests.append(request)
+        self.journal.write(f"start {request.request_id}")
+        outcome = "abort"
+        try:
+            for position, event in enumerate(scripted_events(request)):
+                await self._play(position, request)
+                yield event
+            outcome = "end"
+        finally:
+            self.journal.write(f"{outcome} {request.request_id}")
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """The scripted result, once all its events have been made."""
+        async with aclosing(self.stream(request)) as events:  # type: ignore[type-var]  # an async generator
+            async for _ in events:
+                pass
+        return scripted_result(request)
+
+    async def _play(self, position: int, request: GenerationRequest) -> None:
+        script = self.scripts.get(getattr(request.prompt, "text", ""), self.script)
+        if position in script.gates:
+            self.journal.write(f"pause {request.request_id}")
+            await script.gates[position].wait()
+        if position in script.failures:
+            raise script.failures[position]
+
+
+class FakeEngine:
+    """An engine as far as the server looks at one."""
+
+    def __init__(self) -> None:
+        self.capabilities = Capabilities(max_model_len=64, vocab_size=1000)
+        self.death = ""
+        self.journal = Journal()
+
+    def health(self) -> Health:
+        """Alive until a test writes a `death`."""
+        return Health(is_alive=not self.death, reason=self.death, num_waiting=3)
+
+    async def shutdown(self, drain_s: float) -> None:
+        """Note that it was called."""
+        self.journal.write("shutdown")
