@@ -87,7 +87,7 @@ class ObjectBuilder:
             details["generated_tokens"] = num_tokens
             details["inputs"] = prompt_text
         self._add_prefill(details, prompt)
-        if self._answer.has_top_tokens:
+        if self._answer.has_top_tokens and not self._shape.is_tgi_route:  # TGI has them on every event only
             details["top_tokens"] = top_tokens
         if self._shape.is_tgi:
             details["seed"] = prompt.seed

@@ -87,11 +87,12 @@ class TgiDialect:
             _refuse_best_of(parsed)
         plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
         is_list = http.path == LIST_PATH
+        useless = ("stream",) if payload.stream and not is_stream else ()  # /generate answers whole, whatever it says
         return Call(
             requests=plan.requests,
             encoder=TokenEncoder("sse", error_body, self._shape, plan.answer, is_list=is_list),
             stream=is_stream,
-            ignored=joined_names(payload.unknown, plan.ignored),
+            ignored=joined_names((*payload.unknown, *useless), plan.ignored),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
