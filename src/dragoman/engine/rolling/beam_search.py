@@ -81,7 +81,7 @@ class _Group:
 
     def __init__(self, first_slot: int, size: int, params: SamplingParams) -> None:
         self.slots = range(first_slot, first_slot + size)
-        self.scores = {slot: 0.0 for slot in self.slots}
+        self.scores = dict.fromkeys(self.slots, 0.0)
         self.finished: list[tuple[float, int]] = []  # score and number of the kept hypotheses
         self.is_done = False
         self._params = params
@@ -161,16 +161,14 @@ class BeamSearch:
         self._length += 1
         taken: Counter[int] = Counter()
         for group in self._groups:
-            if group.is_done:
-                continue
-            merged = self._merge(group, candidates, taken, is_first=is_first)
-            self._select(group, merged, end_reason, step)
-            best_sum = merged[0].score if merged else -np.inf
-            group.check_done(best_sum, self._length, self._max_tokens)
-            taken.update(step.continuations[slot].token_id for slot in group.slots if slot in step.continuations)
-            if group.is_done:
-                for slot in group.slots:
-                    step.continuations.pop(slot, None)
+            if not group.is_done:
+                merged = self._merge(group, candidates, taken, is_first=is_first)
+                self._select(group, merged, end_reason, step)
+                best_sum = merged[0].score if merged else -np.inf
+                group.check_done(best_sum, self._length, self._max_tokens)
+                taken.update(step.continuations[slot].token_id for slot in group.slots if slot in step.continuations)
+        for slot in set(step.continuations).difference(self.live_slots):
+            del step.continuations[slot]
         if self._length >= self._max_tokens:
             self._finish_by_length(step)
         return step
