@@ -51,12 +51,9 @@ def banner(facts: BannerFacts) -> str:
 
 def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
+    body: dict[str, object] = {"max_tokens": 64, "temperature": 0}
     if facts.has_chat_template:
-        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "What is deep learning?"}]}
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "What is deep learning?"}]
     else:
-        path, body = "/v1/completions", {"prompt": "Deep learning is"}
-    header = " -H 'Content-Type: application/json'"
-    return [
-        f"  curl {url}{path}{header}{key} \\",
-        f"    -d '{json.dumps({**body, 'max_tokens': 64, 'temperature': 0})}'",
-    ]
+        path, body["prompt"] = "/v1/completions", "Deep learning is"
+    return [f"  curl {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{json.dumps(body)}'"]

@@ -110,4 +110,4 @@ def _in_form_of(given: Given, key: str) -> str:
         return "--" + bare(key).replace("_", "-")
     if given.source == "environment":
         return ("OPTION_" if key.startswith(PREFIX) else "SERVING_") + bare(key).upper()
-    return key
+    return key if given.key.startswith(PREFIX) else bare(key)

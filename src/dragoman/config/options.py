@@ -124,7 +124,7 @@ class EngineSettings:
         env=(Alias("MAX_BATCH_PREFILL_TOKENS"),),
     )
     max_num_seqs: int = option(
-        256,  # 256: LMI's max_rolling_batch_size for its vLLM, lmi-dist and TensorRT-LLM backends
+        64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
         Integer(1, 4096),
         "Sequences that run at the same time; more requests wait.",
         unit="sequences",
