@@ -1,0 +1,201 @@
+"""The HTTP/1.1 protocol class: trailers, cut connections, bounded heads and stalled clients, byte by byte."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from dragoman.server.protocol import CUT_EXTENSION, MAX_HEAD_SIZE_BYTES, TRAILERS_EXTENSION, protocol_class
+from dragoman.server.run import ListenConfig
+from tests.support.fake_service import PATIENCE_S, Gate, Script
+from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Answer = Callable[[dict[str, Any], Send], Awaitable[None]]
+
+STREAM = b'{"stream": true}'
+TE = "te: trailers"
+WITH_TRAILER = b"0\r\nx-count: 1\r\n\r\n"
+
+
+@contextmanager
+def serving(answer: Answer, *, stall_timeout_s: float = PATIENCE_S) -> Iterator[Callable[[], socket.socket]]:
+    """A bare uvicorn with our protocol and `answer` as its application; gives a function that connects."""
+
+    async def app(scope: dict[str, Any], receive: Any, send: Send) -> None:
+        await answer(scope, send)
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    config = uvicorn.Config(
+        app,
+        http=protocol_class(stall_timeout_s), ws="none", lifespan="off", log_config=None,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
+    thread.start()
+    try:
+        yield lambda: socket.create_connection(address, timeout=PATIENCE_S)
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join(PATIENCE_S)
+
+
+def ask(connect: Callable[[], socket.socket], request: bytes) -> bytes:
+    """Everything that comes back until the server closes."""
+    with connect() as connection:
+        connection.sendall(request)
+        return read_to_end(connection)
+
+
+class TestTrailers:
+    def test_they_follow_the_last_chunk_for_clients_that_take_them(self, server: RunningServer) -> None:
+        answer = ask(server.connect, post_bytes("/invocations", STREAM, TE, "connection: close"))
+        head, _, payload = answer.partition(b"\r\n\r\n")
+        assert b"\r\ntrailer: X-Count" in head
+        assert payload.endswith(b"the end\n\r\n" + WITH_TRAILER)
+        assert answer.count(b"0\r\n") == 1 + payload.count(b":0\r\n")
+
+    @pytest.mark.parametrize("te", ["TE: gzip, Trailers", "te: trailers;q=0.5", "te: deflate\r\nte: trailers"])
+    def test_the_field_may_be_written_in_any_legal_way(self, server: RunningServer, te: str) -> None:
+        answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
+        assert answer.endswith(WITH_TRAILER)
+
+    @pytest.mark.parametrize("te", ["te: gzip", "te: xtrailers", "x-te: trailers"])
+    def test_other_clients_get_neither_trailers_nor_their_announcement(self, server: RunningServer, te: str) -> None:
+        answer = ask(server.connect, post_bytes("/invocations", STREAM, te, "connection: close"))
+        assert b"trailer" not in answer.partition(b"\r\n\r\n")[0].lower()
+        assert answer.endswith(b"the end\n\r\n0\r\n\r\n")
+
+    def test_http_1_0_clients_get_none(self, server: RunningServer) -> None:
+        request = post_bytes("/invocations", STREAM, TE).replace(b"HTTP/1.1", b"HTTP/1.0")
+        assert b"x-count" not in ask(server.connect, request)
+
+    def test_whole_answers_have_none(self, server: RunningServer) -> None:
+        answer = ask(server.connect, post_bytes("/invocations", b"{}", TE, "connection: close"))
+        assert b"x-count" not in answer
+
+    def test_the_connection_can_be_used_again(self, server: RunningServer) -> None:
+        with server.connect() as connection:
+            for _ in range(3):
+                connection.sendall(post_bytes("/invocations", STREAM, TE))
+                assert read_until(connection, WITH_TRAILER).startswith(b"HTTP/1.1 200 OK\r\n")
+
+    def test_pipelined_requests_are_answered_in_their_order(self, server: RunningServer) -> None:
+        requests = [
+            post_bytes("/invocations", STREAM, TE, "x-request-id: one"),
+            post_bytes("/invocations", STREAM, "x-request-id: two"),
+            post_bytes("/invocations", STREAM, TE, "x-request-id: three", "connection: close"),
+        ]
+        answer = ask(server.connect, b"".join(requests))
+        places = [answer.index(f"x-request-id: {name}".encode()) for name in ("one", "two", "three")]
+        assert places == sorted(places)
+        assert answer.count(WITH_TRAILER) == 2
+
+    def test_they_may_be_sent_in_several_messages(self) -> None:
+        async def answer(scope: dict[str, Any], send: Send) -> None:
+            assert TRAILERS_EXTENSION in scope["extensions"]
+            await send({"type": "http.response.start", "status": 200, "headers": [], "trailers": True})
+            await send({"type": "http.response.body", "body": b"text"})
+            await send({"type": "http.response.trailers", "headers": [(b"a", b"1")], "more_trailers": True})
+            await send({"type": "http.response.trailers", "headers": [(b"b", b"2")]})
+
+        with serving(answer) as connect:
+            request = b"GET / HTTP/1.1\r\nhost: x\r\nte: trailers\r\nconnection: close\r\n\r\n"
+            assert ask(connect, request).endswith(b"4\r\ntext\r\n0\r\na: 1\r\nb: 2\r\n\r\n")
+
+    def test_a_head_request_has_no_trailers_and_keeps_its_connection(self) -> None:
+        async def answer(scope: dict[str, Any], send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [], "trailers": True})
+            await send({"type": "http.response.body", "body": b"text"})
+            await send({"type": "http.response.trailers", "headers": [(b"a", b"1")]})
+
+        with serving(answer) as connect:
+            first = b"HEAD / HTTP/1.1\r\nhost: x\r\nte: trailers\r\n\r\n"
+            last = b"GET / HTTP/1.1\r\nhost: x\r\nte: trailers\r\nconnection: close\r\n\r\n"
+            answered = ask(connect, first + last)
+            assert answered.count(b"HTTP/1.1 200 OK") == 2
+            assert answered.count(b"a: 1") == 1
+
+    def test_trailers_before_the_end_of_the_body_are_the_applications_error(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def answer(scope: dict[str, Any], send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [], "trailers": True})
+            await send({"type": "http.response.trailers", "headers": []})
+
+        with serving(answer) as connect:
+            assert not ask(connect, b"GET / HTTP/1.1\r\nhost: x\r\nte: trailers\r\n\r\n").endswith(b"0\r\n\r\n")
+        assert "before the end of the body" in caplog.text
+
+
+class TestCut:
+    def test_what_was_sent_arrives_and_the_final_chunk_does_not(self) -> None:
+        async def answer(scope: dict[str, Any], send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"text", "more_body": True})
+            await send({"type": CUT_EXTENSION})
+            await send({"type": "http.response.body", "body": b"never", "more_body": False})
+
+        with serving(answer) as connect:
+            assert ask(connect, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").endswith(b"\r\n\r\n4\r\ntext\r\n")
+
+    def test_a_cut_is_not_reported_as_a_defect(self, caplog: pytest.LogCaptureFixture) -> None:
+        async def answer(scope: dict[str, Any], send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": CUT_EXTENSION})
+
+        with serving(answer) as connect:
+            ask(connect, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+class TestBounds:
+    @pytest.mark.parametrize("filler", [b"x-more: 1\r\n", b"y"], ids=["many headers", "one long header"])
+    def test_an_endless_head_is_431(self, server: RunningServer, filler: bytes) -> None:
+        head = (filler * (MAX_HEAD_SIZE_BYTES + 1))[: MAX_HEAD_SIZE_BYTES + 1]
+        with server.connect() as connection:
+            # the answer to the first request tells that the beginning of the second has been read
+            connection.sendall(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\nGET /ping HTTP/1.1\r\nhost: x\r\nx-long: 1")
+            assert read_until(connection, b"Healthy").startswith(b"HTTP/1.1 200 ")
+            connection.sendall(head)
+            assert b"HTTP/1.1 431 " in read_to_end(connection)
+
+    def test_a_large_head_within_the_bound_is_served(self, server: RunningServer) -> None:
+        request = b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-long: " + b"y" * 60_000 + b"\r\n\r\n"
+        assert ask(server.connect, request).startswith(b"HTTP/1.1 200 ")
+
+    def test_a_large_body_does_not_count_as_head(self, server: RunningServer) -> None:
+        body = b"{" + b" " * 300_000 + b"}"
+        with server.connect() as connection:
+            for _ in range(2):
+                connection.sendall(post_bytes("/invocations", body))
+                assert read_until(connection, b"0: Deep").startswith(b"HTTP/1.1 200 ")
+
+    def test_what_is_not_http_is_400(self, server: RunningServer) -> None:
+        assert ask(server.connect, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+    def test_a_client_that_stops_reading_is_dropped_after_a_while(self) -> None:
+        with running_server(listen=ListenConfig(port=0, stall_timeout_s=0.1)) as server, server.connect() as lazy:
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            lazy.sendall(post_bytes("/invocations", b'{"stream": true, "padding": 5000000}', "x-request-id: lazy"))
+            server.service.journal.wait_for(lambda lines: "end lazy" in lines)
+            while server.admission.num_in_flight:  # nothing was read, and still the call ends
+                pass
+
+    def test_a_stalled_client_aborts_what_is_still_generated_for_it(self) -> None:
+        gate = Gate()
+        with running_server(listen=ListenConfig(port=0, stall_timeout_s=0.1)) as server, server.connect() as lazy:
+            server.service.script = Script(gates={1: gate, 2: Gate()})
+            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
+            lazy.sendall(post_bytes("/invocations", b'{"stream": true, "padding": 9000000}', "x-request-id: lazy"))
+            read_until(lazy, b"Deep")  # the first event fills every buffer, the second one has to wait
+            gate.open()
+            server.service.journal.wait_for(lambda lines: "abort lazy" in lines)
