@@ -1,0 +1,65 @@
+"""Every command that the documentation shows is run, and answers what the documentation shows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
+from tests.support.server_process import ServerProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [block for page in PAGES for block in console_blocks(page)]
+
+
+def block_id(block: ConsoleBlock) -> str:
+    path = re.search(r"127\.0\.0\.1:8080(\S*)", block.command)
+    return f"{block.page.name}-{path.group(1) if path else block.command[:20]}"
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=block_id)
+def test_a_documented_command_answers_what_is_documented(
+    block: ConsoleBlock, server: ServerProcess, update_golden: bool
+) -> None:
+    answer = block.run(server.base_url)
+    if update_golden:
+        blocks = console_blocks(block.page)  # read again: earlier answers have moved this one
+        answers = [answer if one.command == block.command else one.answer for one in blocks]
+        write_answers(block.page, answers)
+        return
+    assert without_varying_parts(answer) == without_varying_parts(block.answer)
+
+
+def test_the_readme_shows_every_dialect() -> None:
+    commands = " ".join(block.command for block in console_blocks(README))
+    for route in ("/invocations", "/v1/chat/completions", "/v1/completions", "/v3/completions", "/generate ", "/api/"):
+        assert route in commands, route
+
+
+def test_the_readmes_python_example_runs() -> None:
+    (source,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    ast.parse(source)
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(source, "README.md", "exec"), {})  # the documentation's own code, as a reader would run it
+    assert len(out.getvalue().splitlines()) >= 2
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_readmes_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for line in re.findall(r"^make ([a-z ]+?)(?: #| ARGS|$)", README.read_text(encoding="utf-8"), re.MULTILINE):
+        for target in line.split():
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
