@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AddRequest
@@ -25,10 +26,10 @@ class Generated:
 
 
 def make_request(
-    prompt_ids: Iterable[int], max_tokens: int = 8, *, seed: int = 1, name: str = "r", **sampling: object
+    prompt_ids: Iterable[int], max_tokens: int = 8, *, seed: int = 1, name: str = "r", **sampling: Any
 ) -> EngineRequest:
     """A greedy request unless `sampling` says otherwise; token 0 ends a sequence."""
-    params = SamplingParams(**{"temperature": 0.0, **sampling})  # type: ignore[arg-type]
+    params = SamplingParams(**{"temperature": 0.0, **sampling})
     return EngineRequest(name, tuple(prompt_ids), params, max_tokens, seed, eos_token_ids=frozenset({0}))
 
 

@@ -1,0 +1,324 @@
+"""One engine step after another, without a thread: what requests get, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.inbox import AbortRequest
+from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.scheduler import RollingConfig
+from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, UnsupportedFeature
+from dragoman.types import EngineRequest, FinishReason, TokenMasker
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
+
+VOCAB_SIZE = 24
+
+
+def make_collector(runner: FakeRunner | None = None, **config: Any) -> Collector:
+    runner = runner or FakeRunner(vocab_size=VOCAB_SIZE)
+    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(**config)))
+
+
+def run_one(request: EngineRequest, **config: Any) -> Collector:
+    collector = make_collector(**config)
+    collector.add(0, request)
+    collector.run()
+    assert collector.core.stats.num_used_blocks == 0
+    return collector
+
+
+def unending(prompt_ids: Sequence[int], **kwargs: Any) -> EngineRequest:
+    """A request that generates all its `max_tokens`."""
+    return make_request(prompt_ids, ignore_eos=True, **kwargs)
+
+
+def first_tokens(request: EngineRequest, index: int = 0) -> list[int]:
+    return naive_sequence(request, index, VOCAB_SIZE).token_ids
+
+
+# --- endings ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_sequence_ends_with_length_at_max_tokens() -> None:
+    got = run_one(unending([1, 2, 3], max_tokens=5)).sequence(0)
+    assert len(got.token_ids) == 5
+    assert got.finish_reason is FinishReason.LENGTH
+
+
+def test_a_sequence_ends_with_the_end_of_sequence_token_and_contains_it() -> None:
+    request = unending([1, 2, 3], max_tokens=20)
+    tokens = first_tokens(request)
+    eos = tokens[6]
+    request = replace(request, eos_token_ids=frozenset({eos}), sampling=replace(request.sampling, ignore_eos=False))
+    got = run_one(request).sequence(0)
+    assert got == Generated(tokens[: tokens.index(eos) + 1], FinishReason.EOS)
+
+
+def test_a_stop_token_ends_a_sequence_even_if_end_of_sequence_is_ignored() -> None:
+    request = unending([1, 2, 3], max_tokens=20)
+    tokens = first_tokens(request)
+    request = replace(request, sampling=replace(request.sampling, stop_token_ids=(tokens[4],)))
+    got = run_one(replace(request, eos_token_ids=frozenset({tokens[4]}))).sequence(0)
+    assert got == Generated(tokens[: tokens.index(tokens[4]) + 1], FinishReason.STOP_TOKEN)
+
+
+def test_end_tokens_before_min_tokens_are_not_generated() -> None:
+    request = make_request([1, 2, 3], max_tokens=20)
+    banned = replace(request, eos_token_ids=frozenset(range(0, VOCAB_SIZE, 2)))
+    banned = replace(banned, sampling=replace(request.sampling, min_tokens=6))
+    got = run_one(banned).sequence(0)
+    assert all(token_id % 2 for token_id in got.token_ids[:6])
+    assert len(got.token_ids) > 6
+    assert got.finish_reason is FinishReason.EOS
+
+
+def test_the_stop_criterion_ends_a_sequence() -> None:
+    request = unending([1, 2, 3], max_tokens=20)
+    tokens = first_tokens(request)
+    request = replace(request, stop_criterion=lambda token_ids: list(token_ids[-2:]) == tokens[3:5])
+    assert run_one(request).sequence(0) == Generated(tokens[:5], FinishReason.STOP_STRING)
+
+
+def test_a_sequence_that_fills_the_context_ends_with_length() -> None:
+    collector = make_collector(FakeRunner(vocab_size=VOCAB_SIZE, max_model_len=12))
+    collector.add(0, unending([1, 2, 3], max_tokens=9))
+    collector.run()
+    assert len(collector.sequence(0).token_ids) == 9
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+def test_log_probabilities_are_delivered_only_if_asked_for() -> None:
+    (plain,) = run_one(unending([1, 2], max_tokens=1)).outputs[0]
+    assert (plain.logprobs, plain.top_logprobs, plain.cumulative_logprob) == (None, None, None)
+    (asked,) = run_one(unending([1, 2], max_tokens=1, logprobs=2)).outputs[0]
+    assert asked.logprobs is not None
+    assert asked.top_logprobs is not None
+    assert [len(top) for top in asked.top_logprobs] == [2]
+    assert asked.cumulative_logprob == asked.logprobs[0]
+
+
+@pytest.mark.parametrize("max_batch_tokens", [4, 7, 512])
+@pytest.mark.parametrize("num_prompt_tokens", [1, 2, 21])
+def test_prompt_log_probabilities_alone_cost_no_token(num_prompt_tokens: int, max_batch_tokens: int) -> None:
+    request = make_request(range(1, num_prompt_tokens + 1), max_tokens=0, prompt_logprobs=3)
+    collector = run_one(request, max_batch_tokens=max_batch_tokens)
+    (output,) = collector.outputs[0]
+    assert (output.token_ids, output.finish_reason) == ([], FinishReason.LENGTH)
+    assert output.prompt_logprobs == naive_prompt_logprobs(request, VOCAB_SIZE)
+    assert collector.core.stats.num_generated_tokens == 0
+
+
+def test_prompt_log_probabilities_are_complete_although_the_prompt_is_cached() -> None:
+    collector = make_collector()
+    prompt = list(range(1, 20))
+    request = make_request(prompt, max_tokens=2, prompt_logprobs=1)
+    for key, one in enumerate([make_request(prompt), request, make_request(prompt)]):
+        collector.add(key, one)
+        collector.run()
+    assert collector.outputs[1][0].prompt_logprobs == naive_prompt_logprobs(request, VOCAB_SIZE)
+    assert [collector.outputs[key][0].num_cached_tokens for key in range(3)] == [0, 0, 16]
+
+
+def test_prompt_log_probabilities_collected_before_a_preemption_are_kept() -> None:
+    # 19 blocks of 2: the first request outgrows its share while the second one's prompt is still being computed
+    collector = make_collector(FakeRunner(num_blocks=19, block_size=2, vocab_size=VOCAB_SIZE), max_batch_tokens=5)
+    old = unending(range(1, 17), max_tokens=20)
+    scored = make_request(range(1, 19), max_tokens=3, prompt_logprobs=0)
+    collector.add(0, old)
+    while not collector.outputs[0]:
+        collector.step()
+    collector.add(1, scored)
+    collector.run()
+    assert collector.core.stats.num_preemptions > 0
+    assert collector.outputs[1][0].prompt_logprobs == naive_prompt_logprobs(scored, VOCAB_SIZE)
+    assert collector.sequence(1) == naive_sequence(scored, 0, VOCAB_SIZE)
+
+
+# --- several sequences ------------------------------------------------------------------------------------------------
+
+
+def test_n_sequences_compute_their_prompt_once_and_copy_only_what_they_write() -> None:
+    runner = FakeRunner(vocab_size=VOCAB_SIZE)
+    collector = make_collector(runner)
+    request = unending(range(1, 11), max_tokens=6, n=3, temperature=1.0)
+    collector.add(0, request)
+    collector.run()
+    assert collector.core.stats.num_prompt_tokens == 10
+    assert runner.num_copies == 2
+    assert [collector.sequence(0, index).token_ids for index in range(3)] == [
+        first_tokens(request, i) for i in range(3)
+    ]
+    assert len({tuple(collector.sequence(0, index).token_ids) for index in range(3)}) == 3
+
+
+def test_greedy_sequences_are_copies() -> None:
+    collector = run_one(unending([1, 2, 3], max_tokens=6, n=3))
+    assert collector.sequence(0, 0) == collector.sequence(0, 1) == collector.sequence(0, 2)
+
+
+def test_best_of_delivers_the_best_sequences_whole_and_ranked() -> None:
+    request = unending([1, 2, 3], max_tokens=6, n=2, best_of=5, temperature=1.0)
+    outputs = run_one(request).outputs[0]
+    scored = replace(request, sampling=replace(request.sampling, logprobs=0))
+    drawn = [naive_sequence(scored, index, VOCAB_SIZE) for index in range(5)]
+    drawn.sort(key=lambda sequence: -sum(sequence.logprobs))
+    assert [(output.index, output.token_ids) for output in outputs] == [
+        (0, drawn[0].token_ids),
+        (1, drawn[1].token_ids),
+    ]
+    assert [output.cumulative_logprob for output in outputs] == [sum(one.logprobs) for one in drawn[:2]]
+    assert all(output.logprobs is None for output in outputs)
+
+
+def test_one_output_per_sequence_closes_a_request_without_tokens() -> None:
+    outputs = run_one(make_request([1, 2, 3], max_tokens=0, n=2, best_of=3)).outputs[0]
+    assert [(output.index, output.finish_reason) for output in outputs] == [
+        (0, FinishReason.LENGTH),
+        (1, FinishReason.LENGTH),
+    ]
+
+
+# --- refusals and failures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("num_prompt_tokens", "max_tokens", "numbers"),
+    [
+        (33, 1, ["33", "holds 32"]),
+        (20, 13, ["20 prompt tokens", "max_tokens 13", "33 tokens", "holds 32"]),
+        (32, 0, []),
+    ],
+)
+def test_a_request_that_can_never_fit_is_refused_with_both_numbers(
+    num_prompt_tokens: int, max_tokens: int, numbers: list[str]
+) -> None:
+    collector = make_collector(FakeRunner(num_blocks=8, block_size=4, vocab_size=VOCAB_SIZE))
+    collector.add(0, make_request([1] * num_prompt_tokens, max_tokens=max_tokens))
+    collector.run()
+    if not numbers:
+        assert not collector.errors
+        return
+    error = collector.errors[0]
+    assert isinstance(error, CapacityError)
+    assert all(number in error.message for number in numbers)
+    assert not collector.outputs
+
+
+def test_a_request_beyond_the_context_is_refused_with_both_numbers() -> None:
+    collector = make_collector(FakeRunner(vocab_size=VOCAB_SIZE, max_model_len=16))
+    collector.add(0, make_request([1] * 10, max_tokens=7))
+    collector.run()
+    assert collector.errors[0].message == "10 prompt tokens + max_tokens 7 = 17 tokens, the model's context is 16"
+
+
+def test_requests_that_the_engine_cannot_run_are_refused_alone() -> None:
+    collector = make_collector()
+    collector.add(0, make_request([]))
+    collector.add(1, make_request([1], num_beams=2))
+    collector.add(2, make_request([1, 2]))
+    collector.run()
+    assert [type(collector.errors[key]) for key in (0, 1)] == [InvalidRequest, UnsupportedFeature]
+    assert collector.sequence(2) == naive_sequence(make_request([1, 2]), 0, VOCAB_SIZE)
+
+
+def test_a_failing_forward_fails_the_requests_of_its_batch_and_no_other() -> None:
+    failing = 3
+
+    def before_forward(batch: ForwardBatch) -> None:
+        if runner.num_forwards == failing:
+            raise RuntimeError("the kernel\ngave up")
+
+    runner = FakeRunner(vocab_size=VOCAB_SIZE, before_forward=before_forward)
+    collector = make_collector(runner, max_num_seqs=2)
+    requests = [unending([key + 1, 2, 3], max_tokens=5, name=str(key)) for key in range(4)]
+    for key, request in enumerate(requests):
+        collector.add(key, request)
+    collector.run()
+    assert set(collector.errors) == {0, 1}
+    assert isinstance(collector.errors[0], EngineFailed)
+    assert collector.errors[0].message == "generation failed: RuntimeError: the kernel gave up"
+    assert collector.errors[0] is not collector.errors[1]
+    for key in (2, 3):
+        assert collector.sequence(key) == naive_sequence(requests[key], 0, VOCAB_SIZE)
+    assert collector.core.stats.num_used_blocks == 0
+
+
+class BrokenMasker:
+    """A grammar that allows everything and breaks on the second token."""
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+
+    def fork(self) -> TokenMasker:
+        return BrokenMasker()
+
+    def fill_mask(self, bitmask_row: Any) -> None:
+        bitmask_row[:] = 0xFFFFFFFF
+
+    def advance(self, token_id: int) -> bool:
+        self.num_tokens += 1
+        if self.num_tokens == 2:
+            raise RuntimeError("grammar state lost")
+        return True
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+    @property
+    def is_finished(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_failing_grammar_fails_only_its_own_request(n: int) -> None:
+    collector = make_collector()
+    healthy = unending([1, 2, 3], max_tokens=5)
+    broken = replace(unending([1, 2, 4], max_tokens=5, n=n, temperature=1.0), masker=BrokenMasker())
+    for key, request in enumerate([healthy, broken, healthy]):
+        collector.add(key, request)
+    collector.run()
+    assert set(collector.errors) == {1}
+    assert "grammar state lost" in collector.errors[1].message
+    assert collector.sequence(0) == collector.sequence(2) == naive_sequence(healthy, 0, VOCAB_SIZE)
+    assert collector.core.stats.num_used_blocks == 0
+
+
+def test_aborting_frees_the_blocks_in_the_next_step() -> None:
+    collector = make_collector()
+    collector.add(0, unending(range(1, 11), max_tokens=50, n=3, temperature=1.0))
+    for _ in range(4):
+        collector.step()
+    assert collector.core.stats.num_used_blocks > 0
+    collector.core.inbox.put(AbortRequest(0))
+    collector.core.inbox.put(AbortRequest(17))  # an unknown key is nothing to abort
+    collector.step()
+    assert collector.core.stats.num_used_blocks == 0
+    assert not collector.core.has_work()
+
+
+def test_a_request_aborted_before_its_first_step_never_runs() -> None:
+    runner = FakeRunner(vocab_size=VOCAB_SIZE)
+    collector = make_collector(runner)
+    collector.add(0, make_request([1, 2]))
+    collector.core.inbox.put(AbortRequest(0))
+    collector.run()
+    assert runner.num_forwards == 0
+
+
+def test_stats_count_steps_tokens_and_prefix_hits() -> None:
+    collector = make_collector()
+    for key in range(2):
+        collector.add(key, unending(range(1, 11), max_tokens=3))
+        collector.run()
+    stats = collector.core.stats
+    assert (stats.num_steps, stats.num_prompt_tokens, stats.num_generated_tokens) == (6, 12, 6)
+    assert (stats.num_prefix_queries, stats.num_prefix_hits, stats.num_preemptions) == (20, 8, 0)
