@@ -72,6 +72,7 @@ OPENAI_ERRORS: Mapping[str, ErrorRow] = {
     "engine_failed": ErrorRow(500, _openai("server_error", None)),
     "engine_dead": ErrorRow(503, _openai("server_error", "engine_dead")),
     "hook_error": ErrorRow(500, _openai("server_error", None)),
+    "server_error": ErrorRow(500, _openai("server_error", None)),
 }
 
 OVMS_ERRORS: Mapping[str, ErrorRow] = {
@@ -89,6 +90,7 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
     "engine_failed": ErrorRow(500, _ovms),
     "engine_dead": ErrorRow(503, _ovms),
     "hook_error": ErrorRow(500, _ovms),
+    "server_error": ErrorRow(500, _ovms),
 }
 
 LMI_ERRORS: Mapping[str, ErrorRow] = {
@@ -106,6 +108,7 @@ LMI_ERRORS: Mapping[str, ErrorRow] = {
     "engine_failed": ErrorRow(424, _lmi),
     "engine_dead": ErrorRow(503, _lmi_frontend(503, "WlmException")),
     "hook_error": ErrorRow(424, _lmi),
+    "server_error": ErrorRow(424, _lmi),
 }
 
 ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {
@@ -115,15 +118,9 @@ ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {
 }
 
 
-def error_row(shape: ErrorShape, error: ServerError) -> ErrorRow:
-    """The row for this error; a kind of no table (the base class itself) leaves as a failed engine does."""
-    table = ERROR_TABLES[shape]
-    return table.get(error.kind, table["engine_failed"])
-
-
 def error_reply(shape: ErrorShape, error: ServerError) -> Reply:
     """The complete answer for a call that failed before anything was sent."""
-    row = error_row(shape, error)
+    row = ERROR_TABLES[shape][error.kind]
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(error.retry_after_s)
@@ -137,6 +134,6 @@ def stream_error(shape: ErrorShape, error: ServerError, *, is_sse: bool) -> byte
 
     In a stream LMI knows one form only, whatever the status would have been.
     """
-    body = _lmi(error) if shape == "lmi" else error_row(shape, error).body(error)
+    body = _lmi(error) if shape == "lmi" else ERROR_TABLES[shape][error.kind].body(error)
     payload = msgspec.json.encode(body)
     return sse(payload) + SSE_DONE if is_sse else jsonline(payload)

@@ -35,6 +35,8 @@ _TYPE_WORDS = {
     "object": "an object",
 }
 
+_ENUM_WORDS = {"early_stopping": 'true, false or "never"'}
+
 UINT32_MAX = 4294967295
 
 BOUNDS: Mapping[str, Bounds] = {
@@ -152,8 +154,9 @@ def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> Inval
         return profile.fault(param, "missing", f"{param} is missing")
     param = path.replace("[...]", "")
     expected = _EXPECTED.search(problem)
-    allowed = _in_words(expected["types"]) if expected else "valid"
-    return profile.fault(param, "type", f"{param} must be {allowed}, got {shown(_value_at(raw, path))}")
+    allowed = _in_words(expected["types"]) if expected else _ENUM_WORDS.get(param, "of another value")
+    subject = param if param == path else f"every value in {param}"
+    return profile.fault(param, "type", f"{subject} must be {allowed}, got {shown(_value_at(raw, path))}")
 
 
 def _in_words(types: str) -> str:

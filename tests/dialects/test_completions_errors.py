@@ -1,0 +1,228 @@
+"""Errors of the OpenAI-shaped dialects: tables that know every kind, one-line messages, bodies that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman import errors
+from dragoman.errors import ALL_KINDS, InvalidRequest, NotFound, Overloaded, ServerError, Unauthorized
+from dragoman.server.dialects.base import Dialect
+from dragoman.server.dialects.chat_schema import ChatBody
+from dragoman.server.dialects.completions_schema import CompletionBody
+from dragoman.server.dialects.openai_common import peek_model
+from dragoman.server.dialects.openai_errors import ERROR_TABLES, ErrorShape, error_reply
+from dragoman.server.dialects.openai_fields import BOUNDS
+from tests.dialects.openai_calls import chats, completions, http_call, refusal
+
+SHAPES: tuple[ErrorShape, ...] = ("openai", "ovms", "lmi")
+CLASSES = {cls.kind: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ServerError)}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_kind_of_error_has_a_row_in_every_table(shape: ErrorShape) -> None:
+    assert set(ERROR_TABLES[shape]) == set(ALL_KINDS)
+
+
+@pytest.mark.parametrize("kind", ALL_KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_error_leaves_with_its_message_in_its_shape(shape: ErrorShape, kind: str) -> None:
+    reply = error_reply(shape, CLASSES[kind]("the words", param="n"))
+    body = json.loads(reply.body)
+    assert 400 <= reply.status < 600
+    if shape == "openai":
+        assert set(body) == {"error"}
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert (body["error"]["message"], body["error"]["param"]) == ("the words", "n")
+    elif shape == "ovms":
+        assert set(body) == {"error"}
+        assert body["error"].startswith("the words")
+    else:
+        assert "the words" in (body.get("error"), body.get("message"))
+        assert body["code"] == reply.status
+
+
+STATUSES: dict[ErrorShape, dict[str, int]] = {
+    "openai": {"invalid_payload": 400, "unauthorized": 401, "not_found": 404, "overloaded": 429, "engine_failed": 500},
+    "ovms": {"invalid_payload": 412, "invalid_parameter": 400, "unauthorized": 401, "not_found": 404, "capacity": 400},
+    "lmi": {
+        "invalid_payload": 424,
+        "invalid_parameter": 424,
+        "not_found": 404,
+        "overloaded": 503,
+        "engine_failed": 424,
+    },
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_statuses_are_those_of_the_contract(shape: ErrorShape) -> None:
+    assert {kind: ERROR_TABLES[shape][kind].status for kind in STATUSES[shape]} == STATUSES[shape]
+
+
+def test_a_full_queue_tells_when_to_come_back() -> None:
+    assert error_reply("openai", Overloaded("queue full", retry_after_s=7)).headers == {"retry-after": "7"}
+
+
+def test_a_full_queue_on_invocations_has_the_front_ends_shape() -> None:
+    reply = error_reply("lmi", Overloaded("queue full"))
+    assert json.loads(reply.body) == {"code": 503, "type": "WlmCapacityException", "message": "queue full"}
+
+
+def test_an_unknown_model_on_invocations_has_the_front_ends_shape() -> None:
+    reply = error_reply("lmi", NotFound("no such model"))
+    assert json.loads(reply.body) == {"code": 404, "type": "ModelNotFoundException", "message": "no such model"}
+
+
+def test_a_missing_key_tells_which_scheme_is_wanted() -> None:
+    assert error_reply("ovms", Unauthorized("no key")).headers == {"www-authenticate": "Bearer"}
+
+
+@pytest.mark.parametrize("message", ["model x is unknown", "model x not found"])
+def test_an_unknown_model_on_v3_always_says_not_found(message: str) -> None:
+    assert "not found" in json.loads(error_reply("ovms", NotFound(message)).body)["error"]
+
+
+def test_an_error_without_a_kind_of_its_own_is_a_server_error() -> None:
+    assert error_reply("openai", ServerError("odd")).status == 500
+
+
+# --- bodies that cannot be read ---------------------------------------------------------------------------------------
+
+UNREADABLE: list[tuple[str, bytes]] = [
+    ("empty", b""),
+    ("text", b"hello"),
+    ("cut", b'{"prompt": "x"'),
+    ("trailing", b'{"prompt": "x"} x'),
+    ("not utf-8", b'{"prompt": "\xff"}'),
+    ("nan", b'{"prompt": "x", "temperature": NaN}'),
+    ("lone surrogate", b'{"prompt": "\\ud800"}'),
+    ("array", b"[1]"),
+    ("null", b"null"),
+    ("decoder's stack", b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
+    ("nesting", b'{"prompt": "x", "metadata": ' + b"[" * 200 + b"]" * 200 + b"}"),
+]
+DIALECTS: list[tuple[str, Dialect, int]] = [
+    ("completions v1", completions("v1"), 400),
+    ("completions v3", completions("v3"), 412),
+    ("completions on invocations", completions("lmi"), 424),
+    ("chat v1", chats("v1", chat_format="openai"), 400),
+    ("chat v3", chats("v3"), 412),
+    ("chat on invocations", chats("invocations"), 424),
+]
+
+
+@pytest.mark.parametrize(("what", "body"), UNREADABLE, ids=[what for what, _ in UNREADABLE])
+@pytest.mark.parametrize(("route", "dialect", "status"), DIALECTS, ids=[route for route, _, _ in DIALECTS])
+def test_a_body_that_is_no_json_object_is_refused_as_a_whole(
+    route: str, dialect: Dialect, status: int, what: str, body: bytes
+) -> None:
+    assert refusal(dialect, http_call(body)).status == status
+
+
+def test_a_hundred_prompts_are_not_deep_nesting() -> None:
+    assert len(completions().parse(http_call({"prompt": [[1]] * 150})).requests) == 150
+
+
+# --- any value for any parameter --------------------------------------------------------------------------------------
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
+    http = http_call(body)
+    try:
+        assert dialect.parse(http).requests
+    except InvalidRequest as error:
+        refused = error
+    else:
+        return
+    assert "\n" not in refused.message
+    assert len(refused.message) < 400
+    assert dialect.error_reply(refused, http).status in (400, 412, 424)
+
+
+@pytest.mark.parametrize("api", ["v1", "v3"])
+@given(name=st.sampled_from(CompletionBody.__struct_fields__), value=VALUES)
+@settings(max_examples=150, deadline=None)
+def test_any_value_of_any_completion_parameter_is_taken_or_refused(api: Any, name: str, value: Any) -> None:
+    check_any_value(completions(api), {"model": "m", "prompt": "x", "max_tokens": 5, name: value})
+
+
+@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
+@given(name=st.sampled_from(ChatBody.__struct_fields__), value=VALUES)
+@settings(max_examples=150, deadline=None)
+def test_any_value_of_any_chat_parameter_is_taken_or_refused(route: Any, name: str, value: Any) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
+    check_any_value(chats(route), body)
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e300, "nan", "inf", "-inf"])
+def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> None:
+    body = {"prompt": "x", "use_beam_search": True, "best_of": 2, "messages": [], name: value}
+    unbounded = name in ("length_penalty", "diversity_penalty", "repetition_penalty", "assistant_confidence_threshold")
+    if unbounded and value == 1e300:
+        assert completions().parse(http_call(body)).requests
+    elif name == "max_completion_tokens":
+        assert refusal(chats("invocations"), http_call(body)).status == 424
+    else:
+        assert refusal(completions(), http_call(body)).status == 400
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDS))
+def test_a_number_out_of_range_is_refused_with_its_name_its_value_and_what_is_allowed(name: str) -> None:
+    bounds = BOUNDS[name]
+    if bounds.low is None:
+        pytest.skip(f"{name} has no lowest value")
+    value = bounds.low - 1
+    call = http_call({"prompt": "x", "messages": [{"role": "user", "content": "x"}], name: value})
+    answer = refusal(chats("v1", chat_format="openai"), call)
+    assert (answer.param, answer.status) == (name, 400)
+    assert name in answer.message
+    assert str(value) in answer.message
+    assert str(bounds) in answer.message
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"max_tokens": "many"}, 'max_tokens must be an integer, got "many"'),
+        ({"temperature": []}, "temperature must be a number, got []"),
+        ({"stream": "maybe"}, 'stream must be true or false, got "maybe"'),
+        ({"logit_bias": [1]}, "logit_bias must be an object, got [1]"),
+        ({"logit_bias": {"5": "x"}}, 'every value in logit_bias must be a number, got {"5": "x"}'),
+        ({"stop": ["a", 7]}, "stop[1] must be a string, got 7"),
+        ({"early_stopping": "often"}, 'early_stopping must be true, false or "never", got "often"'),
+        ({"user": "x", "prompt": {"a": "b" * 200}}, None),
+    ],
+)
+def test_a_wrong_type_is_refused_with_its_place_and_value(body: dict[str, Any], message: str | None) -> None:
+    answer = refusal(completions(), http_call({"prompt": "x", **body}))
+    assert answer.message == message or (message is None and len(answer.message) < 120)
+
+
+# --- choosing the model before parsing --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"prompt": [1, 2, {"model": "inner"}], "model": "outer"}', "outer"),
+        (b'{"model": null}', None),
+        (b"{}", None),
+        (b'{"model": 5}', None),
+        (b"not json", None),
+        (b"\xff", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_the_model_can_be_peeked_without_parsing_the_body(body: bytes, name: str | None) -> None:
+    assert peek_model(body) == name
