@@ -124,10 +124,11 @@ def test_a_bad_parameter_raises_the_clients_validation_error(dialect: Dialect, p
         InferenceClient(model=base + path).text_generation("Hi", top_p=3.0)
 
 
-def test_a_full_queue_raises_the_clients_overloaded_error() -> None:
+@pytest.mark.parametrize(("dialect", "path"), [(TGI, "/generate"), (LMI, "/invocations")])
+def test_a_full_queue_raises_the_clients_overloaded_error(dialect: Dialect, path: str) -> None:
     failure = Failure("overloaded", "The queue is full")
-    with serving(TGI, failure) as base, pytest.raises(OverloadedError, match="The queue is full"):
-        InferenceClient(model=base + "/generate").text_generation("Hi")
+    with serving(dialect, failure) as base, pytest.raises(OverloadedError, match="The queue is full"):
+        InferenceClient(model=base + path).text_generation("Hi")
 
 
 @pytest.mark.parametrize(("dialect", "path"), [(TGI, "/generate_stream"), (LMI, "/invocations")])

@@ -96,7 +96,7 @@ def error_body(error: ServerError, context: ErrorContext) -> Body:
     """The body of an error, with TGI's field where the call has that shape."""
     row = ERRORS[error.kind]
     body = row.body(error, row.status, context)
-    return {**body, "error_type": row.error_type} if context.is_tgi else body
+    return _with_tgi_fields(body, error) if context.is_tgi else body
 
 
 def error_reply(error: ServerError, context: ErrorContext) -> Reply:
@@ -107,4 +107,9 @@ def error_reply(error: ServerError, context: ErrorContext) -> Reply:
 def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
     """The last object of a stream that fails: any failure is told as a failed generation, its status is long sent."""
     body = generation_body(error, MODEL_ERROR, context)
-    return {**body, "error_type": ERRORS[error.kind].error_type} if context.is_tgi else body
+    return _with_tgi_fields(body, error) if context.is_tgi else body
+
+
+def _with_tgi_fields(body: Body, error: ServerError) -> Body:
+    """The body with the two fields by which TGI's clients raise; the front end's errors have no `error` of their own."""
+    return {**body, "error": error.message, "error_type": ERRORS[error.kind].error_type}

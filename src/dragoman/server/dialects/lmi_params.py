@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.dialects.lmi_table import Param, rows_for
+from dragoman.server.dialects.lmi_table import TABLE, Param, rows_for
 from dragoman.server.dialects.lmi_values import IGNORED, show, wrong
 from dragoman.types import Grammar
+
+DOCUMENTED_NAMES = {row.field: row.name for row in reversed(TABLE)}
+"""For every field, the name of the first row that sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +84,9 @@ class Parsed:
         return any(sent.row.field == target for sent in self.sent)
 
     def name_of(self, target: str) -> str:
-        """The name under which the client gave `target`; `target` itself where it did not."""
-        return next((sent.name for sent in self.sent if sent.row.field == target), target)
+        """The name under which the client gave `target`; the documented name where it did not."""
+        names = (sent.name for sent in self.sent if sent.row.field == target)
+        return next(names, DOCUMENTED_NAMES.get(target, target))
 
 
 class ParameterReader:
@@ -145,7 +149,9 @@ def _store(values: dict[str, Any], row: Param, value: Any) -> bool:
         values[row.field] = tuple(dict.fromkeys((*old, *value)))
         return True
     if isinstance(old, Grammar) and value is not None and value != old:
-        raise InvalidParameter(f"Parameter '{row.name}' contradicts another one that constrains the text: give one")
+        raise InvalidParameter(
+            f"Parameter '{row.name}' contradicts another one that constrains the text: give one", param=row.name
+        )
     return False
 
 
@@ -158,5 +164,5 @@ def _range_text(row: Param, high: float | None) -> str:
         return f" above {low}" if row.is_low_open else f" of at least {low}"
     limit = f" ({row.limit})" if row.limit else ""
     if row.is_low_open:
-        return f" above {low} and of at most {show(high)}{limit}"
+        return f" above {low} and at most {show(high)}{limit}"
     return f" from {low} to {show(high)}{limit}"
