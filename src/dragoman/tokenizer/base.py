@@ -1,0 +1,100 @@
+"""What the server needs of a tokenizer: text to token ids, and each token's exact bytes.
+
+Does: define the `Tokenizer` protocol, fill-in-the-middle tokens, and the table of token pieces that the hot path reads.
+Does not: read files. Implemented by `hf_tokenizer` and by the tests' byte tokenizer; used from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FimTokens:
+    """The tokens around the parts of a fill-in-the-middle prompt.
+
+    `middle` None = the model knows none. `suffix_first`: the suffix comes before the text, as Codestral wants it.
+    Source: Bavarian et al. 2022 (arXiv:2207.14255), section 3: PSM and SPM order.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None
+    suffix_first: bool = False
+
+    def arrange(self, text_ids: Sequence[int], suffix_ids: Sequence[int]) -> list[int]:
+        """The prompt that asks for what stands between text and suffix."""
+        before, after = [self.prefix, *text_ids], [self.suffix, *suffix_ids]
+        parts = after + before if self.suffix_first else before + after
+        return parts if self.middle is None else [*parts, self.middle]
+
+
+class Tokenizer(Protocol):
+    """Translates between text and token ids. Immutable after loading, so every thread may use it."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id. Models may have more rows (padding); those tokens have no bytes."""
+        ...
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own end-of-sequence token."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """Every token that ends a sequence."""
+        ...
+
+    @property
+    def fim_tokens(self) -> FimTokens | None:
+        """None if the model was not trained to fill in the middle."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of `text`; with the tokens a model expects around a prompt, if asked."""
+        ...
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """The tokens of `text` where it goes on from other text: without specials and without an implied space."""
+        ...
+
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The whole text of these tokens, as the beginning of a text."""
+        ...
+
+    def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
+        """Exactly the bytes this token adds to a text (or begins it with); b"" for ids without a token."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens, which are not part of the text."""
+        ...
+
+
+class TokenPiece(NamedTuple):
+    """One token on its own. `text` decodes `bytes` alone, U+FFFD where they are not UTF-8."""
+
+    bytes: bytes
+    text: str
+    is_special: bool
+
+
+class TokenPieces(dict[int, TokenPiece]):
+    """The pieces of a vocabulary by token id, each made on first use: the hot path pays one dictionary look-up."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> TokenPiece:
+        own = self.tokenizer.token_bytes(token_id)
+        piece = TokenPiece(own, own.decode("utf-8", "replace"), self.tokenizer.is_special(token_id))
+        self[token_id] = piece
+        return piece

@@ -1,0 +1,67 @@
+"""Turns a growing list of token ids into text, token by token, without ever splitting a character.
+
+Does: UTF-8 across tokens, special tokens, the first token's space. Does not: look for stop strings (`stop_strings` does).
+One instance per sequence, used on the event loop (or wherever its owner runs). Constant work per token.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable
+
+from dragoman.tokenizer.base import TokenPieces
+
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class IncrementalDetokenizer:
+    """The text each token adds: the texts, with `flush` at the end, join to the text of the whole sequence.
+
+    A token that leaves a character incomplete adds ""; the token that completes it adds the whole character.
+    `at_start`: the first token begins a text, where SentencePiece's leading space is not shown; a completion goes on from
+    its prompt, so there the space is part of the text.
+    """
+
+    __slots__ = ("_at_start", "_decode", "_follows_special", "_pieces", "_skips_special", "_spaces_special")
+
+    def __init__(
+        self,
+        pieces: TokenPieces,
+        *,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        at_start: bool = False,
+    ) -> None:
+        self._pieces = pieces
+        self._skips_special = skip_special_tokens
+        self._spaces_special = spaces_between_special_tokens
+        self._at_start = at_start
+        self._follows_special = False
+        self._decode = _Utf8Decoder("replace").decode
+
+    def push(self, token_id: int) -> str:
+        """The text that this token adds."""
+        own, _, is_special = self._pieces[token_id]
+        if is_special:
+            if self._skips_special:
+                return ""
+            if self._follows_special and self._spaces_special:
+                own = b" " + own
+        self._follows_special = is_special
+        if self._at_start and own:
+            self._at_start = False
+            own = self._pieces.tokenizer.token_bytes(token_id, at_start=True)
+        return self._decode(own)
+
+    def flush(self) -> str:
+        """The text of bytes that never became a character: one U+FFFD, or "" if there are none."""
+        return self._decode(b"", True)
+
+
+def decode_tokens(pieces: TokenPieces, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+    """The text of a whole token list, as the beginning of a text; what `IncrementalDetokenizer` gives piece by piece."""
+    detokenizer = IncrementalDetokenizer(
+        pieces, skip_special_tokens=skip_special_tokens, spaces_between_special_tokens=False, at_start=True
+    )
+    texts = [detokenizer.push(token_id) for token_id in token_ids]
+    return "".join(texts) + detokenizer.flush()

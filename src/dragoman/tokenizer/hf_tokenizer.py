@@ -1,0 +1,199 @@
+"""The tokenizer of a Hugging Face model directory, from its tokenizer.json.
+
+Does: encode and decode, the bytes of every token, special, end-of-sequence and fill-in-the-middle tokens.
+Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immutable and used from any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as TokenizerFile
+
+from dragoman.tokenizer.base import FimTokens, TokenPieces
+from dragoman.tokenizer.detokenizer import decode_tokens
+from dragoman.tokenizer.model_files import TextFiles, read_text_files
+from dragoman.tokenizer.token_decoder import TokenDecoder
+
+# Prefix, suffix, middle as the model families write them; the first family that is complete counts.
+_FIM_NAMES = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, the demo model
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("<PRE>", "<SUF>", "<MID>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # Code Llama
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix stands after the hole
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
+)
+_SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # Codestral, which has no token for the middle
+
+
+def load_tokenizer(model_dir: Path) -> HfTokenizer:
+    """The tokenizer of the model in `model_dir`.
+
+    Raises: ValueError naming the file that is missing, broken or of an unsupported kind.
+    """
+    path = model_dir / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file")
+    text = path.read_text(encoding="utf-8")
+    try:
+        return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))
+    except Exception as error:  # the library raises bare Exception for a file it cannot read
+        raise ValueError(f"{path} cannot be used: {error}") from error
+
+
+class HfTokenizer:
+    """A `Tokenizer` over the `tokenizers` library. Owns `file`, whose truncation and padding it switches off."""
+
+    def __init__(self, file: TokenizerFile, facts: TextFiles) -> None:
+        file.no_truncation()
+        file.no_padding()
+        self._file = file
+        self._facts = facts
+        self._register_special_tokens()
+        added = file.get_added_tokens_decoder()
+        self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self._vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
+        self._decoder = TokenDecoder(json.loads(file.decoder.__getstate__()) if file.decoder is not None else None)
+        self._bos_token_id = self._named_id("bos_token", facts.bos_token_id)
+        self._eos_token_id = self._named_id("eos_token", next(iter(facts.eos_token_ids), None))
+        own_eos = () if self._eos_token_id is None else (self._eos_token_id,)
+        self._eos_token_ids = frozenset((*facts.eos_token_ids, *own_eos))
+        self._fim_tokens = self._find_fim_tokens()
+        self._pieces = TokenPieces(self)
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the highest token id."""
+        return self._vocab_size
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The begin-of-sequence token."""
+        return self._bos_token_id
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The tokenizer's own end-of-sequence token."""
+        return self._eos_token_id
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokenizer's end-of-sequence token and those of the generation config."""
+        return self._eos_token_ids
+
+    @property
+    def fim_tokens(self) -> FimTokens | None:
+        """The fill-in-the-middle tokens, if the vocabulary has a known set of them."""
+        return self._fim_tokens
+
+    @property
+    def facts(self) -> TextFiles:
+        """What the files beside tokenizer.json say."""
+        return self._facts
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of `text`. A bos token is never doubled, even if the text begins with one."""
+        # Lone surrogates, which JSON can carry, are not text; the library would raise.
+        token_ids = self._file.encode(_valid(text), add_special_tokens=add_special_tokens).ids
+        bos = self._bos_token_id
+        if not add_special_tokens or bos is None:
+            return token_ids
+        has_bos = token_ids[:1] == [bos]
+        if has_bos and (token_ids[1:2] == [bos] or (self._facts.add_bos_token is False and self._adds_bos)):
+            return token_ids[1:]
+        return [bos, *token_ids] if self._facts.add_bos_token and not has_bos else token_ids
+
+    def encode_continuation(self, text: str) -> list[int]:
+        """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
+        return self._continuation_file.encode(_valid(text), add_special_tokens=False).ids
+
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of these tokens; the same that they give one by one."""
+        return decode_tokens(self._pieces, token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
+        """The bytes of one token; b"" for ids that the vocabulary leaves out."""
+        token = self._file.id_to_token(token_id)
+        return b"" if token is None else self._decoder.token_bytes(token, at_start=at_start)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary writes it."""
+        return self._file.token_to_id(token)
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens."""
+        return token_id in self._special_ids
+
+    @cached_property
+    def _adds_bos(self) -> bool:
+        """Whether tokenizer.json's own rules put the bos token in front."""
+        return self._file.encode("", add_special_tokens=True).ids[:1] == [self._bos_token_id]
+
+    @cached_property
+    def _continuation_file(self) -> TokenizerFile:
+        """The tokenizer without the blank it implies at the beginning of a text; made only when somebody needs it."""
+        source = self._file.to_str()
+        spec = json.loads(source)
+        without = {
+            **spec,
+            "normalizer": _without_implied_blank(spec["normalizer"]),
+            "pre_tokenizer": _without_implied_blank(spec["pre_tokenizer"]),
+        }
+        return self._file if without == spec else TokenizerFile.from_str(json.dumps(without))
+
+    def _register_special_tokens(self) -> None:
+        """Make the tokens special that only the files beside tokenizer.json call so, as Hugging Face does.
+
+        Tokens outside the vocabulary are left alone: the model has no rows for them.
+        """
+        known = {token.content for token in self._file.get_added_tokens_decoder().values() if token.special}
+        named = dict.fromkeys((*self._facts.special_tokens.values(), *self._facts.extra_special_tokens))
+        missing = [text for text in named if text not in known and self._file.token_to_id(text) is not None]
+        self._file.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in missing])
+
+    def _named_id(self, name: str, fallback: int | None) -> int | None:
+        text = self._facts.special_tokens.get(name)
+        token_id = None if text is None else self._file.token_to_id(text)
+        return fallback if token_id is None else token_id
+
+    def _find_fim_tokens(self) -> FimTokens | None:
+        for names in _FIM_NAMES:
+            prefix, suffix, middle = (self._file.token_to_id(name) for name in names)
+            if prefix is not None and suffix is not None and middle is not None:
+                return FimTokens(prefix, suffix, middle)
+        prefix, suffix = (self._file.token_to_id(name) for name in _SUFFIX_FIRST_NAMES)
+        if prefix is None or suffix is None:
+            return None
+        return FimTokens(prefix, suffix, None, suffix_first=True)
+
+
+def _valid(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
+def _without_implied_blank(spec: Any) -> Any:
+    """A normalizer or pre-tokenizer of tokenizer.json that puts nothing in front of the text."""
+    match spec:
+        case {"type": "Sequence"}:
+            key = "normalizers" if "normalizers" in spec else "pretokenizers"
+            parts = [_without_implied_blank(part) for part in spec[key]]
+            return {**spec, key: [part for part in parts if part is not None]}
+        case {"type": "Prepend"}:
+            return None
+        case {"type": "Metaspace"}:
+            return {**spec, "prepend_scheme": "never"}
+        case {"type": "ByteLevel", "add_prefix_space": True}:
+            return {**spec, "add_prefix_space": False}
+        case _:
+            return spec

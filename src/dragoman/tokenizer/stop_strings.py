@@ -1,0 +1,111 @@
+"""Finds stop strings in text that grows token by token, and tells how much of it must not be shown yet.
+
+Does: earliest match across tokens, the held tail, the same test on token ids for engines that rank sequences.
+Does not: cut tokens (`server.sequence_text` does). `StopScanner` has one owner; `StopOnTokens` is used on engine threads.
+
+A match ends where any stop string becomes complete first; of several that end there, the longest counts, as it starts
+earliest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dragoman.tokenizer.base import TokenPieces
+
+
+class StopMatch(NamedTuple):
+    """A stop string in the text, counted in characters from where the scanner's tail began before the last `push`."""
+
+    stop: str
+    start: int
+    end: int
+
+
+class StopScanner:
+    """Watches one sequence's text. `tail` is the end of the text that may still become a stop string.
+
+    The tail is the longest end of the text with which some stop string begins, so no later match starts before it.
+    """
+
+    __slots__ = ("_first_characters", "_stops", "tail")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if not all(stops):
+            raise ValueError("a stop string must not be empty")
+        self._stops = sorted(stops, key=len, reverse=True)  # the longest first: it wins where several end together
+        self._first_characters = frozenset(stop[0] for stop in stops)
+        self.tail = ""
+
+    def push(self, text: str) -> StopMatch | None:
+        """Take in the next text; the match that it completes, if any. After a match the scanner is spent."""
+        if not self.tail and self._first_characters.isdisjoint(text):
+            return None
+        seen = self.tail + text
+        if (match := self._match(seen)) is None:
+            self.tail = self._open_tail(seen)
+        return match
+
+    def skip(self, text: str) -> None:
+        """Take in text that must not end the sequence; a stop string may still begin in it."""
+        self.tail = self._open_tail(self.tail + text)
+
+    def _match(self, seen: str) -> StopMatch | None:
+        """The earliest match in `seen` that is complete only with what follows the tail."""
+        best: StopMatch | None = None
+        for stop in self._stops:
+            start = seen.find(stop, max(0, len(self.tail) - len(stop) + 1))
+            if start >= 0 and (best is None or start + len(stop) < best.end):
+                best = StopMatch(stop, start, start + len(stop))
+        return best
+
+    def _open_tail(self, seen: str) -> str:
+        if self._first_characters.isdisjoint(seen):
+            return ""
+        begin = min(_open_position(seen, stop) for stop in self._stops)
+        return seen[begin:]
+
+
+def _open_position(seen: str, stop: str) -> int:
+    """Where the longest end of `seen` begins that is a beginning of `stop`, but not all of it; len(seen) if none is."""
+    position = max(0, len(seen) - len(stop) + 1)
+    while (position := seen.find(stop[0], position)) >= 0:
+        if stop.startswith(seen[position:]):
+            return position
+        position += 1
+    return len(seen)
+
+
+class StopOnTokens:
+    """A `types.StopCriterion`: True if the last token completes a stop string. Stateless; looks at the last few tokens only.
+
+    `min_tokens`: matches of fewer tokens do not count.
+    """
+
+    def __init__(
+        self, pieces: TokenPieces, stops: Sequence[str], *, min_tokens: int = 0, skip_special_tokens: bool = True
+    ) -> None:
+        self._pieces = pieces
+        self._stops = [stop.encode() for stop in stops]
+        self._longest = max(map(len, self._stops))
+        self._min_tokens = min_tokens
+        self._skips_special = skip_special_tokens
+
+    def __call__(self, token_ids: Sequence[int]) -> bool:
+        """Whether the sequence of these generated tokens ends here."""
+        if len(token_ids) < max(1, self._min_tokens):
+            return False
+        last = self._bytes(token_ids[-1])
+        parts, size = [last], 0
+        for position in range(len(token_ids) - 2, -1, -1):
+            if size >= self._longest - 1:
+                break
+            parts.append(self._bytes(token_ids[position]))
+            size += len(parts[-1])
+        window = b"".join(reversed(parts))
+        return any(window.find(stop, max(0, size - len(stop) + 1)) >= 0 for stop in self._stops)
+
+    def _bytes(self, token_id: int) -> bytes:
+        own, _, is_special = self._pieces[int(token_id)]
+        return b"" if is_special and self._skips_special else own

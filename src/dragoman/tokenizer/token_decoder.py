@@ -1,0 +1,104 @@
+"""What bytes a token of a tokenizer.json stands for, by the rules of the file's `decoder`.
+
+Does: byte-level BPE (GPT-2's byte map), SentencePiece-style tokens (metaspace, byte fallback), the leading-space rules.
+Does not: join tokens or decode UTF-8. Made by `hf_tokenizer` at load time; pure, so every thread may use it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+TextStep = Callable[[str, bool], str]
+"""(token text, whether the token begins the text) -> token text."""
+
+
+def byte_level_alphabet() -> dict[str, int]:
+    """The byte that each character of a byte-level vocabulary stands for.
+
+    Printable bytes stand for themselves, the others are moved up to U+0100 and on, so that no token has blanks in it.
+    Source: GPT-2 (Radford et al. 2019), `bytes_to_unicode` of its released encoder.
+    """
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    moved = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+
+
+class TokenDecoder:
+    """Turns token strings into bytes. `spec` is the `decoder` object of a tokenizer.json, None = tokens are words.
+
+    Raises: ValueError for a decoder that does not give every token bytes of its own.
+    """
+
+    def __init__(self, spec: Mapping[str, Any] | None) -> None:
+        self._steps: list[TextStep] = []
+        self._byte_level: dict[str, int] | None = None
+        self._has_byte_fallback = False
+        self._is_fused = False
+        self._num_stripped = 0  # characters `_stripped` removed where the whole text begins
+        self._stripped = ""
+        if spec is None:
+            self._steps.append(lambda token, at_start: token if at_start else f" {token}")
+            return
+        for part in spec["decoders"] if spec["type"] == "Sequence" else [spec]:
+            self._add(part)
+
+    def token_bytes(self, token: str, *, at_start: bool = False) -> bytes:
+        """The bytes of one token, as the first of a text or after others."""
+        if self._byte_level is not None:
+            return self._byte_level_bytes(token, self._byte_level)
+        if self._has_byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+            own = bytes([int(match[1], 16)])
+        else:
+            for step in self._steps:
+                token = step(token, at_start)
+            own = token.encode("utf-8", "replace")
+        for _ in range(self._num_stripped if at_start else 0):
+            own = own.removeprefix(self._stripped.encode())
+        return own
+
+    @staticmethod
+    def _byte_level_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
+        try:
+            return bytes([alphabet[character] for character in token])
+        except KeyError:  # an added token with characters outside the alphabet stands for itself
+            return token.encode("utf-8", "replace")
+
+    def _add(self, part: Mapping[str, Any]) -> None:
+        match part["type"]:
+            case "ByteLevel":
+                self._byte_level = byte_level_alphabet()
+            case "ByteFallback":
+                self._has_byte_fallback = True
+            case "Fuse":
+                self._is_fused = True
+            case "Replace":
+                self._steps.append(_replace_step(part["pattern"], part["content"]))
+            case "Metaspace":
+                self._steps.append(_metaspace_step(part))
+            case "Strip" if part.get("stop", 0) == 0 and self._is_fused:
+                self._stripped, self._num_stripped = part["content"], part["start"]
+            case kind:
+                raise ValueError(
+                    f"decoder {kind} of tokenizer.json is not supported: it must be ByteLevel, Metaspace, or a Sequence "
+                    "of Replace, ByteFallback, Fuse and a Strip of leading characters"
+                )
+
+
+def _replace_step(pattern: Mapping[str, str], content: str) -> TextStep:
+    if "Regex" in pattern:
+        regex = re.compile(pattern["Regex"])
+        return lambda token, at_start: regex.sub(lambda _: content, token)
+    old = pattern["String"]
+    return lambda token, at_start: token.replace(old, content)
+
+
+def _metaspace_step(part: Mapping[str, Any]) -> TextStep:
+    """The blank that the tokenizer put before the text is taken away again where the text begins."""
+    blank = part["replacement"]
+    # Files from before tokenizers 0.15 say add_prefix_space instead of prepend_scheme.
+    is_prepended = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never") != "never"
+    return lambda token, at_start: token.replace(blank, "" if at_start and is_prepended else " ")
