@@ -61,7 +61,7 @@ class TestTrailers:
         head, _, payload = answer.partition(b"\r\n\r\n")
         assert b"\r\ntrailer: X-Count" in head
         assert payload.endswith(b"the end\n\r\n" + WITH_TRAILER)
-        assert answer.count(b"0\r\n") == 1 + payload.count(b":0\r\n")
+        assert payload.count(b"\r\n0\r\n") == 1
 
     @pytest.mark.parametrize("te", ["TE: gzip, Trailers", "te: trailers;q=0.5", "te: deflate\r\nte: trailers"])
     def test_the_field_may_be_written_in_any_legal_way(self, server: RunningServer, te: str) -> None:

@@ -16,6 +16,7 @@ from dragoman import __version__
 from dragoman.errors import InvalidParameter, ServerError
 from dragoman.server.dialects.base import Dialect, HttpCall, Reply
 from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
+from dragoman.server.dialects.tgi import TgiInfo
 from dragoman.server.exchange import Exchange
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel, ServerState
@@ -177,20 +178,17 @@ def front_error(status: int, error_type: str, message: str, headers: Mapping[str
     return Reply(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", JSON_MEDIA_TYPE, headers or {})
 
 
-def tgi_info(model: ServedModel) -> dict[str, Any]:
+def tgi_info(model: ServedModel) -> TgiInfo:
     """The body of TGI's `GET /info`."""
     max_model_len = model.engine.capabilities.max_model_len
-    return {
-        "model_id": model.name,
-        "model_sha": None,
-        "model_dtype": model.dtype,
-        "model_device_type": model.device,
-        "model_pipeline_tag": "text-generation",
-        "max_concurrent_requests": model.admission.limit,
-        "max_input_tokens": max_model_len - 1,
-        "max_total_tokens": max_model_len,
-        "router": "dragoman",
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-    }
+    return TgiInfo(
+        model_id=model.name,
+        model_dtype=model.dtype or None,
+        model_device_type=model.device,
+        max_concurrent_requests=model.admission.limit,
+        max_best_of=model.max_best_of,
+        max_stop_sequences=model.max_stop_strings,
+        max_input_tokens=max_model_len - 1,  # at least one token has to be generated
+        max_total_tokens=max_model_len,
+        version=__version__,
+    )

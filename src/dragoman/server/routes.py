@@ -9,12 +9,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from dragoman.errors import ServerError, TooLarge, Unauthorized
 from dragoman.server.dialects.base import Dialect, HttpCall
+from dragoman.server.dialects.choose import choose
 from dragoman.server.dialects.models_list import peek_model
 from dragoman.server.exchange import Exchange
 from dragoman.server.registry import DialectSet, ModelRegistry
@@ -164,22 +163,15 @@ class InferenceRoutes:
         ]
 
 
-class _Peek(msgspec.Struct):
-    """The fields of a body that decide where it goes; the decoder skips all others."""
-
-    messages: Any = msgspec.UNSET
-    prompt: Any = msgspec.UNSET
-    inputs: Any = msgspec.UNSET
-
-
 def invocations_dialect(dialects: DialectSet, http: HttpCall) -> Dialect:
     """The dialect of a body on an LMI route, by its shape."""
-    peek = _peek(http.body)
-    if peek.messages is not msgspec.UNSET:
-        return dialects.chat_invocations
-    if peek.prompt is not msgspec.UNSET and peek.inputs is msgspec.UNSET:
-        return dialects.completions_invocations
-    return dialects.lmi
+    match choose(http):
+        case "chat":
+            return dialects.chat_invocations
+        case "completions":
+            return dialects.completions_invocations
+        case "lmi":
+            return dialects.lmi
 
 
 def model_of_query_or_header(http: HttpCall) -> str | None:
@@ -195,10 +187,3 @@ def model_of_path(http: HttpCall) -> str | None:
 def model_of_body(http: HttpCall) -> str | None:
     """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
     return peek_model(http.body)
-
-
-def _peek(body: bytes) -> _Peek:
-    try:
-        return msgspec.json.decode(body, type=_Peek)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return _Peek()

@@ -1,0 +1,15 @@
+"""Whole answers of the plain-text service, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.server.dialects.text import TextDialect, TextOptions
+from tests.support.golden import answer, case_names, check_golden, load_case
+
+
+@pytest.mark.parametrize("name", case_names("text_"))
+def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
+    case = load_case(name)
+    dialect = TextDialect(TextOptions(**case.options))
+    check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)
