@@ -1,0 +1,388 @@
+"""The engine on its thread, from event loops: delivery, aborting, failure, death, shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dragoman.engine.base import Engine
+from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
+from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.errors import Cancelled, CapacityError, EngineDead, EngineFailed, Overloaded, ServerError
+from dragoman.types import EngineOutput, EngineRequest, FinishReason
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import make_request, naive_sequence
+
+VOCAB_SIZE = 24
+TIMEOUT_S = 30.0
+
+
+class Gate:
+    """Lets `num_free` forwards pass and holds the others until it is opened; tells when one waits."""
+
+    def __init__(self, num_free: int = 0) -> None:
+        self._num_free = num_free
+        self._is_open = threading.Event()
+        self._is_reached = threading.Event()
+
+    def __call__(self, _batch: ForwardBatch) -> None:
+        if self._num_free:
+            self._num_free -= 1
+            return
+        self._is_reached.set()
+        assert self._is_open.wait(TIMEOUT_S)
+
+    def open(self) -> None:
+        self._is_open.set()
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._is_reached.wait, TIMEOUT_S)
+
+
+def gated_runner(gate: Gate) -> FakeRunner:
+    return FakeRunner(vocab_size=VOCAB_SIZE, before_forward=gate)
+
+
+@asynccontextmanager
+async def running_engine(runner: FakeRunner | None = None, **config: Any) -> AsyncIterator[RollingEngine]:
+    engine = RollingEngine(runner or FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(**config))
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.shutdown(drain_s=0.0)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run an async test to its end, or fail."""
+
+    async def bounded() -> None:
+        await asyncio.wait_for(test(), TIMEOUT_S)
+
+    asyncio.run(bounded())
+
+
+async def collect(engine: Engine, request: EngineRequest) -> list[EngineOutput]:
+    return [output async for output in engine.generate(request)]
+
+
+async def tokens_of(engine: Engine, request: EngineRequest) -> list[int]:
+    return [token_id for output in await collect(engine, request) for token_id in output.token_ids]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the event loop turn until the condition holds; `run` bounds the wait."""
+    while not condition():  # noqa: ASYNC110 - the engine thread changes it, there is no event to wait for
+        await asyncio.sleep(0)
+
+
+def unending(seed_token: int = 1, max_tokens: int = 200) -> EngineRequest:
+    return make_request([seed_token, 2, 3], max_tokens=max_tokens, ignore_eos=True)
+
+
+def expected(request: EngineRequest) -> list[int]:
+    return naive_sequence(request, 0, VOCAB_SIZE).token_ids
+
+
+def test_concurrent_requests_get_their_own_tokens() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            requests = [make_request([key, 5, 6], max_tokens=12, name=f"request {key}") for key in range(12)]
+            results = await asyncio.gather(*(tokens_of(engine, request) for request in requests))
+            assert results == [expected(request) for request in requests]
+            assert engine.stats.num_generated_tokens == sum(map(len, results))
+
+    run(test)
+
+
+def test_requests_with_the_same_id_do_not_meet() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            requests = [make_request([key, 5], max_tokens=10, name="same") for key in range(4)]
+            results = await asyncio.gather(*(tokens_of(engine, request) for request in requests))
+            assert results == [expected(request) for request in requests]
+
+    run(test)
+
+
+def test_every_sequence_of_a_request_is_delivered_to_its_end() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            request = make_request([1, 2, 3], max_tokens=6, n=3, temperature=1.0)
+            outputs = await collect(engine, request)
+            for index in range(3):
+                own = [output for output in outputs if output.index == index]
+                assert [token for output in own for token in output.token_ids] == naive_sequence(
+                    request, index, VOCAB_SIZE
+                ).token_ids
+                assert own[-1].finish_reason is not None
+
+    run(test)
+
+
+def test_an_idle_engine_wakes_up_for_the_next_request() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            for key in range(3):
+                await until(lambda: engine.health().num_running == 0)
+                assert await tokens_of(engine, make_request([key, 1])) == expected(make_request([key, 1]))
+
+    run(test)
+
+
+def test_outputs_of_one_step_come_in_one_hop() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running_engine(gated_runner(gate)) as engine:
+            loop = asyncio.get_running_loop()
+            tasks = [asyncio.create_task(collect(engine, unending(key, max_tokens=4))) for key in range(8)]
+            await gate.reached()  # the first step may hold a part of them only; all have been handed in
+            hops = 0
+            original = loop.call_soon_threadsafe
+
+            def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+                nonlocal hops
+                hops += threading.current_thread().name == "dragoman-engine"
+                return original(*args, **kwargs)
+
+            loop.call_soon_threadsafe = counted  # type: ignore[method-assign, assignment]
+            gate.open()
+            outputs = await asyncio.gather(*tasks)
+            assert sum(map(len, outputs)) == 32
+            assert 0 < hops <= engine.stats.num_steps <= 5
+
+    run(test)
+
+
+def test_closing_the_iterator_frees_the_blocks_within_a_step() -> None:
+    async def test() -> None:
+        gate = Gate(num_free=1)
+        async with running_engine(gated_runner(gate)) as engine:
+            outputs = engine.generate(unending())
+            await anext(outputs)
+            assert engine.health().num_running == 1
+            assert engine.health().num_used_blocks > 0
+            await outputs.aclose()
+            gate.open()
+            await until(lambda: engine.health().num_used_blocks == 0)
+            assert engine.health().num_running == 0
+            assert engine.stats.num_generated_tokens <= 2
+
+    run(test)
+
+
+def test_cancelling_the_reading_task_frees_the_blocks() -> None:
+    async def test() -> None:
+        gate = Gate(num_free=1)
+        async with running_engine(gated_runner(gate)) as engine:
+            task = asyncio.create_task(collect(engine, unending()))
+            await gate.reached()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert engine.health().num_used_blocks > 0
+            gate.open()
+            await until(lambda: engine.health().num_used_blocks == 0)
+
+    run(test)
+
+
+def test_closing_a_waiting_request_takes_it_out_of_the_queue() -> None:
+    async def test() -> None:
+        gate = Gate()
+        async with running_engine(gated_runner(gate), max_num_seqs=1) as engine:
+            first, second = (asyncio.create_task(tokens_of(engine, unending(key, max_tokens=9))) for key in range(2))
+            await gate.reached()
+            second.cancel()
+            gate.open()
+            assert await first == expected(unending(0, max_tokens=9))
+            await until(lambda: engine.health().num_waiting == 0)
+            assert engine.stats.num_generated_tokens == 9
+
+    run(test)
+
+
+def test_a_request_that_can_never_fit_is_refused_and_others_go_on() -> None:
+    async def test() -> None:
+        async with running_engine(FakeRunner(num_blocks=4, block_size=4, vocab_size=VOCAB_SIZE)) as engine:
+            with pytest.raises(CapacityError, match="17 tokens, the KV cache holds 16"):
+                await collect(engine, make_request([1] * 10, max_tokens=7))
+            assert engine.capabilities.max_model_len == 16
+            assert await tokens_of(engine, make_request([1, 2])) == expected(make_request([1, 2]))
+
+    run(test)
+
+
+def test_a_failing_forward_fails_its_batch_and_the_engine_goes_on() -> None:
+    async def test() -> None:
+        def before_forward(_batch: ForwardBatch) -> None:
+            if runner.num_forwards == 2:
+                raise MemoryError("no scratch memory")
+
+        runner = FakeRunner(vocab_size=VOCAB_SIZE, before_forward=before_forward)
+        async with running_engine(runner) as engine:
+            with pytest.raises(EngineFailed, match="MemoryError: no scratch memory"):
+                await collect(engine, unending())
+            assert engine.health().is_alive
+            assert await tokens_of(engine, make_request([1, 2])) == expected(make_request([1, 2]))
+
+    run(test)
+
+
+class DyingRunner(FakeRunner):
+    """Fails in a way that no engine should try to survive."""
+
+    def forward(self, batch: ForwardBatch) -> Any:
+        if self.num_forwards == 3:
+            raise SystemExit("the process is being torn down")
+        return super().forward(batch)
+
+
+def test_when_the_thread_dies_everybody_is_told_and_health_says_why() -> None:
+    async def test() -> None:
+        async with running_engine(DyingRunner(vocab_size=VOCAB_SIZE), max_num_seqs=1) as engine:
+            tasks = [asyncio.create_task(collect(engine, unending(key))) for key in range(3)]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            assert [type(result) for result in results] == [EngineDead] * 3
+            health = engine.health()
+            assert not health.is_alive
+            assert "SystemExit: the process is being torn down" in health.reason
+            with pytest.raises(EngineDead, match="torn down"):
+                await collect(engine, unending())
+            with pytest.raises(EngineDead):
+                await engine.start()
+
+    run(test)
+
+
+def test_an_engine_that_was_not_started_takes_no_request() -> None:
+    async def test() -> None:
+        engine = RollingEngine(FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE))
+        assert not engine.health().is_alive
+        with pytest.raises(EngineDead, match="not started"):
+            await collect(engine, unending())
+        await engine.shutdown(drain_s=0.0)
+
+    run(test)
+
+
+def test_starting_twice_is_starting_once() -> None:
+    async def test() -> None:
+        async with running_engine() as engine:
+            await engine.start()
+            names = [thread.name for thread in threading.enumerate()]
+            assert names.count("dragoman-engine") == 1
+
+    run(test)
+
+
+def test_shutdown_lets_running_requests_finish_and_refuses_new_ones() -> None:
+    async def test() -> None:
+        gate = Gate()
+        runner = gated_runner(gate)
+        async with running_engine(runner) as engine:
+            request = unending(max_tokens=20)
+            task = asyncio.create_task(tokens_of(engine, request))
+            await gate.reached()
+            shutdown = asyncio.create_task(engine.shutdown(drain_s=TIMEOUT_S))
+            await asyncio.sleep(0)
+            with pytest.raises(Overloaded, match="shutting down"):
+                await collect(engine, unending())
+            gate.open()
+            assert await task == expected(request)
+            await shutdown
+            assert runner.is_closed
+            assert not engine.health().is_alive
+            with pytest.raises(EngineDead, match="shut down"):
+                await collect(engine, unending())
+
+    run(test)
+
+
+def test_shutdown_cancels_what_does_not_finish_in_time() -> None:
+    async def test() -> None:
+        gate = Gate(num_free=1)
+        runner = gated_runner(gate)
+        async with running_engine(runner) as engine:
+            outputs = engine.generate(unending())
+            await anext(outputs)
+            waiting = asyncio.create_task(collect(engine, unending(2)))
+            await gate.reached()
+            shutdown = asyncio.create_task(engine.shutdown(drain_s=0.0))
+            await until(waiting.done)
+            gate.open()
+            await shutdown
+            with pytest.raises(Cancelled, match="shutting down"):
+                await waiting
+            with pytest.raises(Cancelled):
+                _ = [output async for output in outputs]
+            assert runner.is_closed
+            assert "dragoman-engine" not in [thread.name for thread in threading.enumerate()]
+
+    run(test)
+
+
+def test_one_engine_serves_several_event_loops() -> None:
+    results: dict[int, list[int]] = {}
+
+    async def test() -> None:
+        async with running_engine() as engine:
+
+            def other_loop(key: int) -> None:
+                results[key] = asyncio.run(tokens_of(engine, unending(key, max_tokens=20)))
+
+            await asyncio.gather(*(asyncio.to_thread(other_loop, key) for key in range(3)))
+
+    run(test)
+    assert results == {key: expected(unending(key, max_tokens=20)) for key in range(3)}
+
+
+def test_requests_of_a_loop_that_was_closed_are_dropped() -> None:
+    async def test() -> None:
+        gate = Gate(num_free=1)
+        async with running_engine(gated_runner(gate)) as engine:
+            outputs = engine.generate(unending())
+            loop = asyncio.new_event_loop()
+
+            def read_one_and_leave() -> None:
+                loop.run_until_complete(anext(outputs))
+                loop.close()
+
+            await asyncio.to_thread(read_one_and_leave)
+            gate.open()
+            request = make_request([4, 5], max_tokens=5)
+            assert await tokens_of(engine, request) == expected(request)
+            await until(lambda: engine.health().num_used_blocks == 0)
+            assert engine.stats.num_generated_tokens < 200
+            await outputs.aclose()
+
+    run(test)
+
+
+def test_a_stream_never_ends_without_an_answer_when_the_engine_dies_at_any_step() -> None:
+    async def test(death_step: int) -> None:
+        def before_forward(_batch: ForwardBatch) -> None:
+            if runner.num_forwards == death_step:
+                raise SystemExit("torn down")
+
+        runner = FakeRunner(vocab_size=VOCAB_SIZE, before_forward=before_forward)
+        async with running_engine(runner) as engine:
+            requests = [make_request([key, 1], max_tokens=3) for key in range(4)]
+            results = await asyncio.gather(*(collect(engine, request) for request in requests), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    assert isinstance(result, ServerError)
+                else:
+                    assert result[-1].finish_reason in (FinishReason.LENGTH, FinishReason.EOS)
+
+    for death_step in range(1, 6):
+
+        async def one(step: int = death_step) -> None:
+            await test(step)
+
+        run(one)
