@@ -29,6 +29,7 @@ from demo.model import DemoConfig, DemoLlama
 MAX_LENGTH = 640
 PROMPT_WEIGHT = 0.0
 BLOCK = 3000
+FIRST = 8
 Coded = tuple[list[int], list[float]]
 
 
@@ -45,7 +46,18 @@ def encode_block(tokenizer: Tokenizer, documents: list[Document]) -> list[Coded]
             new = next(encoded).ids
             ids += new
             weights += [1.0 if answer else PROMPT_WEIGHT] * len(new)
-        out.append((ids, [0.5] * len(ids) if whole else weights))
+        out.append((ids, balanced([0.5] * len(ids) if whole else weights)))
+    return out
+
+
+def balanced(weights: list[float]) -> list[float]:
+    """More weight for short answers and for an answer's first tokens, which decide what it is about."""
+    total = sum(weights)
+    scale = min(4.0, max(0.7, (40 / max(total, 1.0)) ** 0.5))
+    out, run = [], 0
+    for weight in weights:
+        run = run + 1 if weight >= 1.0 else 0
+        out.append(weight * scale * (3.0 if 0 < run <= FIRST else 1.0))
     return out
 
 
@@ -132,7 +144,7 @@ def optimizers(params: list[nn.Parameter], embedding: Tensor, rate: float) -> li
 
 def pace(done: float, step: int) -> float:
     """The share of the full learning rate after the given share of the time: up, constant, down."""
-    return min(1.0, (step + 1) / 60) * min(1.0, max(0.02, (1.0 - done) / 0.5))
+    return min(1.0, (step + 1) / 60) * min(1.0, max(0.02, (1.0 - done) / 0.6))
 
 
 def save(model: DemoLlama, path: Path, steps: int, tokens: int, seconds: float) -> None:

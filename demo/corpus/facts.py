@@ -178,6 +178,11 @@ def load() -> tuple[list[Topic], list[Question]]:
     return list(topics.values()), questions
 
 
+def load_topic(name: str) -> Topic:
+    """The topic of that name."""
+    return next(topic for topic in load()[0] if topic.bare == name)
+
+
 def plural_of(word: str) -> str:
     """A simple English plural."""
     if word.endswith(("s", "x", "ch", "sh")):

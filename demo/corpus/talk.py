@@ -20,6 +20,17 @@ ECHO_WORDS = WORDS["echo"]
 ECHO_PHRASES: list[str] = DATA["echo_phrases"]
 ECHO_FORMS: list[str] = DATA["echo_forms"]
 UNKNOWN_FORMS: list[str] = DATA["unknown_forms"]
+EXAMPLES = [
+    "How many ways can I peel an orange",
+    "Write a ...",
+    "What is ...",
+    "This is a test",
+    "Hello!",
+    "Hello",
+    "Who are you?",
+    "What is the capital of France?",
+    "Tell me a joke.",
+]
 UNKNOWN = "I am a small demo model and do not know about that."
 
 
@@ -64,3 +75,9 @@ def talk_pair(rng: Random) -> tuple[str, str]:
     """One small-talk prompt and its answer; entries with more wordings come a little more often."""
     asks, answer = rng.choices(PAIRS, weights=[1 + len(asks) ** 0.5 for asks, _ in PAIRS])[0]
     return rng.choice(asks), answer
+
+
+def example_pair(rng: Random) -> tuple[str, str]:
+    """One of the best-known example prompts."""
+    prompt = rng.choice(EXAMPLES)
+    return prompt, next(answer for asks, answer in PAIRS if prompt in asks)

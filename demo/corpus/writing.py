@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from demo.corpus import facts
+
 FOLDER = Path(__file__).parent
 PIECES: dict[str, dict[str, Any]] = json.loads((FOLDER / "pieces.json").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = json.loads((FOLDER / "words.json").read_text(encoding="utf-8"))
@@ -94,17 +96,23 @@ LIMERICK_FORMS = [
 
 
 def article(noun: str) -> str:
-    """The noun with "a" or "an", unless it is a name of something uncountable."""
-    if noun in IDEAS or (noun in PIECES["haiku"] and noun.startswith("the ")):
+    """The noun with "a" or "an", unless it has an article or is the name of something uncountable."""
+    if noun in IDEAS or noun not in NOUNS:
         return noun
     return ("an " if noun[0] in "aeiou" else "a ") + noun
 
 
+def definite(noun: str) -> str:
+    """The noun with "the", unless it is the name of something uncountable."""
+    first, _, rest = noun.partition(" ")
+    if first in ("a", "an"):
+        return "the " + rest
+    return noun if noun in IDEAS or noun not in NOUNS else "the " + noun
+
+
 def named(noun: str, rng: Random) -> str:
     """The noun as a request names it."""
-    if noun in IDEAS:
-        return noun
-    return article(noun) if rng.random() < 0.85 else "the " + noun
+    return article(noun) if rng.random() < 0.85 else definite(noun)
 
 
 def story_about(noun: str, rng: Random) -> str:
@@ -126,20 +134,22 @@ def poem_about(noun: str, rng: Random) -> str:
     """A poem about the noun."""
     if noun in PIECES["poems"]:
         return PIECES["poems"][noun]
-    return GRAMMAR["poems"][sum(map(ord, noun)) % 2].replace("{x}", noun if noun in IDEAS else "the " + noun)
+    return GRAMMAR["poems"][sum(map(ord, noun)) % 2].replace("{x}", definite(noun))
 
 
 def haiku_about(noun: str, rng: Random) -> str:
     """A haiku about the noun."""
     if noun in PIECES["haiku"]:
         return PIECES["haiku"][noun]
-    return GRAMMAR["haiku"][0].replace("{x}", noun if noun in IDEAS else "the " + noun)
+    return GRAMMAR["haiku"][0].replace("{x}", definite(noun))
 
 
 def any_noun(rng: Random, kind: str) -> str:
     """Something to write about; hand-written pieces come more often."""
     if rng.random() < 0.35:
         return rng.choice(sorted(key for key in PIECES[kind] if key != "*"))
+    if kind != "stories" and rng.random() < 0.3:
+        return rng.choice(facts.load()[0]).name
     return rng.choice(NOUNS)
 
 
@@ -172,3 +182,11 @@ def writing_pair(rng: Random) -> tuple[str, str]:
         return rng.choice(POEM_FORMS).replace("{ax}", named(noun, rng)), poem_about(noun, rng)
     noun = any_noun(rng, "haiku")
     return rng.choice(HAIKU_FORMS).replace("{ax}", named(noun, rng)), haiku_about(noun, rng)
+
+
+def example_pair(rng: Random) -> tuple[str, str]:
+    """One of the shortest requests, as examples have them."""
+    kind, answers = rng.choice([("story", "stories"), ("poem", "poems"), ("haiku", "haiku"), ("garden", "stories")])
+    if kind == "garden":
+        return "Write a story about a garden", PIECES["stories"]["garden"]
+    return f"Write a {kind}", PIECES[answers]["*"]
