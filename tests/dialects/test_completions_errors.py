@@ -177,11 +177,10 @@ def test_numbers_beyond_all_bounds_never_pass_unseen(name: str, value: Any) -> N
         assert refusal(completions(), http_call(body)).status == 400
 
 
-@pytest.mark.parametrize("name", sorted(BOUNDS))
+@pytest.mark.parametrize("name", sorted(name for name, bounds in BOUNDS.items() if bounds.low is not None))
 def test_a_number_out_of_range_is_refused_with_its_name_its_value_and_what_is_allowed(name: str) -> None:
     bounds = BOUNDS[name]
-    if bounds.low is None:
-        pytest.skip(f"{name} has no lowest value")
+    assert bounds.low is not None
     value = bounds.low - 1
     call = http_call({"prompt": "x", "messages": [{"role": "user", "content": "x"}], name: value})
     answer = refusal(chats("v1", chat_format="openai"), call)

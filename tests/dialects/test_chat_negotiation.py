@@ -1,0 +1,86 @@
+"""Which shape a conversation is answered in: the rule as a table, and that errors follow it too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.server.dialects.base import HttpCall
+from dragoman.server.dialects.chat import ChatOptions, negotiate_shape
+from dragoman.server.dialects.openai_fields import peek_object
+from tests.dialects.openai_calls import chats, http_call, refusal
+
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+SSE = {"accept": "text/event-stream"}
+JSONLINES = {"accept": "application/jsonlines"}
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+CASES: list[tuple[str, str, dict[str, str], dict[str, Any], str]] = [
+    ("v1", "auto", {}, {}, "lmi"),
+    ("v1", "auto", {"accept": "*/*"}, {}, "lmi"),
+    ("v1", "auto", {"accept": "application/json"}, {}, "lmi"),
+    ("v1", "auto", SSE, {}, "openai"),
+    ("v1", "auto", {"accept": "application/json, Text/Event-Stream;q=0.5"}, {}, "openai"),
+    ("v1", "auto", {"x-stainless-lang": "python"}, {}, "openai"),
+    ("v1", "auto", {"authorization": "Bearer key"}, {}, "openai"),
+    ("v1", "auto", {"authorization": "AWS4-HMAC-SHA256 Credential=x"}, {}, "lmi"),
+    ("v1", "auto", {"user-agent": "OpenAI/Python 3.52.0"}, {}, "openai"),
+    ("v1", "auto", {"user-agent": "unknown/None; hf_hub/0.36.2; python/3.11"}, {}, "openai"),
+    ("v1", "auto", {"user-agent": "litellm/1.2"}, {}, "openai"),
+    ("v1", "auto", {"user-agent": "langchain/0.3"}, {}, "openai"),
+    ("v1", "auto", {"user-agent": "curl/8.1"}, {}, "lmi"),
+    ("v1", "auto", {}, {"stream_options": {}}, "openai"),
+    ("v1", "auto", {}, {"tools": TOOLS}, "openai"),
+    ("v1", "auto", {}, {"response_format": {"type": "text"}}, "openai"),
+    ("v1", "auto", {}, {"max_completion_tokens": 5}, "openai"),
+    ("v1", "auto", {}, {"store": False}, "openai"),
+    ("v1", "auto", {}, {"metadata": {}}, "openai"),
+    ("v1", "auto", {}, {"tools": None, "metadata": None}, "lmi"),
+    ("v1", "auto", {}, {"temperature": 1, "user": "x", "top_logprobs": 1}, "lmi"),
+    ("v1", "auto", {**JSONLINES, "authorization": "Bearer key"}, {"tools": TOOLS}, "lmi"),
+    ("v1", "openai", {}, {}, "openai"),
+    ("v1", "openai", JSONLINES, {}, "lmi"),
+    ("v1", "lmi", {}, {}, "lmi"),
+    ("v1", "lmi", {**SSE, "user-agent": "OpenAI"}, {"tools": TOOLS}, "lmi"),
+    ("v3", "auto", {}, {}, "openai"),
+    ("v3", "lmi", JSONLINES, {}, "openai"),
+    ("invocations", "auto", {}, {}, "lmi"),
+    ("invocations", "openai", {"user-agent": "OpenAI", "authorization": "Bearer key"}, {"tools": TOOLS}, "lmi"),
+    ("invocations", "auto", SSE, {}, "openai"),
+]
+
+
+@pytest.mark.parametrize(("route", "chat_format", "headers", "extra", "shape"), CASES)
+def test_the_shape_follows_the_route_the_option_and_who_is_calling(
+    route: Any, chat_format: Any, headers: dict[str, str], extra: dict[str, Any], shape: str
+) -> None:
+    http = http_call({**BODY, **extra}, **headers)
+    assert negotiate_shape(ChatOptions(route, chat_format), http, peek_object(http.body)) == shape
+
+
+@pytest.mark.parametrize(
+    ("route", "headers", "status", "keys"),
+    [
+        ("v1", {}, 424, {"error", "code"}),
+        ("v1", SSE, 400, {"error"}),
+        ("v3", {}, 400, {"error"}),
+        ("invocations", {}, 424, {"error", "code"}),
+        ("invocations", SSE, 400, {"error"}),
+    ],
+)
+def test_errors_are_in_the_shape_the_answer_would_have_had(
+    route: Any, headers: dict[str, str], status: int, keys: set[str]
+) -> None:
+    answer = refusal(chats(route), http_call({**BODY, "model": "m", "temperature": 5}, **headers))
+    assert (answer.status, set(answer.body)) == (status, keys)
+
+
+def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_headers() -> None:
+    plain, sse = http_call(b"{"), http_call(b"{", **SSE)
+    assert refusal(chats(), plain).status == 424
+    assert refusal(chats(), sse).status == 400
+
+
+def test_a_call_without_headers_is_lmis() -> None:
+    assert negotiate_shape(ChatOptions("v1"), HttpCall("POST", "/v1/chat/completions", b""), {}) == "lmi"

@@ -1,0 +1,90 @@
+"""The lists of served models in both shapes, and the models that are not there."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidParameter, NotFound
+from dragoman.server.dialects.base import Reply
+from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
+
+SMALL = ModelFacts("small", 1_700_000_000, url="file:///models/small", max_model_len=2048, queue_size=9, num_waiting=2)
+LARGE = ModelFacts("org/large", 1_700_000_001, url="file:///models/large", version="2")
+MODELS = (SMALL, LARGE)
+
+
+def body(reply: Reply) -> Any:
+    assert (reply.status, reply.media_type) == (200, "application/json")
+    return json.loads(reply.body)
+
+
+def test_the_openai_list_names_every_model() -> None:
+    small = {"id": "small", "object": "model", "created": 1_700_000_000, "owned_by": "dragoman", "max_model_len": 2048}
+    large = {"id": "org/large", "object": "model", "created": 1_700_000_001, "owned_by": "dragoman"}
+    assert body(openai_models(MODELS)) == {"object": "list", "data": [small, large]}
+
+
+def test_the_list_on_v3_says_what_that_server_says() -> None:
+    assert {entry["owned_by"] for entry in body(openai_models(MODELS, owned_by="OVMS"))["data"]} == {"OVMS"}
+    assert body(openai_model(MODELS, "small", owned_by="OVMS"))["owned_by"] == "OVMS"
+
+
+def test_one_model_is_found_by_its_name_slashes_included() -> None:
+    assert body(openai_model(MODELS, "org/large"))["id"] == "org/large"
+
+
+@pytest.mark.parametrize("find", [openai_model, lmi_model])
+def test_a_missing_model_is_named_with_those_that_are_there(find: Any) -> None:
+    with pytest.raises(NotFound, match=r"not found: huge \(served: small, org/large\)") as caught:
+        find(MODELS, "huge")
+    assert caught.value.param == "model"
+
+
+@pytest.mark.parametrize("find", [openai_model, lmi_model])
+def test_an_empty_server_finds_nothing_not_even_for_placeholders(find: Any) -> None:
+    with pytest.raises(NotFound, match="served: none"):
+        find((), "model")
+
+
+def test_a_placeholder_is_the_first_model() -> None:
+    assert body(openai_model(MODELS, "model"))["id"] == "small"
+
+
+def test_the_lmi_list_has_name_url_and_status() -> None:
+    assert body(lmi_models(MODELS)) == {
+        "models": [
+            {"modelName": "small", "modelUrl": "file:///models/small", "status": "READY"},
+            {"modelName": "org/large", "version": "2", "modelUrl": "file:///models/large", "status": "READY"},
+        ]
+    }
+
+
+def test_the_lmi_list_comes_in_pages() -> None:
+    first = body(lmi_models(MODELS, {"limit": "1"}))
+    assert ([entry["modelName"] for entry in first["models"]], first["nextPageToken"]) == (["small"], "1")
+    second = body(lmi_models(MODELS, {"limit": "1", "next_page_token": first["nextPageToken"]}))
+    assert [entry["modelName"] for entry in second["models"]] == ["org/large"]
+    assert "nextPageToken" not in second
+
+
+@pytest.mark.parametrize("query", [{"limit": "0"}, {"limit": "x"}, {"next_page_token": "-1"}, {"limit": "²"}])
+def test_a_page_that_is_no_number_is_refused(query: dict[str, str]) -> None:
+    with pytest.raises(InvalidParameter, match=next(iter(query))):
+        lmi_models(MODELS, query)
+
+
+def test_the_lmi_description_tells_queue_and_workers() -> None:
+    [workflow] = body(lmi_model(MODELS, "small"))
+    [model] = workflow["models"]
+    assert (workflow["workflowName"], model["modelName"], model["status"]) == ("small", "small", "READY")
+    assert (model["queueSize"], model["requestInQueue"]) == (9, 2)
+    [group] = model["workerGroups"]
+    assert group["device"]["deviceType"] == "cpu"
+    assert group["workers"] == [{"id": 1, "startTime": "2023-11-14T22:13:20.000Z", "status": "READY"}]
+
+
+def test_the_lmi_description_has_the_version_where_there_is_one() -> None:
+    assert body(lmi_model(MODELS, "org/large"))[0]["models"][0]["version"] == "2"
