@@ -71,7 +71,7 @@ class TestWholeAnswers:
         server.service.journal.wait_for(lambda lines: {f"abort {request_id}-0", f"abort {request_id}-1"} <= set(lines))
 
     def test_two_calls_with_the_same_request_id_run_under_different_ones(self, server: RunningServer) -> None:
-        """Engines key their requests by id, so a client that repeats one must not disturb its other call."""
+        """Logs and some engines tell requests apart by id: a client that repeats one must not disturb its other call."""
         gate = Gate()
         server.service.script = Script(gates={0: gate})
         headers = {"x-request-id": "twin"}

@@ -112,8 +112,9 @@ class ManagementRoutes:
         ]
 
     def _is_dead(self) -> bool:
-        if self._registry.state is ServerState.FAILED:
-            return True
+        """True if no request can ever be served again; the engines that a drain stopped are not dead, they are done."""
+        if self._registry.state in (ServerState.FAILED, ServerState.DRAINING):
+            return self._registry.state is ServerState.FAILED
         return any(not model.engine.health().is_alive for model in self._registry.models)
 
     def _ready_status(self) -> int:
@@ -126,10 +127,10 @@ class ManagementRoutes:
         is_draining = self._registry.state is ServerState.DRAINING
         statuses: dict[str, dict[str, str]] = {}
         for model in self._registry.models:
-            if not model.engine.health().is_alive:
-                statuses[model.name] = {"status": FAILED}
+            if is_draining:
+                statuses[model.name] = {"status": UNHEALTHY}
             else:
-                statuses[model.name] = {"status": UNHEALTHY if is_draining else HEALTHY}
+                statuses[model.name] = {"status": HEALTHY if model.engine.health().is_alive else FAILED}
         waiting = FAILED if self._registry.state is ServerState.FAILED else PENDING
         statuses.update((name, {"status": waiting}) for name in self._registry.expected_names)
         return statuses

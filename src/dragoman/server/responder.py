@@ -39,7 +39,7 @@ class Responder:
 
     @contextmanager
     def claim_id(self, request_id: str) -> Iterator[str]:
-        """An id that no other running call has, while the block runs: engines key their requests by it.
+        """An id that no other running call has, while the block runs: logs and some engines tell requests apart by it.
 
         It is the client's own unless two calls arrive with the same.
         """
