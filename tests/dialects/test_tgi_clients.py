@@ -135,7 +135,7 @@ def test_a_full_queue_raises_the_clients_overloaded_error(dialect: Dialect, path
 def test_a_failure_inside_a_stream_raises_after_the_first_tokens(dialect: Dialect, path: str) -> None:
     with serving(dialect, Failure("engine_failed", "The engine failed", after=2)) as base:
         client = InferenceClient(model=base + path)
-        stream = client.text_generation("Hi", stream=True)
+        stream = iter(client.text_generation("Hi", stream=True))
         assert [next(stream), next(stream)] == [" Deep", " learning"]
         with pytest.raises(GenerationError, match="The engine failed"):
             next(stream)

@@ -34,6 +34,14 @@ def test_a_parameter_of_tgi_sets_its_part_of_the_request(name: str) -> None:
     assert any(value_at(without, path) != value for path, value in expected.items())
 
 
+@pytest.mark.parametrize(
+    "value", [{"name": "x", "schema": {"type": "array"}}, {"type": "array"}], ids=["named schema", "schema"]
+)
+def test_a_grammar_of_type_json_schema_takes_a_schema_with_or_without_a_name(value: dict[str, Any]) -> None:
+    sampling = tgi_request({"grammar": {"type": "json_schema", "value": value}}).sampling
+    assert sampling.grammar == Grammar("json_schema", '{"type":"array"}')
+
+
 def test_every_parameter_of_tgi_is_tested() -> None:
     names = {name for row in TABLE if TGI in row.profiles for name in (row.name, *row.aliases)}
     assert names - SHAPE_THE_ANSWER == set(TGI_EFFECTS)

@@ -7,14 +7,14 @@ Source of names and order: the LMI schema pages v0.31 and v0.26, the TGI API.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dragoman.server.dialects.lmi_request import AnswerPlan
 from dragoman.types import FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
 
-FINISH_REASONS = {
+FINISH_REASONS: Mapping[FinishReason, str] = {
     FinishReason.EOS: "eos_token",
     FinishReason.STOP_TOKEN: "eos_token",
     FinishReason.STOP_STRING: "stop_sequence",

@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.dialects.lmi_table import TABLE, Param, rows_for
-from dragoman.server.dialects.lmi_values import IGNORED, show, wrong
+from dragoman.server.dialects.lmi_values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.types import Grammar
 
-DOCUMENTED_NAMES = {row.field: row.name for row in reversed(TABLE)}
+DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
 """For every field, the name of the first row that sets it."""
 
 
@@ -129,6 +129,8 @@ class ParameterReader:
         is_low = row.low is not None and (number < row.low or (row.is_low_open and number == row.low))
         if is_low or (high is not None and number > high):
             raise wrong(name, value, allowed)
+        if row.type is ValueType.INTEGER and high is None and number > MAX_INTEGER:
+            raise wrong(name, value, f"{row.type.label} of at most {MAX_INTEGER}")
         return number
 
     def _check_stop(self, values: Mapping[str, Any]) -> None:

@@ -25,6 +25,8 @@ from dragoman.server.dialects.lmi_grammar import (
 
 MAX_SHOWN = 80  # characters of a refused value that an error message repeats
 
+MAX_INTEGER = 2**31 - 1  # engines hold counts and token ids in 32 bits; seeds have a range of their own
+
 IGNORED = object()
 """Read in place of a value that is legal but has no meaning here."""
 
@@ -113,7 +115,7 @@ def read_stop(value: Any) -> Any:
 def read_token_ids(value: Any) -> tuple[int, ...]:
     """A list of token ids, or one. Raises: ValueError."""
     ids = tuple(read_integer(item) for item in (value if isinstance(value, list) else [value]))
-    if any(token_id < 0 for token_id in ids):
+    if not all(0 <= token_id <= MAX_INTEGER for token_id in ids):
         raise ValueError
     return ids
 
@@ -123,7 +125,9 @@ def read_logit_bias(value: Any) -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError
     biases = {read_integer(key): read_float(bias) for key, bias in value.items()}
-    if any(token_id < 0 or abs(bias) > 100 for token_id, bias in biases.items()):  # 100: OpenAI reference, logit_bias
+    if not all(0 <= token_id <= MAX_INTEGER for token_id in biases):
+        raise ValueError
+    if any(abs(bias) > 100 for bias in biases.values()):  # 100: OpenAI reference, logit_bias
         raise ValueError
     return biases
 
