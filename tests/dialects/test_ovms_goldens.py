@@ -1,0 +1,25 @@
+"""Whole answers on /v3, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.server.dialects.base import Dialect
+from dragoman.server.dialects.chat import ChatDialect, ChatOptions
+from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
+from tests.support.golden import answer, case_names, check_golden, load_case
+
+NOW_S = 1_716_825_108.0
+
+
+def dialect_of(path: str) -> Dialect:
+    """The dialect that answers on a path of /v3."""
+    if path == "/v3/chat/completions":
+        return ChatDialect(ChatOptions("v3", served_model_name="demo"), clock=lambda: NOW_S)
+    return CompletionsDialect(CompletionsOptions("v3", served_model_name="demo"), clock=lambda: NOW_S)
+
+
+@pytest.mark.parametrize("name", case_names("ovms_"))
+def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
+    case = load_case(name)
+    check_golden(name, answer(dialect_of(case.path), case.http(), case.failure), update=update_golden)
