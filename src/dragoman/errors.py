@@ -101,9 +101,26 @@ class Cancelled(ServerError):
 
 
 class CapacityError(ServerError):
-    """The request can never fit; the message holds the needed and the available number."""
+    """The request can never fit; the message holds the needed and the available number.
+
+    The numbers, in tokens, are there for dialects with a text of their own; None where they do not apply.
+    """
 
     kind = "capacity"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        num_prompt_tokens: int | None = None,
+        max_tokens: int | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(message, param=param)
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_tokens = max_tokens
+        self.max_model_len = max_model_len
 
 
 class EngineFailed(ServerError):

@@ -53,6 +53,7 @@ class ChatTemplate:
         self._templates = {name: self._compile(name, text, now) for name, text in sources.items()}
         if "default" not in self._templates:
             raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
+        self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
         self._knows_developer = "developer" in sources["default"]
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
 
@@ -67,6 +68,10 @@ class ChatTemplate:
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
         name = TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self._templates else "default"
+        if prompt.tools and name not in self._tool_templates:
+            raise UnsupportedFeature(
+                "tools are not supported: the model's chat template has no place for them", param="tools"
+            )
         add_generation_prompt = prompt.template_kwargs.get("add_generation_prompt", True)
         variables = {
             "documents": None,

@@ -1,0 +1,296 @@
+"""Turns what a client asked into what an engine runs: tokens, limits, resolved defaults; or into the reason why not.
+
+Does: chat template, tokenising, truncation, context rules, bad words, grammars, the engine's abilities.
+Does not: run anything. `Preparer.prepare` is a pure function but for the seed it draws; the service calls it on the event
+loop, or on a tokenise thread for long prompts. Nothing after it validates again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dragoman.engine.base import Capabilities
+from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, ServerError, UnsupportedFeature
+from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.types import (
+    ChatPrompt,
+    EngineRequest,
+    GenerationRequest,
+    Grammar,
+    Prompt,
+    SamplingParams,
+    StopCriterion,
+    TextPrompt,
+    TokenMasker,
+    TokenPrompt,
+)
+
+GrammarCompiler = Callable[[Grammar], TokenMasker]
+"""Raises ServerError, or ValueError with the reason, for a grammar that does not compile."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimits:
+    """What a service allows. `max_model_len` None = as much as the engine; it can only make the context shorter.
+
+    `request_timeout_s` bounds a request from its preparation to its last token, None = no bound. Prompts of more than
+    `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond per character.
+    """
+
+    max_model_len: int | None = None
+    request_timeout_s: float | None = None
+    max_inline_chars: int = 2_000
+
+
+class PromptTokens(NamedTuple):
+    """A prompt in both forms; `text` is what the model saw, except that a fill-in-the-middle prompt shows its first part."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+class PreparedRequest(NamedTuple):
+    """A request ready to run."""
+
+    prompt_text: str
+    engine_request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Preparer:
+    """Prepares the requests for one model. Immutable; `draw_seed` and `compile_grammar` must be usable from any thread."""
+
+    model_name: str
+    capabilities: Capabilities
+    tokenizer: Tokenizer
+    pieces: TokenPieces
+    chat_template: ChatTemplate | None
+    limits: ServiceLimits
+    compile_grammar: GrammarCompiler | None
+    draw_seed: Callable[[], int]
+
+    @property
+    def max_model_len(self) -> int:
+        """The context length: prompt and completion tokens of one sequence."""
+        own = self.limits.max_model_len
+        return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
+
+    def is_long(self, request: GenerationRequest) -> bool:
+        """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
+        return request.sampling.grammar is not None or num_characters(request.prompt) > self.limits.max_inline_chars
+
+    def prepare(self, request: GenerationRequest) -> PreparedRequest:
+        """The request as the engine takes it.
+
+        Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError.
+        """
+        sampling = request.sampling
+        self._check_abilities(sampling)
+        self._check_token_ids(sampling)
+        if "" in request.stop:
+            raise InvalidParameter("stop must not hold an empty string", param="stop")
+        text, token_ids = self.tokenize(request.prompt)
+        token_ids = _truncated(token_ids, request.truncate_prompt_tokens)
+        return PreparedRequest(
+            text,
+            EngineRequest(
+                request_id=request.request_id,
+                prompt_ids=token_ids,
+                sampling=sampling,
+                max_tokens=self._max_tokens(len(token_ids), request),
+                seed=self.draw_seed() if sampling.seed is None else sampling.seed,
+                eos_token_ids=self.tokenizer.eos_token_ids,
+                bad_word_ids=self._bad_word_ids(sampling.bad_words),
+                masker=self._masker(sampling.grammar),
+                stop_criterion=self._stop_criterion(request),
+            ),
+        )
+
+    def tokenize(self, prompt: Prompt) -> PromptTokens:
+        """The prompt's tokens, at least one. Raises: InvalidRequest, UnsupportedFeature."""
+        match prompt:
+            case TextPrompt(suffix=None):
+                ids = tuple(self.tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens))
+                return PromptTokens(prompt.text, ids or self._empty_prompt())
+            case TextPrompt(suffix=suffix):
+                assert suffix is not None  # the case above
+                return PromptTokens(prompt.text, tuple(self._fim_ids(prompt, suffix)))
+            case TokenPrompt(token_ids=token_ids):
+                ids = token_ids or self._empty_prompt()
+                self.check_vocabulary(ids, "prompt")
+                return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
+            case ChatPrompt():
+                text = self._render(prompt)
+                ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
+                return PromptTokens(text, ids or self._empty_prompt())
+
+    def check_vocabulary(self, token_ids: Iterable[int], name: str) -> None:
+        """Raises: InvalidRequest naming the first id that the model has no row for."""
+        size = self.capabilities.vocab_size
+        for token_id in token_ids:
+            if not 0 <= token_id < size:
+                raise InvalidRequest(
+                    f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
+                    param=name,
+                )
+
+    # --- prompts ------------------------------------------------------------------------------------------------------
+
+    def _render(self, prompt: ChatPrompt) -> str:
+        if self.chat_template is None:
+            raise UnsupportedFeature(
+                f"messages are not supported: model {self.model_name} has no chat template; send a prompt instead",
+                param="messages",
+            )
+        return self.chat_template.render(prompt)
+
+    def _empty_prompt(self) -> tuple[int, ...]:
+        """The token that stands for an empty prompt: a model needs one token to start from."""
+        tokenizer = self.tokenizer
+        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        if start is None:
+            raise InvalidRequest(
+                f"prompt must not be empty: model {self.model_name} has no begin-of-sequence token", param="prompt"
+            )
+        return (start,)
+
+    def _fim_ids(self, prompt: TextPrompt, suffix: str) -> list[int]:
+        fim = self.tokenizer.fim_tokens
+        if fim is None:
+            raise UnsupportedFeature(
+                f"suffix is not supported: model {self.model_name} has no fill-in-the-middle tokens", param="suffix"
+            )
+        text_ids = self.tokenizer.encode(prompt.text, add_special_tokens=False)
+        ids = fim.arrange(text_ids, self.tokenizer.encode_continuation(suffix))
+        bos = self.tokenizer.bos_token_id
+        starts_with_bos = prompt.add_special_tokens and self.tokenizer.encode("")[:1] == [bos]
+        return [bos, *ids] if starts_with_bos and bos is not None else ids
+
+    # --- limits -------------------------------------------------------------------------------------------------------
+
+    def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
+        """The tokens that may be generated; see the wire contract, "Context"."""
+        room = self.max_model_len - num_prompt
+        wanted = request.max_tokens
+        if room < 1:
+            raise self._overflow(num_prompt, wanted, f"your prompt alone has {num_prompt} tokens", "prompt")
+        if wanted is None or (wanted > room and request.on_overflow == "clip"):
+            return room
+        if wanted > room:
+            detail = f"{num_prompt} in the prompt, {wanted} for the completion"
+            raise self._overflow(
+                num_prompt, wanted, f"you requested {num_prompt + wanted} tokens ({detail})", "max_tokens"
+            )
+        return wanted
+
+    def _overflow(self, num_prompt: int, wanted: int | None, problem: str, param: str) -> CapacityError:
+        limit = self.max_model_len
+        advice = "shorten the prompt" if param == "prompt" else "shorten the prompt or lower max_tokens"
+        return CapacityError(
+            # Clients look for "maximum context length" to tell this error from others, and shorten their prompt.
+            f"This model's maximum context length is {limit} tokens. However, {problem}. Please {advice}.",
+            param=param,
+            num_prompt_tokens=num_prompt,
+            max_tokens=wanted,
+            max_model_len=limit,
+        )
+
+    def _check_abilities(self, sampling: SamplingParams) -> None:
+        """Raises: UnsupportedFeature or InvalidParameter for what this engine cannot do."""
+        able = self.capabilities
+        if sampling.num_beams > 1 and not able.beam_search:
+            raise self._unsupported("num_beams", sampling.num_beams, "1")
+        if sampling.num_beams == 1 and sampling.num_sequences > sampling.n and not able.best_of:
+            raise self._unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
+        if sampling.prompt_logprobs is not None and not able.prompt_logprobs:
+            raise self._unsupported("prompt_logprobs", sampling.prompt_logprobs, "null")
+        if sampling.grammar is not None and not (able.grammar and self.compile_grammar):
+            raise self._unsupported("grammar", sampling.grammar.kind, "none")
+        for name, given in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+            if given is not None and given > able.max_logprobs:
+                raise InvalidParameter(f"{name} must be at most {able.max_logprobs}, got {given}", param=name)
+
+    def _unsupported(self, name: str, value: object, allowed: str) -> UnsupportedFeature:
+        return UnsupportedFeature(
+            f"{name} {value} is not supported by the engine of model {self.model_name}: it must be {allowed}",
+            param=name,
+        )
+
+    def _check_token_ids(self, sampling: SamplingParams) -> None:
+        """Raises: InvalidParameter for ids outside the vocabulary, which samplers index by."""
+        size = self.capabilities.vocab_size
+        named = {
+            "logit_bias": sampling.logit_bias,
+            "allowed_token_ids": sampling.allowed_token_ids or (),
+            "stop_token_ids": sampling.stop_token_ids,
+        }
+        for name, token_ids in named.items():
+            for token_id in token_ids:
+                if not 0 <= token_id < size:
+                    raise InvalidParameter(
+                        f"{name} must hold token ids from 0 to {size - 1} only, got {token_id}", param=name
+                    )
+        if sampling.allowed_token_ids == ():
+            raise InvalidParameter(
+                "allowed_token_ids must hold at least one token id, got []", param="allowed_token_ids"
+            )
+
+    # --- what engines cannot work out themselves ----------------------------------------------------------------------
+
+    def _bad_word_ids(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+        """Each word as tokens, inside a text and after a space."""
+        if not words:
+            return ()
+        variants = dict.fromkeys(form for word in words for form in (word, word if word[:1] == " " else f" {word}"))
+        encoded = dict.fromkeys(tuple(self.tokenizer.encode_continuation(form)) for form in variants)
+        return tuple(ids for ids in encoded if ids)
+
+    def _masker(self, grammar: Grammar | None) -> TokenMasker | None:
+        if grammar is None:
+            return None
+        assert self.compile_grammar is not None  # checked with the engine's abilities
+        try:
+            return self.compile_grammar(grammar)
+        except ServerError:
+            raise
+        except ValueError as error:
+            raise InvalidParameter(
+                f"grammar of kind {grammar.kind} does not compile: {error}", param="grammar"
+            ) from error
+
+    def _stop_criterion(self, request: GenerationRequest) -> StopCriterion | None:
+        """For engines that rank whole sequences: nobody sees the text before the ranking, so they must end them."""
+        sampling = request.sampling
+        if not request.stop or sampling.num_sequences == sampling.n:
+            return None
+        return StopOnTokens(
+            self.pieces,
+            request.stop,
+            min_tokens=sampling.min_tokens,
+            skip_special_tokens=request.skip_special_tokens,
+        )
+
+
+def num_characters(prompt: Prompt) -> int:
+    """How much text there is to tokenise, roughly; token ids count as characters, as they are decoded."""
+    match prompt:
+        case TextPrompt():
+            return len(prompt.text) + len(prompt.suffix or "")
+        case TokenPrompt():
+            return len(prompt.token_ids)
+        case ChatPrompt():
+            # Tools and parts weigh by their printed form; it need not be exact.
+            tools = len(str(prompt.tools)) if prompt.tools else 0
+            return tools + sum(len(str(message.get("content"))) for message in prompt.messages)
+
+
+def _truncated(token_ids: tuple[int, ...], keep: int | None) -> tuple[int, ...]:
+    if keep is None:
+        return token_ids
+    if keep < 1:
+        raise InvalidParameter(f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens")
+    return token_ids[-keep:]

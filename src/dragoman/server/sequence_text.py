@@ -1,0 +1,217 @@
+"""Turns what an engine adds to one sequence into events with text.
+
+Does: detokenise, end at stop strings, hold back tokens whose text may become one, log-probabilities per token.
+Does not: talk to engines or count sequences (`service` does). One instance per returned sequence, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from dragoman.tokenizer.base import TokenPieces
+from dragoman.tokenizer.detokenizer import IncrementalDetokenizer
+from dragoman.tokenizer.stop_strings import StopMatch, StopScanner
+from dragoman.types import (
+    EngineOutput,
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    Logprob,
+    PromptInfo,
+    TokenOutput,
+    ToolCallDelta,
+    TopToken,
+)
+
+_TOKEN_ENDS = (FinishReason.EOS, FinishReason.STOP_TOKEN)
+
+
+class ParsedText(NamedTuple):
+    """What a piece of a sequence's text is: answer, reasoning, parts of tool calls."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+
+
+class TextParser(Protocol):
+    """Splits one sequence's text as it comes; it may keep some of it back until more is known, but not after the last."""
+
+    def push(self, text: str, *, is_last: bool) -> ParsedText: ...
+
+
+ParserFactory = Callable[[GenerationRequest, str], TextParser | None]
+"""(request, prompt text) -> the parser for one of its sequences, None = all of the text is the answer."""
+
+
+class SequenceText:
+    """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
+
+    Every token is in exactly one event, in order, and an event's text is the text of its tokens.
+    """
+
+    __slots__ = (
+        "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_min_tokens",
+        "_num_accepted", "_num_drafts", "_num_tokens", "_parser", "_pieces", "_scanner", "_skips_special", "is_finished",
+    )  # fmt: skip
+
+    def __init__(
+        self, index: int, request: GenerationRequest, pieces: TokenPieces, parser: TextParser | None = None
+    ) -> None:
+        self.is_finished = False
+        self._index = index
+        self._pieces = pieces
+        self._parser = parser
+        self._skips_special = request.skip_special_tokens
+        self._includes_stop = request.include_stop_in_text
+        self._min_tokens = request.sampling.min_tokens
+        self._detokenizer = IncrementalDetokenizer(
+            pieces,
+            skip_special_tokens=request.skip_special_tokens,
+            spaces_between_special_tokens=request.spaces_between_special_tokens,
+        )
+        self._scanner = StopScanner(request.stop) if request.stop else None
+        self._held: deque[TokenOutput] = deque()
+        self._held_size = 0  # characters in `_held`
+        self._num_tokens = 0
+        self._num_drafts = 0  # these two since the last event
+        self._num_accepted = 0
+        self._cumulative_logprob: float | None = None
+
+    def push(self, output: EngineOutput, prompt: PromptInfo | None = None) -> GenerationEvent | None:
+        """The event for this output, None while all of it is held back. `prompt` goes into the event."""
+        self._num_drafts += output.num_draft_tokens
+        self._num_accepted += output.num_accepted_tokens
+        released: list[TokenOutput] = []
+        match: StopMatch | None = None
+        last = len(output.token_ids) - 1
+        # The one loop over tokens of the text layer.
+        for position, token_id in enumerate(output.token_ids):
+            reason = output.finish_reason if position == last else None
+            token = self._token(output, position, self._text(token_id, reason), reason)
+            if self._scanner is None:
+                released.append(token)
+            elif (match := self._scan(token, self._scanner, released)) is not None:
+                break
+        if match is not None:
+            return self._event(released, output, FinishReason.STOP_STRING, match.stop, prompt)
+        if output.finish_reason is not None:
+            released += self._held
+            return self._event(released, output, output.finish_reason, _stop_token(output), prompt)
+        return self._event(released, output, None, None, prompt) if released else None
+
+    def _text(self, token_id: int, reason: FinishReason | None) -> str:
+        """The text a token adds; the last one also tells what became of an incomplete character."""
+        if reason is None:
+            return self._detokenizer.push(token_id)
+        is_hidden = self._skips_special and reason in _TOKEN_ENDS
+        return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
+
+    def _token(self, output: EngineOutput, position: int, text: str, reason: FinishReason | None) -> TokenOutput:
+        self._num_tokens += 1
+        token_id = output.token_ids[position]
+        own, token_text, is_special = self._pieces[token_id]
+        if output.logprobs is None:
+            return TokenOutput(token_id, text, token_text, own, special=is_special or reason is FinishReason.EOS)
+        logprob = output.logprobs[position]
+        self._cumulative_logprob = (self._cumulative_logprob or 0.0) + logprob
+        top = top_tokens(self._pieces, output.top_logprobs[position]) if output.top_logprobs is not None else ()
+        return TokenOutput(token_id, text, token_text, own, logprob, top, is_special or reason is FinishReason.EOS)
+
+    def _scan(self, token: TokenOutput, scanner: StopScanner, released: list[TokenOutput]) -> StopMatch | None:
+        """Take in a token and release what cannot belong to a stop string any more; on a match, everything, cut."""
+        match: StopMatch | None = None
+        if self._num_tokens >= self._min_tokens:
+            match = scanner.push(token.text)
+        else:
+            scanner.skip(token.text)
+        self._held.append(token)
+        if match is not None:
+            # The tail, which the match counts from, is the end of what was held before this token.
+            begin = self._held_size - len(scanner.tail)
+            released += self._cut(begin + (match.end if self._includes_stop else match.start))
+            return match
+        self._held_size += len(token.text)
+        self._release(0 if self._includes_stop else len(scanner.tail), released)
+        return None
+
+    def _release(self, num_open: int, released: list[TokenOutput]) -> None:
+        """Let go of the tokens before the last `num_open` characters; tokens are not split, so a bit more may stay."""
+        held = self._held
+        while held and self._held_size - len(held[0].text) >= num_open:
+            self._held_size -= len(held[0].text)
+            released.append(held.popleft())
+
+    def _cut(self, size: int) -> list[TokenOutput]:
+        """All held tokens, with the first `size` characters of their text."""
+        tokens = []
+        for token in self._held:
+            kept = token.text[: max(0, size)]
+            size -= len(token.text)
+            tokens.append(token if kept == token.text else replace(token, text=kept))
+        return tokens
+
+    def _event(
+        self,
+        tokens: list[TokenOutput],
+        output: EngineOutput,
+        reason: FinishReason | None,
+        stop_match: str | int | None,
+        prompt: PromptInfo | None,
+    ) -> GenerationEvent:
+        self.is_finished = reason is not None
+        text = tokens[0].text if len(tokens) == 1 else "".join([token.text for token in tokens])
+        parsed = _AS_IT_IS if self._parser is None else self._parser.push(text, is_last=self.is_finished)
+        cumulative = output.cumulative_logprob if output.cumulative_logprob is not None else self._cumulative_logprob
+        event = GenerationEvent(
+            self._index,
+            text,
+            tuple(tokens),
+            reason,
+            stop_match,
+            prompt,
+            text if self._parser is None else parsed.content,
+            parsed.reasoning,
+            parsed.tool_calls,
+            cumulative if self.is_finished else None,
+            self._num_drafts,
+            self._num_accepted,
+        )
+        self._num_drafts = self._num_accepted = 0
+        return event
+
+
+_AS_IT_IS = ParsedText()
+
+
+def _stop_token(output: EngineOutput) -> int | None:
+    """The stop token that ended a sequence."""
+    return output.token_ids[-1] if output.finish_reason is FinishReason.STOP_TOKEN else None
+
+
+def top_tokens(pieces: TokenPieces, top: list[Logprob] | tuple[Logprob, ...]) -> tuple[TopToken, ...]:
+    """Alternatives with their texts, in the same order."""
+    return tuple(
+        TopToken(one.token_id, pieces[one.token_id].text, one.logprob, pieces[one.token_id].bytes) for one in top
+    )
+
+
+def prompt_info(
+    text: str, prompt_ids: tuple[int, ...], first: EngineOutput, pieces: TokenPieces, seed: int
+) -> PromptInfo:
+    """What became of a prompt, from the request's first output; with tokens if log-probabilities were asked for."""
+    tokens: list[TokenOutput] = []
+    if first.prompt_logprobs is not None:
+        detokenizer = IncrementalDetokenizer(
+            pieces, skip_special_tokens=False, spaces_between_special_tokens=False, at_start=True
+        )
+        for token_id, known in zip(prompt_ids, first.prompt_logprobs, strict=True):
+            own, token_text, is_special = pieces[token_id]
+            token_piece = detokenizer.push(token_id)
+            logprob, top = (None, ()) if known is None else (known.logprob, top_tokens(pieces, known.top))
+            tokens.append(TokenOutput(token_id, token_piece, token_text, own, logprob, top, is_special))
+        tokens[-1] = replace(tokens[-1], text=tokens[-1].text + detokenizer.flush())
+    return PromptInfo(text, prompt_ids, tuple(tokens), first.num_cached_tokens, seed)

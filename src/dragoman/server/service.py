@@ -1,0 +1,231 @@
+"""The one path from a request in neutral words to its events, whatever dialect asked and whatever engine answers.
+
+Does: prepare the request, run it, turn engine outputs into text events, end it at stop strings, time limits, aborts.
+Does not: know wire formats, admit requests (the responder does), or generate. Runs on the event loop; long prompts are
+prepared on `pool`. Closing a stream, at any moment and for any reason, aborts the request in the engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dragoman.engine.base import Engine
+from dragoman.errors import EngineFailed, RequestTimeout
+from dragoman.server.fold import ResultFold
+from dragoman.server.prepare import (
+    GrammarCompiler,
+    PreparedRequest,
+    Preparer,
+    PromptTokens,
+    ServiceLimits,
+    num_characters,
+)
+from dragoman.server.sequence_text import ParserFactory, SequenceText, prompt_info
+from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.types import EngineOutput, GenerationEvent, GenerationRequest, GenerationResult, Prompt, PromptInfo
+
+T = TypeVar("T")
+
+_SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """What a service can do beyond plain text. `compile_grammar` None = requests with a grammar are refused.
+
+    `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer. `draw_seed` gives the
+    seed of requests that name none.
+    """
+
+    compile_grammar: GrammarCompiler | None = None
+    make_parser: ParserFactory | None = None
+    draw_seed: Callable[[], int] | None = None
+
+
+class Service:
+    """Serves one model: text in, text out. `pool` None = the event loop's default executor."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None = None,
+        limits: ServiceLimits | None = None,
+        pool: Executor | None = None,
+        extensions: Extensions | None = None,
+    ) -> None:
+        extensions = extensions or Extensions()
+        self._engine = engine
+        self._pool = pool
+        self._limits = limits or ServiceLimits()
+        self._pieces = TokenPieces(tokenizer)
+        self._make_parser = extensions.make_parser
+        self._preparer = Preparer(
+            model_name=name,
+            capabilities=engine.capabilities,
+            tokenizer=tokenizer,
+            pieces=self._pieces,
+            chat_template=chat_template,
+            limits=self._limits,
+            compile_grammar=extensions.compile_grammar,
+            draw_seed=extensions.draw_seed or _draw_seed,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._pieces.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """The context length: prompt and completion tokens of one sequence."""
+        return self._preparer.max_model_len
+
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """The request's events, until each of its `n` sequences has finished. The first one carries the prompt's facts.
+
+        Raises: InvalidRequest, CapacityError, RequestTimeout, and what the engine raises.
+        """
+        deadline = self._deadline()
+        prepared = await self._prepare(request, deadline)
+        progress = _Progress(request, prepared, self._pieces, self._make_parser)
+        outputs = self._engine.generate(prepared.engine_request)
+        try:
+            async for output in outputs if deadline is None else _Bounded(outputs, deadline):
+                event = progress.push(output)
+                if event is not None:
+                    yield event
+                if progress.is_finished:
+                    return
+            raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
+        finally:
+            await _close(outputs)
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """The whole result: a fold over `stream`. Raises: as `stream`."""
+        fold = ResultFold(request)
+        async with aclosing(self.stream(request)) as events:
+            async for event in events:
+                fold.push(event)
+        return fold.result()
+
+    async def tokenize(self, prompt: Prompt) -> PromptTokens:
+        """A prompt as the model would see it. Raises: InvalidRequest, UnsupportedFeature."""
+        if num_characters(prompt) <= self._limits.max_inline_chars:
+            return self._preparer.tokenize(prompt)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._preparer.tokenize, prompt)
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of token ids. Raises: InvalidRequest for ids outside the vocabulary."""
+        self._preparer.check_vocabulary(token_ids, "tokens")
+        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    async def _prepare(self, request: GenerationRequest, deadline: _Deadline | None) -> PreparedRequest:
+        if not self._preparer.is_long(request):
+            return self._preparer.prepare(request)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._preparer.prepare, request)
+        return await (work if deadline is None else deadline.run(work))
+
+    def _deadline(self) -> _Deadline | None:
+        limit_s = self._limits.request_timeout_s
+        return None if limit_s is None else _Deadline(limit_s)
+
+
+class _Progress:
+    """The sequences of one running request. `is_finished`: each of them has had its last event."""
+
+    __slots__ = ("_num_unfinished", "_pieces", "_prepared", "_prompt", "_sequences", "_waits_for_prompt")
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        prepared: PreparedRequest,
+        pieces: TokenPieces,
+        make_parser: ParserFactory | None,
+    ) -> None:
+        self._prepared = prepared
+        self._pieces = pieces
+        self._prompt: PromptInfo | None = None  # known, and not in an event yet
+        self._waits_for_prompt = True
+        parsers = [
+            make_parser(request, prepared.prompt_text) if make_parser else None for _ in range(request.sampling.n)
+        ]
+        self._sequences = [SequenceText(index, request, pieces, parser) for index, parser in enumerate(parsers)]
+        self._num_unfinished = request.sampling.n
+
+    @property
+    def is_finished(self) -> bool:
+        return self._num_unfinished == 0
+
+    def push(self, output: EngineOutput) -> GenerationEvent | None:
+        """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
+        if self._waits_for_prompt:
+            self._waits_for_prompt = False
+            self._prompt = self._prompt_info(output)
+        sequence = self._sequences[output.index]
+        if sequence.is_finished:
+            return None
+        event = sequence.push(output, self._prompt)
+        if event is not None:
+            self._prompt = None
+            self._num_unfinished -= sequence.is_finished
+        return event
+
+    def _prompt_info(self, first: EngineOutput) -> PromptInfo:
+        request = self._prepared.engine_request
+        return prompt_info(self._prepared.prompt_text, request.prompt_ids, first, self._pieces, request.seed)
+
+
+class _Deadline:
+    """A point in time, from now, after which a request is given up."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._when = asyncio.get_running_loop().time() + limit_s
+
+    async def run(self, work: Awaitable[T]) -> T:
+        """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout."""
+        timeout = asyncio.timeout_at(self._when)
+        try:
+            async with timeout:
+                return await work
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise
+            message = f"the request took longer than the {self._limit_s:g} s that the server allows"
+            raise RequestTimeout(message) from error
+
+
+class _Bounded:
+    """An engine's outputs until a deadline. It owns nothing: whoever made `outputs` closes them."""
+
+    def __init__(self, outputs: AsyncIterator[EngineOutput], deadline: _Deadline) -> None:
+        self._outputs = outputs
+        self._deadline = deadline
+
+    def __aiter__(self) -> _Bounded:
+        return self
+
+    async def __anext__(self) -> EngineOutput:
+        return await self._deadline.run(anext(self._outputs))
+
+
+async def _close(outputs: AsyncIterator[EngineOutput]) -> None:
+    """End the request in the engine, if it still runs there."""
+    aclose = getattr(outputs, "aclose", None)
+    if aclose is not None:
+        await aclose()
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(_SEED_BITS)
