@@ -101,15 +101,16 @@ class GrammarCompiler:
             case "json_schema":
                 # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
                 schema = json.dumps(_parse_json(grammar.kind, grammar.source))
-                return str(matcher_class.grammar_from_json_schema(schema))
+                inner = matcher_class.grammar_from_json_schema(schema)
             case "json_object":
-                return str(matcher_class.grammar_from_json_schema('{"type": "object"}'))
+                inner = matcher_class.grammar_from_json_schema('{"type": "object"}')
             case "regex":
-                return str(matcher_class.grammar_from_regex(grammar.source))
+                inner = matcher_class.grammar_from_regex(grammar.source)
             case "lark":
-                return str(matcher_class.grammar_from_lark(grammar.source))
+                inner = _lark(grammar.source)
             case "choice":
-                return str(matcher_class.grammar_from_lark(_choice_rule(grammar.source)))
+                inner = _lark(_choice_rule(grammar.source))
+        return _without_forcing(inner)
 
 
 class GrammarMasker:
@@ -184,7 +185,7 @@ class _TokenizerFacts:
         self.special_token_ids = sorted(vocabulary.special_ids | set(vocabulary.eos_ids))
 
     def __call__(self, text: bytes) -> list[int]:
-        """No tokens: llguidance tokenises only to fast-forward, and every token here is the model's own choice."""
+        """No tokens: llguidance tokenises only what it forces, and `_without_forcing` leaves every choice to the model."""
         return []
 
 
@@ -194,6 +195,21 @@ def _invalid(kind: str, reason: str) -> InvalidParameter:
     if len(text) > _MAX_REASON:
         text = text[: _MAX_REASON - 3] + "..."
     return InvalidParameter(f"response_format: the {kind} grammar does not compile: {text}", param="response_format")
+
+
+def _lark(source: str) -> str:
+    return json.dumps({"grammars": [{"lark_grammar": source}]})
+
+
+def _without_forcing(source: str) -> str:
+    """The grammar, as part of one that tells llguidance to allow every tokenisation of a forced text.
+
+    Otherwise it allows only the one its own tokeniser would choose, for which it would need the real tokenizer.
+    """
+    grammars = json.loads(source)["grammars"]
+    grammars[0]["name"] = "output"
+    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: @output'}
+    return json.dumps({"grammars": [outer, *grammars]})
 
 
 def _parse_json(kind: str, source: str) -> Any:

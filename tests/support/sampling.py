@@ -1,0 +1,72 @@
+"""Requests, logits and a statistical test for the sampler's tests."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.types import EngineRequest, SamplingParams, TokenMasker
+
+FloatArray = npt.NDArray[np.float32]
+EOS = 0
+
+
+def make_request(
+    *,
+    prompt_ids: tuple[int, ...] = (1, 2, 3),
+    seed: int = 1,
+    eos_token_ids: frozenset[int] = frozenset({EOS}),
+    bad_word_ids: tuple[tuple[int, ...], ...] = (),
+    masker: TokenMasker | None = None,
+    **sampling: Any,
+) -> EngineRequest:
+    """A request with these sampling parameters; greedy unless a temperature is given."""
+    return EngineRequest(
+        request_id="r",
+        prompt_ids=prompt_ids,
+        sampling=SamplingParams(**{"temperature": 0.0, **sampling}),
+        max_tokens=1000,
+        seed=seed,
+        eos_token_ids=eos_token_ids,
+        bad_word_ids=bad_word_ids,
+        masker=masker,
+    )
+
+
+def make_state(sampler: Sampler, generated: tuple[int, ...] = (), **request: Any) -> SamplerState:
+    """The state of a sequence that has generated these tokens."""
+    state = sampler.new_state(make_request(**request), 0)
+    for token_id in generated:
+        state.observe(token_id)
+    return state
+
+
+def row_of(*values: float) -> FloatArray:
+    """One batch row of logits, [1, n]."""
+    return np.array([values], dtype=np.float32)
+
+
+def logits_of(*probabilities: float) -> FloatArray:
+    """The row whose softmax these are, shifted so that nothing relies on normalised logits, [1, n]."""
+    with np.errstate(divide="ignore"):
+        logits: FloatArray = (np.log(np.array([probabilities])) + 1.5).astype(np.float32)
+    return logits
+
+
+def chi_square_limit(num_categories: int) -> float:
+    """What a chi-square statistic exceeds once in about 10,000 tests (Wilson and Hilferty's approximation)."""
+    freedom = num_categories - 1
+    spread = 2 / (9 * freedom)
+    return freedom * (1 - spread + 3.72 * math.sqrt(spread)) ** 3
+
+
+def chi_square(counts: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]) -> float:
+    """Pearson's statistic over the categories that can occur."""
+    possible = probabilities > 0
+    expected = probabilities[possible] * counts.sum()
+    return float(((counts[possible] - expected) ** 2 / expected).sum())
