@@ -17,7 +17,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.types": (),
     "dragoman.errors": (),
     "dragoman.__main__": ("dragoman.cli",),
-    "dragoman.config": (),
+    "dragoman.config": ("dragoman.types",),
     "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
     "dragoman.models": ("dragoman", "dragoman.errors"),

@@ -51,9 +51,10 @@ def banner(facts: BannerFacts) -> str:
 
 def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
-    body: dict[str, object] = {"max_tokens": 64, "temperature": 0}
+    body: dict[str, object]
     if facts.has_chat_template:
-        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "What is deep learning?"}]
+        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "What is deep learning?"}]}
     else:
-        path, body["prompt"] = "/v1/completions", "Deep learning is"
-    return [f"  curl {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{json.dumps(body)}'"]
+        path, body = "/v1/completions", {"prompt": "Deep learning is"}
+    text = json.dumps({**body, "max_tokens": 64, "temperature": 0})
+    return [f"  curl {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{text}'"]

@@ -72,7 +72,7 @@ def _run_command(command: str, words: list[str]) -> int:
         return 0
     from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait for it
 
-    return serve(config, sys.stderr)
+    return serve(config, sys.stdout, sys.stderr)
 
 
 def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> Config | None:

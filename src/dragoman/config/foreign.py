@@ -94,7 +94,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_refused(NO_SPECULATION, "option.speculative_draft_model", "option.speculative_model"),
     *_refused(NO_SPECULATION, "option.speculative_config", "option.num_speculative_tokens"),
     *_noted(NO_SPECULATION, "option.speculative_length", "option.draft_model_tp_size", "option.record_acceptance_rate"),
-    *_refused(NO_PARSER, "option.tool_call_parser", "option.reasoning_parser", "option.chat_template"),
+    *_refused(NO_PARSER, "option.tool_call_parser", "option.reasoning_parser"),
     *_noted(NO_PARSER, "option.enable_auto_tool_choice", "option.enable_reasoning", harmless=OFF),
     *_noted(NO_PARSER, "option.chat_template_content_format", harmless=("auto",)),
     *_refused("give stop strings in the request", "option.stop_sequence"),

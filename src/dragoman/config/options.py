@@ -89,6 +89,12 @@ class ModelSettings:
         unit="tokens",
         unset="the model's context length",
     )
+    chat_template: str | None = option(
+        None,
+        Text("FILE|TEMPLATE"),
+        "Jinja chat template to use instead of the model's own: a file, or the template itself.",
+        unset="the model's own",
+    )
     threads: int | None = option(
         None,
         Integer(1, 4096, auto=True),
@@ -99,7 +105,7 @@ class ModelSettings:
         None,
         FilePath(),
         "Directory where built models are kept, so that the next start only maps them.",
-        unset="dragoman in the user's cache directory",
+        unset="dragoman in the user's cache directory, if it can be written",
     )
 
 

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 from dragoman.config.foreign import ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
-from dragoman.config.option import Option
+from dragoman.config.option import Option, show
 from dragoman.config.options import OPTIONS, ClientSettings, EngineSettings, ModelSettings, ServerSettings
-from dragoman.config.sources import PROPERTIES_NAME, Given, read_environment, read_properties
+from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 
 COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
 
@@ -75,6 +75,12 @@ class Config:
                 return found
         raise KeyError(option.name)
 
+    def cite(self, name: str) -> str:
+        """An option with its value and source, as the beginning of an error message."""
+        option = next(option for option in OPTIONS if option.name == name)
+        origin = self.origins[name]
+        return f"{origin.name or name}={show(self.value(option))} ({origin.source})"
+
 
 def demo_model_dir() -> Path:
     """The model that comes with the package."""
@@ -98,6 +104,7 @@ def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir:
     findings.problems += _missing(model_dir, origins["model_id"])
     if findings.problems:
         raise ConfigError(findings.problems)
+    values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if not values["name"]:
         values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
     return Config(

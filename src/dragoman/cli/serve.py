@@ -1,0 +1,127 @@
+"""`dragoman serve`: from a resolved configuration to a running server, and back to the shell.
+
+Does: log set-up, notices, the server's own settings, the display of loading, the banner.
+Does not: build the model's parts (`compose` does) or run the loop (`server.run` does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TextIO
+
+from dragoman.cli.banner import BannerFacts, banner
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.compose import build_dialects, build_served_model
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.models import ModelError
+from dragoman.server.app import ServerConfig
+from dragoman.server.registry import ModelRegistry
+from dragoman.server.run import ListenConfig, run
+
+EXPECTED = (ConfigError, ModelError)
+"""Failures that their message explains: a traceback would only hide it."""
+
+_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class OperatorFormatter(logging.Formatter):
+    """Log lines with time and level; failures that the operator can mend come without a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatException(self, ei: _ExcInfo) -> str:  # the name is logging's
+        """The traceback, or only the message of an expected failure."""
+        return str(ei[1]) if isinstance(ei[1], EXPECTED) else super().formatException(ei)
+
+
+@dataclass(slots=True)
+class _Startup:
+    """What `load` needs and what is known only once the port is open."""
+
+    config: Config
+    stdout: TextIO
+    display: ProgressDisplay
+    address: tuple[str, int] = field(default=("", 0))
+
+    def listening(self, host: str, port: int) -> None:
+        self.address = (host, port)
+
+    async def load(self, registry: ModelRegistry) -> None:
+        """Build the model, add it to the registry, say so."""
+        config = self.config
+        try:
+            composed = await build_served_model(config, self.display)
+        finally:
+            self.display.finish()
+        registry.add(composed.served)
+        registry.mark_ready()  # before the banner: whoever reads it may call at once
+        facts = BannerFacts(
+            name=config.name,
+            model_dir=str(config.model_dir),
+            host=config.server.host,
+            port=self.address[1],
+            details=composed.facts,
+            has_chat_template=composed.has_chat_template,
+            needs_key=bool(config.server.api_key or config.server.api_key_file),
+        )
+        self.stdout.write(banner(facts))
+        self.stdout.flush()
+
+
+def serve(config: Config, stdout: TextIO, stderr: TextIO) -> int:
+    """Serve until SIGTERM or Ctrl-C; the exit code."""
+    _start_logging(config.server.log_level, stderr)
+    for notice in config.notices:
+        stderr.write(f"dragoman: note: {notice}\n")
+    startup = _Startup(config, stdout, ProgressDisplay(stderr))
+    try:
+        registry = ModelRegistry(build_dialects(config), expected_names=(config.name,))
+        return run(registry, _server_config(config), _listen_config(config), startup.load, startup.listening)
+    except (ConfigError, OSError) as error:
+        stderr.write(f"dragoman: {error}\n")
+        return 1
+
+
+def _start_logging(level: str, stderr: TextIO) -> None:
+    handler = logging.StreamHandler(stderr)
+    handler.setFormatter(OperatorFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    if level == "info":  # uvicorn's own start and stop messages repeat ours
+        logging.getLogger("uvicorn").setLevel(logging.WARNING)
+
+
+def _server_config(config: Config) -> ServerConfig:
+    server = config.server
+    return ServerConfig(
+        max_request_size_bytes=server.max_request_size,
+        api_keys=_api_keys(config),
+        cors_allowed_origin=server.cors_allowed_origin,
+        cors_allowed_methods=server.cors_allowed_methods,
+        cors_allowed_headers=server.cors_allowed_headers,
+    )
+
+
+def _listen_config(config: Config) -> ListenConfig:
+    return ListenConfig(host=config.server.host, port=config.server.port, drain_s=config.server.drain_timeout)
+
+
+def _api_keys(config: Config) -> frozenset[str]:
+    """The key of the environment and those of the key file. Raises: ConfigError if the file has none."""
+    keys = {config.server.api_key} if config.server.api_key else set()
+    path = config.server.api_key_file
+    if path is None:
+        return frozenset(keys)
+    where = f"api_key_file={path} ({config.origins['api_key_file'].source})"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{where}: must be a readable UTF-8 file: {error}"]) from error
+    from_file = {line.strip() for line in lines if line.strip()}
+    if not from_file:
+        raise ConfigError([f"{where}: must hold at least one key, one per line"])
+    return frozenset(keys | from_file)

@@ -1,0 +1,256 @@
+"""Builds one served model from a configuration: the only place where tokenizer, engine, service and dialects meet.
+
+Does: construct and connect. Does not: resolve options, run a server, or contain behaviour of its own.
+Called by `cli.serve` and by `LLM`; the heavy part runs on a worker thread, the rest on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from dragoman.config.generation import default_sampling
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
+from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
+from dragoman.engine.rolling.kv_cache_size import available_memory_bytes, choose_num_blocks
+from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
+from dragoman.server.admission import Admission
+from dragoman.server.dialects.chat import ChatDialect, ChatOptions
+from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
+from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.dialects.openai_profile import Limits
+from dragoman.server.dialects.text import TextDialect, TextOptions
+from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.prepare import ServiceLimits
+from dragoman.server.registry import DialectSet, ServedModel
+from dragoman.server.service import Extensions, Service
+from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.types import Grammar, TokenMasker
+
+Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
+
+DEFAULT_DTYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedModel:
+    """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works."""
+
+    served: ServedModel
+    facts: tuple[str, ...]
+    has_chat_template: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    tokenizer: HfTokenizer
+    chat_template: ChatTemplate | None
+
+
+async def build_served_model(config: Config, progress: Progress) -> ComposedModel:
+    """The model of `config`, loaded, its engine started.
+
+    Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
+    """
+    text = await asyncio.to_thread(_load_text, config, progress)
+    loaded, engine = await asyncio.to_thread(_build_engine, config, progress)
+    await engine.start()
+    service = Service(
+        name=config.name,
+        engine=engine,
+        tokenizer=text.tokenizer,
+        chat_template=text.chat_template,
+        limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
+        extensions=Extensions(compile_grammar=LazyGrammarCompiler(text.tokenizer, engine.capabilities.vocab_size)),
+    )
+    served = ServedModel(
+        name=config.name,
+        aliases=config.model.name[1:],
+        service=service,
+        engine=engine,
+        dialects=build_dialects(config),
+        admission=Admission(
+            config.name, max_running=config.engine.max_num_seqs, max_queued=config.server.job_queue_size
+        ),
+        url=str(config.model_dir),
+        dtype=loaded.options.weight_type,
+    )
+    return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
+
+
+def build_dialects(config: Config) -> DialectSet:
+    """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
+    clients = config.clients
+    limits = Limits(clients.max_stop_strings, clients.max_best_of, clients.max_logprobs)
+
+    def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
+        shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
+        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits))
+
+    def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
+        return CompletionsDialect(CompletionsOptions(api, config.name, limits))
+
+    return DialectSet(
+        lmi=LmiDialect(_lmi_options(config)),
+        tgi=TgiDialect(TgiOptions(clients.max_best_of, clients.max_logprobs, clients.max_stop_strings)),
+        chat_v1=chat("v1"),
+        chat_v3=chat("v3"),
+        chat_invocations=chat("invocations"),
+        completions_v1=completions("v1"),
+        completions_v3=completions("v3"),
+        completions_invocations=completions("lmi"),
+        text=TextDialect(
+            TextOptions(
+                hold_ms=clients.text_status_hold_ms,
+                chat_template=clients.text_chat_template,
+                sampling=default_sampling(config.model_dir),
+            )
+        ),
+    )
+
+
+def _lmi_options(config: Config) -> LmiOptions:
+    clients = config.clients
+    return LmiOptions(
+        rolling_batch=clients.rolling_batch,
+        lmi_version=clients.lmi_version,
+        batch_size=clients.batch_size,
+        enable_streaming=clients.enable_streaming,
+        output_formatter=clients.output_formatter,
+        tgi_compat=clients.tgi_compat,
+        max_best_of=clients.max_best_of,
+        max_logprobs=clients.max_logprobs,
+        max_stop_strings=clients.max_stop_strings,
+    )
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _load_text(config: Config, progress: Progress) -> _Text:
+    progress("reading the tokenizer", 0.0)
+    try:
+        tokenizer = load_tokenizer(config.model_dir)
+        own = config.model.chat_template
+        if own is None:
+            return _Text(tokenizer, load_chat_template(tokenizer))
+        source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
+        return _Text(tokenizer, ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens))
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+
+
+def _is_file(text: str) -> bool:
+    """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
+    try:
+        return Path(text).is_file()
+    except OSError:
+        return False
+
+
+class LazyGrammarCompiler:
+    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any."""
+
+    def __init__(self, tokenizer: HfTokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._compiler: GrammarCompiler | None = None
+
+    def __call__(self, grammar: Grammar) -> TokenMasker:
+        """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
+        if self._compiler is None:  # two threads at once make two compilers, one of which is dropped: no harm
+            self._compiler = GrammarCompiler(self._vocabulary())
+        return self._compiler.compile(grammar)
+
+    def _vocabulary(self) -> Vocabulary:
+        tokenizer, ids = self._tokenizer, range(self._vocab_size)
+        eos_ids = sorted(tokenizer.eos_token_ids)
+        own = tokenizer.eos_token_id
+        eos_id = own if own in tokenizer.eos_token_ids and own is not None else (eos_ids or [0])[0]
+        return Vocabulary(
+            token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
+            special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
+            eos_id=eos_id,
+            extra_eos_ids=frozenset(eos_ids),
+        )
+
+
+# --- engine -----------------------------------------------------------------------------------------------------------
+
+
+def _build_engine(config: Config, progress: Progress) -> tuple[LoadedModel, RollingEngine]:
+    """The engine over the loaded model, not started yet. Blocks while the model loads."""
+    loaded = load_model(config.model_dir, _model_options(config), progress)
+    max_model_len = _max_model_len(config, loaded)
+    num_blocks = _num_blocks(config, loaded, max_model_len)
+    progress("allocating the key/value cache", 0.0)
+    runner = OpenVinoRunner(loaded, num_blocks)
+    limits = RollingConfig(
+        max_batch_tokens=config.engine.max_batch_tokens,
+        max_num_seqs=config.engine.max_num_seqs,
+        prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
+    )
+    own = default_capabilities(runner)
+    capabilities = replace(own, max_model_len=min(own.max_model_len, max_model_len))
+    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, capabilities)
+
+
+def _model_options(config: Config) -> ModelOptions:
+    model = config.model
+    weight_type: Any = DEFAULT_DTYPE if model.dtype == "auto" else model.dtype  # the option's words are the loader's
+    kv_type: Any = model.kv_dtype
+    return ModelOptions(weight_type, kv_type, model.threads, _cache_dir(config))
+
+
+def _cache_dir(config: Config) -> Path | None:
+    """The cache directory, made if need be; None if it is only the default and cannot be made.
+
+    Raises: ConfigError if a directory that somebody named cannot be made.
+    """
+    path, origin = config.model.cache_dir, config.origins["cache_dir"]
+    if path is None:
+        return None
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if origin.source == "default":
+            return None  # a read-only home, as containers have it: loading takes longer, nothing else
+        raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be made: {error}"]) from error
+    return path
+
+
+def _max_model_len(config: Config, loaded: LoadedModel) -> int:
+    own, asked = loaded.config.max_position, config.model.max_model_len
+    if asked is not None and asked > own:
+        raise ConfigError([f"{config.cite('max_model_len')}: must be at most {own}, the model's context length"])
+    return asked or own
+
+
+def _num_blocks(config: Config, loaded: LoadedModel, max_model_len: int) -> int:
+    try:
+        return choose_num_blocks(
+            loaded.block_bytes,
+            BLOCK_SIZE,
+            max_model_len=max_model_len,
+            max_num_seqs=config.engine.max_num_seqs,
+            kv_cache_gb=config.engine.kv_cache_gb,
+            available_bytes=available_memory_bytes(),
+        )
+    except ValueError as error:
+        raise ConfigError([f"{config.cite('kv_cache_gb')}: {error}"]) from error
+
+
+def _facts(loaded: LoadedModel, engine: RollingEngine) -> tuple[str, ...]:
+    capacity = engine.health().num_blocks * BLOCK_SIZE
+    return (
+        loaded.config.architecture,
+        f"{loaded.options.weight_type} weights",
+        f"{engine.capabilities.max_model_len} tokens of context",
+        f"{loaded.kv_type} cache for {capacity} tokens",
+    )
