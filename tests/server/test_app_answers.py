@@ -260,6 +260,22 @@ class TestFailures:
             assert not read_to_end(connection).endswith(b"0\r\n\r\n")
         assert "defect in stream_error" in caplog.text
 
+    def test_a_stream_that_fails_to_close_does_not_hang_the_answer(
+        self, server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Stubborn:
+            def __aiter__(self) -> Stubborn:
+                return self
+
+            async def __anext__(self) -> Any:
+                raise StopAsyncIteration
+
+            async def aclose(self) -> None:
+                raise RuntimeError("cannot close")
+
+        monkeypatch.setattr(server.service, "stream", lambda request: Stubborn())
+        assert client.post("/invocations", json={"stream": True}).json()["kind"] == "server_error"
+
     def test_overload_from_within_carries_a_hint_when_to_return(
         self, server: RunningServer, client: httpx.Client
     ) -> None:
@@ -269,7 +285,7 @@ class TestFailures:
 
 
 class TestTimeLimit:
-    CONFIG = ServerConfig(request_timeout_s=0.2)
+    CONFIG = ServerConfig(request_timeout_s=0.5)
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_a_request_that_takes_too_long_is_aborted_and_answered(self, stream: bool) -> None:
@@ -277,7 +293,7 @@ class TestTimeLimit:
             server.service.script = Script(gates={0: Gate()})
             answer = httpx.post(f"{server.url}/invocations", json={"stream": stream}, headers={"x-request-id": "slow"})
             assert answer.status_code == 504
-            assert "0.2 s" in answer.json()["message"]
+            assert "0.5 s" in answer.json()["message"]
             server.service.journal.wait_for(lambda lines: "abort slow" in lines)
 
     def test_a_stream_that_takes_too_long_is_told_in_the_stream(self) -> None:

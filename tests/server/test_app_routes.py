@@ -257,6 +257,25 @@ class TestBodySize:
             assert read_to_end(connection).startswith(b"HTTP/1.1 413 ")
 
 
+class TestExpect:
+    """A client that asks before it sends its body."""
+
+    def test_it_is_told_to_go_on(self, server: RunningServer) -> None:
+        head, _, body = post_bytes("/invocations", b"{}", "expect: 100-continue").partition(b"\r\n\r\n")
+        with server.connect() as connection:
+            connection.sendall(head + b"\r\n\r\n")
+            assert read_until(connection, b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            connection.sendall(body)
+            assert read_until(connection, b"Deep").startswith(b"HTTP/1.1 200 ")
+
+    def test_it_is_refused_before_it_sends_too_much(self) -> None:
+        with running_server(TestBodySize.CONFIG) as server, server.connect() as connection:
+            connection.sendall(
+                b"POST /invocations HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 5000\r\n\r\n"
+            )
+            assert read_until(connection, b"}").startswith(b"HTTP/1.1 413 ")
+
+
 def test_a_body_split_over_many_pieces_is_put_together(server: RunningServer) -> None:
     request = post_bytes("/invocations", b'{"prompts": ["one"], "max_tokens": 1}', "connection: close")
     with server.connect() as connection:

@@ -94,15 +94,17 @@ class EventMerge:
         await self._wake.wait()
 
     async def _read(self, index: int, request: GenerationRequest) -> None:
-        stream = self._service.stream(request)
         try:
-            async for event in stream:
-                self._ready.append(IndexedEvent(index, event))
-                self._wake.set()
+            stream = self._service.stream(request)
+            try:
+                async for event in stream:
+                    self._ready.append(IndexedEvent(index, event))
+                    self._wake.set()
+            finally:
+                await _close(stream)
         except Exception as error:  # request boundary: carried to the writer, which answers it
             self._error = self._error or error
         finally:
-            await _close(stream)
             self._num_running -= 1
             self._wake.set()
 

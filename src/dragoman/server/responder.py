@@ -79,7 +79,10 @@ class Responder:
             async with asyncio.timeout(self._timeout_s) as limit:
                 results = await run_unless_gone(exchange, _generate_all(service, call.requests))
         except TimeoutError as error:
-            raise self._timed_out(limit) or error from error
+            late = self._timed_out(limit)
+            if late is None:  # a timeout of something else, which nobody expected
+                raise
+            raise late from error
         return call.encoder.full(results)
 
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
@@ -92,10 +95,11 @@ class Responder:
         except ClientGone:
             raise
         except Exception as error:
-            failure = (self._timed_out(limit) if isinstance(error, TimeoutError) else None) or error
+            late = self._timed_out(limit) if isinstance(error, TimeoutError) else None
+            failure = late or as_server_error(error, http)
             if not exchange.is_started:
                 raise failure from error
-            await _end_with_error(exchange, call, as_server_error(failure, http))
+            await _end_with_error(exchange, call, failure)
         finally:
             await merge.aclose()
 
