@@ -172,7 +172,7 @@ def test_logprobs_alone_does_nothing_where_lmi_is_reproduced_strictly() -> None:
     ("message", "expected"),
     [
         ({"role": "system", "content": "s"}, {"role": "system", "content": "s"}),
-        ({"role": "developer", "content": "s"}, {"role": "system", "content": "s"}),
+        ({"role": "developer", "content": "s"}, {"role": "developer", "content": "s"}),
         ({"role": "user", "content": "u", "name": "ann"}, {"role": "user", "content": "u", "name": "ann"}),
         ({"role": "assistant", "content": None}, {"role": "assistant", "content": ""}),
         ({"role": "assistant"}, {"role": "assistant", "content": ""}),

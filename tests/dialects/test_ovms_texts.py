@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from dragoman.errors import CapacityError
 from dragoman.server.dialects.base import Dialect
 from dragoman.server.dialects.openai_profile import Limits
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
@@ -167,6 +169,29 @@ UNUSABLE: list[tuple[bytes, str]] = [
 def test_an_unusable_body_is_412(dialect: Dialect, body: bytes, reason: str) -> None:
     answer = refusal(dialect, http_call(body))
     assert (answer.status, answer.body) == (412, {"error": f"The file is not valid json - {reason}"})
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            CapacityError("x", param="max_tokens", num_prompt_tokens=9, max_tokens=5, max_model_len=10),
+            "Number of prompt tokens: 9 + max tokens value: 5 exceeds model max length: 10",
+        ),
+        (
+            CapacityError("x", param="prompt", num_prompt_tokens=12, max_tokens=5, max_model_len=10),
+            "Number of prompt tokens: 12 exceeds model max length: 10",
+        ),
+        (
+            CapacityError("x", num_prompt_tokens=12, max_model_len=10),
+            "Number of prompt tokens: 12 exceeds model max length: 10",
+        ),
+        (CapacityError("needs 7 blocks, there are 5"), "needs 7 blocks, there are 5"),
+    ],
+)
+def test_a_prompt_beyond_the_context_is_told_with_both_numbers(error: CapacityError, text: str) -> None:
+    reply = completions("v3").error_reply(error, http_call({}))
+    assert (reply.status, json.loads(reply.body)) == (400, {"error": text})
 
 
 def test_limits_in_texts_are_the_ones_that_apply() -> None:

@@ -74,9 +74,8 @@ def tool_use(body: ChatBody, raw_tools: Sequence[Mapping[str, Any]], profile: Pr
 def _message(message: ChatMessage, path: str, profile: Profile) -> dict[str, Any]:
     if not message.role:
         raise profile.fault(f"{path}.role", "missing", f"{path}.role is missing: every message must have a role")
-    # Templates know system; developer is OpenAI's newer name for the same thing.
-    role = "system" if message.role == "developer" else message.role
-    entry: dict[str, Any] = {"role": role, "content": _content(message.content, f"{path}.content", profile)}
+    content = _content(message.content, f"{path}.content", profile)
+    entry: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         entry["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
     reasoning = message.reasoning_content or message.reasoning

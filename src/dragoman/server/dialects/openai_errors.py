@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.errors import Overloaded, ServerError
+from dragoman.errors import CapacityError, Overloaded, ServerError
 from dragoman.server.dialects.base import Reply
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
@@ -42,6 +42,16 @@ def _ovms_not_found(error: ServerError) -> dict[str, Any]:
     # OVMS clients look for these two words to tell a missing model from a bad request.
     is_named = "not found" in error.message
     return {"error": error.message if is_named else f"{error.message}: not found"}
+
+
+def _ovms_capacity(error: ServerError) -> dict[str, Any]:
+    """OVMS's sentence with both numbers, where the error has them."""
+    if not isinstance(error, CapacityError) or None in (error.num_prompt_tokens, error.max_model_len):
+        return _ovms(error)
+    needed = f"Number of prompt tokens: {error.num_prompt_tokens}"
+    if error.max_tokens is not None and error.param != "prompt":
+        needed += f" + max tokens value: {error.max_tokens}"
+    return {"error": f"{needed} exceeds model max length: {error.max_model_len}"}
 
 
 def _lmi(error: ServerError) -> dict[str, Any]:
@@ -86,7 +96,7 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
     "overloaded": ErrorRow(429, _ovms),
     "timeout": ErrorRow(503, _ovms),
     "cancelled": ErrorRow(503, _ovms),
-    "capacity": ErrorRow(400, _ovms),
+    "capacity": ErrorRow(400, _ovms_capacity),
     "engine_failed": ErrorRow(500, _ovms),
     "engine_dead": ErrorRow(503, _ovms),
     "hook_error": ErrorRow(500, _ovms),
@@ -108,7 +118,7 @@ LMI_ERRORS: Mapping[str, ErrorRow] = {
     "engine_failed": ErrorRow(424, _lmi),
     "engine_dead": ErrorRow(503, _lmi_frontend(503, "WlmException")),
     "hook_error": ErrorRow(424, _lmi),
-    "server_error": ErrorRow(424, _lmi),
+    "server_error": ErrorRow(500, _lmi_frontend(500, "InternalServerException")),
 }
 
 ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {

@@ -42,6 +42,8 @@ REFUSED: Mapping[str, str] = {
 }
 """Parameters refused by name, since leaving them out would change the answer unseen, and why."""
 
+_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
+
 
 class StreamOptions(msgspec.Struct, kw_only=True):
     """`stream_options`. Other keys are tolerated and reported as without effect."""
@@ -168,6 +170,8 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
         idle |= {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
     if request.sampling.num_beams == 1:
         idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
+    if request.sampling.is_greedy:
+        idle |= {name for name, neutral in _FILTERS.items() if getattr(request.sampling, name) != neutral}
     names = [name for name in raw if name in idle]
     options = raw.get("stream_options")
     if isinstance(options, dict):
