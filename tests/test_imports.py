@@ -47,7 +47,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.hooks",
     ),
     "dragoman.llm": ("dragoman.types", "dragoman.errors", "dragoman.config", "dragoman.compose", "dragoman.server"),
-    "dragoman.cli": ("dragoman", "dragoman.config", "dragoman.compose", "dragoman.models", "dragoman.server"),
+    "dragoman.cli": (
+        "dragoman",
+        "dragoman.config",
+        "dragoman.compose",
+        "dragoman.models",
+        "dragoman.server",
+        "dragoman.metrics",
+    ),
 }
 
 # Only these may read the sources of configuration.

@@ -16,7 +16,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
     ("OpenVINO", "POST /v3/chat/completions  /v3/completions   GET /v3/models"),
     ("TGI", "POST /  /generate  /generate_stream          GET /info"),
     ("plain text", "POST /api/generate-one  /api/generate-batch"),
-    ("health", "GET  /ping  /health  /v2/health/live  /v2/health/ready"),
+    ("operation", "GET  /ping  /health  /v2/health/live  /v2/health/ready  /metrics"),
 )
 """Family of clients and its routes; a test calls every one of them."""
 

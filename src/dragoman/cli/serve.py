@@ -15,9 +15,13 @@ from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import build_dialects, build_served_model
 from dragoman.config.resolve import Config, ConfigError
+from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
 from dragoman.server.app import ServerConfig
+from dragoman.server.dialects.base import Reply
+from dragoman.server.exchange import Exchange
 from dragoman.server.registry import ModelRegistry
+from dragoman.server.routes import PathParams, Route
 from dragoman.server.run import ListenConfig, run
 
 EXPECTED = (ConfigError, ModelError)
@@ -79,10 +83,21 @@ def serve(config: Config, stdout: TextIO, stderr: TextIO) -> int:
     startup = _Startup(config, stdout, ProgressDisplay(stderr))
     try:
         registry = ModelRegistry(build_dialects(config), expected_names=(config.name,))
-        return run(registry, _server_config(config), _listen_config(config), startup.load, startup.listening)
+        routes = (metrics_route(registry),)
+        return run(registry, _server_config(config), _listen_config(config), startup.load, startup.listening, routes)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1
+
+
+def metrics_route(registry: ModelRegistry) -> Route:
+    """`GET /metrics`; open to all, like the health checks."""
+    metrics = MetricsRegistry(lambda: registry.models)
+
+    async def scrape(exchange: Exchange, path_params: PathParams) -> None:
+        await exchange.send_reply(Reply(200, metrics.render(), METRICS_MEDIA_TYPE))
+
+    return Route("/metrics", {"GET": scrape})
 
 
 def _start_logging(level: str, stderr: TextIO) -> None:

@@ -13,9 +13,15 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import Health
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class WatchedEngine(Protocol):
+    """What an engine must show to be watched; one that counts has `stats`, too."""
+
+    def health(self) -> Health: ...
 
 
 class WatchedModel(Protocol):
@@ -25,7 +31,7 @@ class WatchedModel(Protocol):
     def name(self) -> str: ...
 
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> WatchedEngine: ...
 
 
 GAUGES: Mapping[str, tuple[str, str]] = {

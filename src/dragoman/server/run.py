@@ -12,7 +12,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import uvicorn
@@ -20,6 +20,7 @@ import uvicorn
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
+from dragoman.server.routes import Route
 
 logger = logging.getLogger("dragoman.server")
 
@@ -63,12 +64,13 @@ class HttpServer:
         listen: ListenConfig,
         load: Load | None = None,
         on_listening: OnListening | None = None,
+        extra_routes: Sequence[Route] = (),
     ) -> None:
         self._registry = registry
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._uvicorn = _Uvicorn(_uvicorn_config(build_app(registry, config), listen))
+        self._uvicorn = _Uvicorn(_uvicorn_config(build_app(registry, config, extra_routes), listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_stops = 0
@@ -171,6 +173,7 @@ def run(
     listen: ListenConfig,
     load: Load | None = None,
     on_listening: OnListening | None = None,
+    extra_routes: Sequence[Route] = (),
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
 
@@ -178,7 +181,7 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening)))
+        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, extra_routes)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:
