@@ -1,0 +1,55 @@
+"""The pages about the OpenAI-shaped dialects name every parameter, everything refused or ignored, and every error code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.errors import ServerError
+from dragoman.server.dialects.chat import OPENAI_ONLY_FIELDS, OPENAI_USER_AGENTS
+from dragoman.server.dialects.chat_schema import ChatBody
+from dragoman.server.dialects.completions_schema import CompletionBody
+from dragoman.server.dialects.openai_errors import OPENAI_ERRORS, OVMS_ERRORS
+from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "dialects"
+
+
+def page(name: str) -> str:
+    return (PAGES / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("schema", "pages"), [(CompletionBody, ["openai"]), (ChatBody, ["openai", "chat"])])
+def test_every_parameter_is_documented(schema: type[msgspec.Struct], pages: list[str]) -> None:
+    text = "".join(page(name) for name in pages)
+    assert [name for name in schema.__struct_fields__ if f"`{name}`" not in text] == []
+
+
+def test_every_refused_and_every_ignored_parameter_is_documented() -> None:
+    text = page("openai")
+    assert [name for name in (*REFUSED, *IGNORED) if f"`{name}`" not in text] == []
+    assert [reason for reason in REFUSED.values() if reason not in text] == []
+
+
+def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
+    assert set(IGNORED).isdisjoint(CompletionBody.__struct_fields__)
+    assert set(IGNORED).isdisjoint(ChatBody.__struct_fields__)
+
+
+def test_every_status_and_code_of_an_error_is_documented() -> None:
+    text = page("openai")
+    for row in OPENAI_ERRORS.values():
+        error = row.body(ServerError("x"))["error"]
+        assert f"| {row.status} | `{error['type']}` |" in text
+        assert error["code"] is None or f"`{error['code']}`" in text
+
+
+def test_every_status_on_v3_is_documented() -> None:
+    assert {row.status for row in OVMS_ERRORS.values() if str(row.status) not in page("ovms")} == set()
+
+
+def test_everything_that_decides_the_shape_is_documented() -> None:
+    text = page("chat")
+    assert [name for name in (*OPENAI_ONLY_FIELDS, *OPENAI_USER_AGENTS) if name not in text] == []
