@@ -59,8 +59,7 @@ class ServedModel:
     """One model and everything needed to answer for it.
 
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
-    `max_best_of` and `max_stop_strings`: what its dialects allow, `has_chat_template`: whether `messages` can be rendered;
-    all to be shown in model lists, `/info` and at start-up.
+    `max_best_of` and `max_stop_strings`: what its dialects allow; all as the model lists and `/info` show them.
     """
 
     name: str
@@ -72,7 +71,6 @@ class ServedModel:
     url: str = ""
     dtype: str = ""
     device: str = "cpu"
-    has_chat_template: bool = False
     max_best_of: int = 20
     max_stop_strings: int = 64
     created_s: int = field(default_factory=lambda: int(time.time()))
