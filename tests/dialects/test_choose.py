@@ -35,6 +35,7 @@ from dragoman.server.dialects.choose import choose
         ("[" * 100_000, "application/json", "lmi"),
         ('{"messages": []}', "text/plain", "lmi"),
         ("messages=a", "application/x-www-form-urlencoded", "lmi"),
+        ('{"messages": []}', "application/x-www-form-urlencoded", "chat"),  # curl -d without a header
     ],
 )
 def test_the_top_level_keys_choose_the_dialect(body: str, content_type: str, expected: str) -> None:

@@ -48,6 +48,7 @@ def multipart(**fields: str) -> bytes:
         ("schön".encode("latin-1"), "text/plain; charset=ISO-8859-1", "schön", 30),
         (b"inputs=a+b%26&parameters=%7B%22max_new_tokens%22%3A5%7D", FORM, "a b&", 5),
         (b"inputs=a&parameters=", FORM, "a", 30),
+        (b' {"inputs": "a=b", "parameters": {"max_new_tokens": 4}}', FORM, "a=b", 4),  # curl -d without a header
         (multipart(inputs="a\r\nb", parameters='{"max_new_tokens": 5}'), MULTIPART, "a\r\nb", 5),
     ],
 )

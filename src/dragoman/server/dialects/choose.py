@@ -14,6 +14,9 @@ from dragoman.server.dialects.base import HttpCall
 
 Choice = Literal["lmi", "chat", "completions"]
 
+# `curl -d` calls its body a form whatever it holds; a real form is no JSON object and goes to LMI
+_JSON_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
+
 _NULL = msgspec.Raw(b"null")
 
 
@@ -27,7 +30,7 @@ class _Keys(msgspec.Struct):
 
 def choose(http: HttpCall) -> Choice:
     """ "chat" for a JSON object with `messages`, "completions" for one with `prompt` and no `inputs`, else "lmi"."""
-    if http.media_type not in ("", "application/json"):
+    if http.media_type not in _JSON_TYPES:
         return "lmi"
     try:
         keys = msgspec.json.decode(http.body, type=_Keys)

@@ -42,6 +42,8 @@ def read_payload(http: HttpCall) -> Payload:
             return _from_object(_json(http.body, "The body"))
         case "text/plain":
             return Payload(_text(http.body, http))
+        case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
+            return _from_object(_json(http.body, "The body"))  # `curl -d` with JSON and no header says it is a form
         case media_type if media_type == FORM:
             pairs = parse_qs(_text(http.body, http), keep_blank_values=True)
             return _from_form({name: list(values) for name, values in pairs.items()})
