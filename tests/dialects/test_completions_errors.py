@@ -151,17 +151,58 @@ def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("api", ["v1", "v3"])
 @given(name=st.sampled_from(CompletionBody.__struct_fields__), value=VALUES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_value_of_any_completion_parameter_is_taken_or_refused(api: Any, name: str, value: Any) -> None:
     check_any_value(completions(api), {"model": "m", "prompt": "x", "max_tokens": 5, name: value})
 
 
 @pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
 @given(name=st.sampled_from(ChatBody.__struct_fields__), value=VALUES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_any_value_of_any_chat_parameter_is_taken_or_refused(route: Any, name: str, value: Any) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
     check_any_value(chats(route), body)
+
+
+def objects(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with any of these fields, each right or wrong."""
+    return st.fixed_dictionaries({}, optional={name: kind | SCALARS for name, kind in fields.items()})
+
+
+FUNCTIONS = objects(name=st.sampled_from(["f", "auto"]), arguments=st.just("{}"), parameters=objects(type=SCALARS))
+CALLS = st.lists(objects(id=SCALARS, type=st.just("function"), function=FUNCTIONS), max_size=2)
+PARTS = objects(
+    type=st.sampled_from(["text", "image_url", "refusal"]),
+    text=st.text(max_size=3),
+    image_url=objects(url=st.just("https://a.b/c")),
+)
+MESSAGES = objects(
+    role=st.sampled_from(["user", "assistant"]),
+    content=st.lists(PARTS, max_size=2),
+    tool_calls=CALLS,
+    prefix=st.booleans(),
+)
+FORMATS = objects(
+    type=st.sampled_from(["text", "json_object", "json_schema", "regex"]),
+    json_schema=objects(schema=VALUES),
+    value=VALUES,
+)
+
+
+@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
+@given(
+    body=objects(
+        messages=st.lists(MESSAGES | SCALARS, max_size=2),
+        tools=CALLS,
+        tool_choice=objects(function=FUNCTIONS),
+        response_format=FORMATS,
+        stream_options=objects(include_usage=st.booleans()),
+        logit_bias=st.dictionaries(st.sampled_from(["1", "a"]), SCALARS, max_size=2),
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_conversation_is_taken_or_refused(route: Any, body: dict[str, Any]) -> None:
+    check_any_value(chats(route), {"model": "m", "messages": [{"role": "user"}], **body})
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDS))

@@ -53,11 +53,6 @@ def requested_model(name: str | None) -> str | None:
     return None if name is None or name in PLACEHOLDER_MODELS else name
 
 
-def encode(value: object) -> bytes:
-    """Compact JSON."""
-    return _ENCODER.encode(value)
-
-
 class CachedTokens(msgspec.Struct):
     """Prompt tokens that were found in the prefix cache."""
 

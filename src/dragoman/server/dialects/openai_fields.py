@@ -165,11 +165,8 @@ def _in_words(types: str) -> str:
 
 
 def _value_at(raw: Mapping[str, Any], path: str) -> Any:
-    """The value that msgspec's path points at, or the innermost container of it that can be found."""
+    """The value that msgspec's path points at, or the object with free keys that holds it (`[...]` in the path)."""
     value: Any = raw
     for step in _STEP.finditer(path.partition("[...]")[0]):
-        try:
-            value = value[int(step["index"])] if step["index"] else value[step["name"]]
-        except (LookupError, TypeError):
-            return value
+        value = value[int(step["index"])] if step["index"] else value[step["name"]]
     return value
