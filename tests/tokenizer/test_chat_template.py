@@ -1,0 +1,279 @@
+"""Conversations become prompts: the families' conventions, what templates refuse, and runaway templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.tokenizer.template_environment import RenderLimits
+from dragoman.types import ChatPrompt
+from tests.tokenizer.vocabularies import byte_level, write_model_dir
+
+CHATML = """
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+LLAMA3 = """
+{{- bos_token }}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\nToday: " + strftime_now("%d %b %Y") + "\\n" + system_message }}
+{%- if tools is not none %}{{- "\\n" + tools | tojson }}{%- endif %}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}
+"""
+MISTRAL = """
+{{- bos_token }}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('Roles must alternate user/assistant, "' + message['role'] + '" came') }}
+    {%- endif %}
+    {%- if message['role'] == 'user' %}{{- '[INST] ' + message['content'] + ' [/INST]' }}
+    {%- else %}{{- ' ' + message['content'] + eos_token }}{%- endif %}
+{%- endfor %}
+"""
+PARTS_ONLY = """
+{%- for message in messages %}
+    {{- message.role + ':' }}
+    {%- for part in message.content %}{%- if part.type == 'text' %}{{- part.text }}{%- endif %}{%- endfor %}
+{%- endfor %}
+"""
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def message(role: str, content: Any = "", **more: Any) -> dict[str, Any]:
+    """A message as clients send it."""
+    return {"role": role, "content": content, **more}
+
+
+def rendered(source: str, *messages: Mapping[str, Any], **options: Any) -> str:
+    """The prompt text of a conversation on 5 March 2024."""
+    template = ChatTemplate(source, special_tokens=TOKENS, now=lambda: datetime(2024, 3, 5))
+    return template.render(ChatPrompt(messages, **options))
+
+
+@pytest.mark.parametrize(
+    ("source", "messages", "expected"),
+    [
+        (CHATML, [message("user", "Hi")], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
+        (
+            LLAMA3,
+            [message("system", " Be brief. "), message("user", "Hi")],
+            "<s><|start_header_id|>system<|end_header_id|>\n\nToday: 05 Mar 2024\nBe brief.<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            MISTRAL,
+            [message("user", "Hi"), message("assistant", "Yes?"), message("user", "Bye")],
+            "<s>[INST] Hi [/INST] Yes?</s>[INST] Bye [/INST]",
+        ),
+    ],
+    ids=["chatml", "llama3", "mistral"],
+)
+def test_the_families_of_templates_render_as_their_models_were_trained(
+    source: str, messages: list[dict[str, Any]], expected: str
+) -> None:
+    assert rendered(source, *messages) == expected
+
+
+def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> None:
+    with pytest.raises(InvalidRequest, match='Roles must alternate user/assistant, "system" came') as caught:
+        rendered(MISTRAL, message("system", "Be brief."), message("user", "Hi"))
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a", "a"),
+        (None, ""),
+        ([], ""),
+        ([{"type": "text", "text": "a"}], "a"),
+        ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "a\nb"),
+        (["a", {"type": "text", "text": "b"}], "a\nb"),
+    ],
+)
+@pytest.mark.parametrize("source", [CHATML, PARTS_ONLY], ids=["strings", "parts"])
+def test_content_reaches_the_template_in_the_form_it_understands(source: str, content: Any, expected: str) -> None:
+    wrap = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" if source == CHATML else "user:{}"
+    assert rendered(source, message("user", content)) == wrap.format(expected)
+
+
+def test_a_template_that_prints_parts_as_python_values_gets_strings() -> None:
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert rendered(source, message("user", [{"type": "text", "text": "a"}])) == "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "says"),
+    [
+        ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}], UnsupportedFeature, "image_url"),
+        ([{"type": "input_audio"}], UnsupportedFeature, "input_audio"),
+        ([{"type": "text"}], InvalidRequest, r"messages\[0\].content\[0\]"),
+        ([3], InvalidRequest, r"messages\[0\].content\[0\]"),
+        (3, InvalidRequest, r"messages\[0\].content must be .* got int"),
+    ],
+)
+def test_content_that_is_not_text_is_refused_by_its_place(content: Any, error: type[InvalidRequest], says: str) -> None:
+    with pytest.raises(error, match=says):
+        rendered(CHATML, message("user", content))
+
+
+def test_no_messages_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="at least one message"):
+        rendered(CHATML)
+
+
+def test_the_developer_is_the_system_unless_the_template_knows_developers() -> None:
+    said = message("developer", "Be brief.")
+    assert "<|im_start|>system\nBe brief." in rendered(CHATML, said)
+    knowing = "{% for m in messages %}{{ m.role if m.role != 'developer' else 'DEV' }}{% endfor %}"
+    assert rendered(knowing, said) == "DEV"
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
+@pytest.mark.parametrize("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
+def test_a_final_message_is_continued_exactly_where_it_stopped(source: str, words: str) -> None:
+    question = message("user", f"Say: {words}")
+    text = rendered(source, question, message("assistant", words), continue_final_message=True)
+    assert text.endswith(words)
+    assert text.startswith(rendered(source, question, template_kwargs={"add_generation_prompt": False}))
+
+
+def test_a_final_message_that_the_template_hides_cannot_be_continued() -> None:
+    with pytest.raises(InvalidRequest, match="continue_final_message"):
+        rendered("{{ messages[0].content }}", message("user"), message("assistant", "a"), continue_final_message=True)
+
+
+def test_tools_reach_the_template_unescaped() -> None:
+    tools = ({"type": "function", "function": {"name": "f", "description": "<b> & 'é'"}},)
+    assert json.dumps(tools, ensure_ascii=False) in rendered(LLAMA3, message("user", "Hi"), tools=tools)
+
+
+def test_tools_are_refused_if_the_template_has_no_place_for_them() -> None:
+    with pytest.raises(UnsupportedFeature, match="tools"):
+        rendered(CHATML, message("user", "Hi"), tools=({"type": "function"},))
+
+
+def test_the_template_for_tools_is_used_only_when_there_are_tools() -> None:
+    template = ChatTemplate({"default": "plain", "tool_use": "with {{ tools | length }} tools"})
+    assert template.render(ChatPrompt((message("user"),))) == "plain"
+    assert template.render(ChatPrompt((message("user"),), tools=({}, {}))) == "with 2 tools"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a": 1}'), ("", "{}"), ("not json", '"not json"'), ("[1]", '"[1]"')],
+)
+def test_arguments_of_tool_calls_reach_the_template_as_objects(arguments: Any, expected: str) -> None:
+    source = "{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}"
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert rendered(source, message("assistant", None, tool_calls=[call])) == expected
+
+
+def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tokens() -> None:
+    source = "{{ mood }} {{ bos_token }} {{ messages[0].content }} {{ documents }}"
+    kwargs = {"mood": "fine", "bos_token": "no", "messages": [message("user", "no")]}
+    assert rendered(source, message("user", "yes"), template_kwargs=kwargs) == "fine <s> yes None"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}"
+         "{% endfor %}", "013"),
+        ("{% generation %}a{{ 1 ~ 'b' ~ nothing }}{% endgeneration %}", "a1b"),
+        ("{{ '<é>' | tojson }}", '"<é>"'),
+        ("{{ {'b': [1], 'a': 2} | tojson(indent=1) }}", '{\n "b": [\n  1\n ],\n "a": 2\n}'),
+        ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),
+        ("{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{{ twice('a') ~ loop }}", "aa"),
+        ("{% for m in messages recursive %}{{ loop.index }}{% endfor %}", "1"),
+        ("{{ 2 ** 3 + 4 * 2 }}{{ 'ab' * 2 }}{{ ([1] + [2]) | length }}", "16abab2"),
+    ],
+)  # fmt: skip
+def test_templates_have_what_hugging_face_gives_them(source: str, expected: str) -> None:
+    assert rendered(source, message("user")) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("{% for i in range(999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "more than 1000 loop rounds"),
+        ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}", "loop rounds"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion|loop rounds"),
+        ("{% for i in range(900) %}{{ 'aaaaaaaaaaaaaaaa' }}{% endfor %}", "rendered more than 10000 characters"),
+        ("{{ 'a' * 10 ** 9 }}", "value of more than 10000"),
+        ("{{ 10 ** 9 * 'a' }}", "value of more than 10000"),
+        ("{{ 10 ** 9999 }}", "value of more than 10000"),
+        (
+            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
+            "value of more",
+        ),
+        (
+            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+            "value of more",
+        ),
+        ("{{ messages.append(1) }}", "SecurityError"),
+        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
+        ("{{ messages[0].content.nope.nope }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ],
+)
+def test_a_template_that_runs_away_or_fails_is_an_error_of_the_request(source: str, says: str) -> None:
+    limits = RenderLimits(max_rounds=1000, max_size=10_000)
+    with pytest.raises(InvalidRequest, match=says):
+        ChatTemplate(source, limits=limits).render(ChatPrompt((message("user", "Hi"),)))
+
+
+def test_a_template_that_takes_too_long_is_stopped() -> None:
+    template = ChatTemplate("{% for i in range(9999) %}{% endfor %}", limits=RenderLimits(max_duration_s=0.0))
+    with pytest.raises(InvalidRequest, match="longer than 0 s"):
+        template.render(ChatPrompt((message("user"),)))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")]
+)
+def test_a_template_that_cannot_be_used_stops_the_start(source: str | dict[str, str], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ChatTemplate(source)
+
+
+def test_templates_are_found_in_every_place_where_models_keep_them(tmp_path: Path) -> None:
+    def prompt(directory: Path) -> str | None:
+        template = load_chat_template(load_tokenizer(directory))
+        return None if template is None else template.render(ChatPrompt((message("user"),)))
+
+    assert prompt(write_model_dir(tmp_path, byte_level())) is None
+    named = [{"name": "default", "template": "listed {{ eos_token }}"}, {"name": "tool_use", "template": "x"}]
+    config = {"eos_token": {"content": "</s>"}}
+    assert prompt(write_model_dir(tmp_path, byte_level(), tokenizer_config=config | {"chat_template": named})) == (
+        "listed </s>"
+    )
+    config["chat_template"] = "in the config {{ eos_token }}"  # type: ignore[assignment]
+    assert prompt(write_model_dir(tmp_path, byte_level(), tokenizer_config=config)) == "in the config </s>"
+    assert prompt(write_model_dir(tmp_path, byte_level(), chat_template={"chat_template": "of a processor"})) == (
+        "of a processor"
+    )
+    (tmp_path / "chat_template.jinja").write_text("its own file", encoding="utf-8")
+    assert prompt(tmp_path) == "its own file"
