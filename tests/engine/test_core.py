@@ -253,22 +253,27 @@ def test_a_failing_forward_fails_the_requests_of_its_batch_and_no_other() -> Non
 
 
 class BrokenMasker:
-    """A grammar that allows everything and breaks on the second token."""
+    """A grammar that allows everything, until it breaks at its second token: when it advances, or when it is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, breaks_in: str) -> None:
+        self.breaks_in = breaks_in
         self.num_tokens = 0
 
     def fork(self) -> TokenMasker:
-        return BrokenMasker()
+        return BrokenMasker(self.breaks_in)
 
     def fill_mask(self, bitmask_row: Any) -> None:
+        self.check("fill_mask")
         bitmask_row[:] = 0xFFFFFFFF
 
     def advance(self, token_id: int) -> bool:
         self.num_tokens += 1
-        if self.num_tokens == 2:
-            raise RuntimeError("grammar state lost")
+        self.check("advance")
         return True
+
+    def check(self, where: str) -> None:
+        if where == self.breaks_in and self.num_tokens == 2:
+            raise RuntimeError("grammar state lost")
 
     def validate(self, token_ids: Sequence[int]) -> int:
         return len(token_ids)
@@ -278,17 +283,22 @@ class BrokenMasker:
         return False
 
 
+@pytest.mark.parametrize("breaks_in", ["advance", "fill_mask"])
 @pytest.mark.parametrize("n", [1, 3])
-def test_a_failing_grammar_fails_only_its_own_request(n: int) -> None:
-    collector = make_collector()
+def test_a_failing_grammar_fails_only_its_own_request(n: int, breaks_in: str) -> None:
+    collector = make_collector(max_batch_tokens=16)
     healthy = unending([1, 2, 3], max_tokens=5)
-    broken = replace(unending([1, 2, 4], max_tokens=5, n=n, temperature=1.0), masker=BrokenMasker())
-    for key, request in enumerate([healthy, broken, healthy]):
+    scored = make_request([*range(1, 20)] * 2, max_tokens=2, prompt_logprobs=1)
+    broken = replace(unending([1, 2, 4], max_tokens=5, n=n, temperature=1.0), masker=BrokenMasker(breaks_in))
+    for key, request in enumerate([healthy, broken, healthy, scored]):
         collector.add(key, request)
     collector.run()
     assert set(collector.errors) == {1}
+    assert isinstance(collector.errors[1], EngineFailed)
     assert "grammar state lost" in collector.errors[1].message
     assert collector.sequence(0) == collector.sequence(2) == naive_sequence(healthy, 0, VOCAB_SIZE)
+    assert collector.sequence(3) == naive_sequence(scored, 0, VOCAB_SIZE)
+    assert collector.outputs[3][0].prompt_logprobs == naive_prompt_logprobs(scored, VOCAB_SIZE)
     assert collector.core.stats.num_used_blocks == 0
 
 

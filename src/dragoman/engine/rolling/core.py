@@ -18,7 +18,8 @@ from dragoman.engine.rolling.block_manager import BlockManager
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.runner import ModelRunner
 from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, Scheduler
+from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, ScheduledSequence, Scheduler
 from dragoman.engine.rolling.sequence import SequenceGroup
 from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, UnsupportedFeature
@@ -48,7 +49,7 @@ class EngineCore:
         if batch:
             try:
                 result = self._run(batch)
-            except Exception as error:  # the runtime or the sampler: whoever was in this batch is lost, nobody else
+            except Exception as error:  # the runtime or the sampler: whoever was part of it is lost, nobody else
                 deliveries += self._fail(batch, error)
             else:
                 deliveries += self._updater.update(batch, result)
@@ -106,12 +107,7 @@ class EngineCore:
         if batch.copies:
             self._runner.copy_blocks(batch.copies)
         logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
-        states = []
-        for entry in batch.entries:
-            if entry.num_sample_rows == 1:
-                states.append(entry.sequence.sampler_state)
-            elif entry.num_sample_rows:
-                states.extend(sequence.sampler_state for sequence in entry.sequence.group.sequences)
+        states = [state for entry in batch.entries for state in _states_of(entry)]
         result = StepResult()
         if batch.num_prompt_rows:
             result.prompt_logprobs = self._prompt_logprobs(batch, logits[len(states) :])
@@ -137,13 +133,29 @@ class EngineCore:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def _fail(self, batch: ScheduledBatch, error: Exception) -> list[Delivery]:
-        """Remove every group with a sequence in the batch; their clients get the failure."""
-        keys = list(dict.fromkeys(entry.sequence.group.key for entry in batch.entries))
-        logger.error("a step with %d requests failed", len(keys), exc_info=error)
+        """Remove the groups that the failure of a step touches; their clients get it.
+
+        If a group fails when it is sampled alone (its grammar is broken), only such groups are removed: the others were not
+        updated, so their tokens are scheduled and computed again. Otherwise it is every group in the batch.
+        """
+        broken = [entry for entry in batch.entries if not self._can_sample(entry)]
+        keys = list(dict.fromkeys(entry.sequence.group.key for entry in broken or batch.entries))
+        logger.error("a step failed, and with it %d of its requests", len(keys), exc_info=error)
         for key in keys:
             self._scheduler.remove(key)
         reason = f"generation failed: {type(error).__name__}: {error}"
         return [Delivery(key, EngineFailed(reason)) for key in keys]  # one each: raising an error changes it
+
+    def _can_sample(self, entry: ScheduledSequence) -> bool:
+        """True if the sampler can handle the entry's states by themselves; sampling does not change them."""
+        states = _states_of(entry)
+        if not states:
+            return True
+        try:
+            self._sampler.sample(np.zeros((len(states), self._runner.vocab_size), dtype=np.float32), states)
+        except Exception:
+            return False
+        return True
 
     def _publish(self) -> None:
         """Set the gauges that other threads read."""
@@ -151,3 +163,11 @@ class EngineCore:
         stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
         stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests
         stats.num_used_blocks = self._blocks.num_used_blocks
+
+
+def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
+    """The sampler state for each of the entry's sampled rows."""
+    if not entry.num_sample_rows:
+        return []
+    group = entry.sequence.group
+    return [entry.sequence.sampler_state] if group.is_forked else [one.sampler_state for one in group.sequences]
