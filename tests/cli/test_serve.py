@@ -1,0 +1,150 @@
+"""`dragoman serve` as an operator runs it: the real command, the demo model, signals, files, mistakes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from dragoman.cli.banner import ROUTES
+from dragoman.config.resolve import demo_model_dir
+from tests.support.server_process import ServerProcess, serve
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the demo model with an operator's own files beside it."""
+    directory = tmp_path_factory.mktemp("models") / "own-model"
+    shutil.copytree(demo_model_dir(), directory)
+    (directory / "serving.properties").write_text(
+        "engine=Python\noption.tgi_compat=true\noption.max_model_len=128\noption.tensor_parallel_degree=4\n",
+        encoding="utf-8",
+    )
+    (directory / "keys").write_text("first-key\nsecond-key\n", encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def server(model_dir: Path) -> Iterator[ServerProcess]:
+    keys = str(model_dir / "keys")
+    environ = {"OPTION_MAX_MODEL_LEN": "64", "OPTION_MAX_BEST_OF": "2", "API_KEY": "third-key"}
+    with serve(str(model_dir), "--api-key-file", keys, "--kv-cache-gb", "0.01", environ=environ) as running:
+        yield running
+
+
+def call(server: ServerProcess, path: str, body: object, key: str = "first-key") -> httpx.Response:
+    headers = {"Authorization": f"Bearer {key}"}
+    return httpx.post(f"{server.base_url}{path}", json=body, headers=headers, timeout=60)
+
+
+def test_the_files_options_act_and_the_files_value_goes_before_the_variable(server: ServerProcess) -> None:
+    answer = call(server, "/invocations", {"inputs": "Hello", "parameters": {"max_new_tokens": 3}})
+    assert answer.status_code == 200
+    assert isinstance(answer.json(), list), "tgi_compat makes it a list"
+    models = httpx.get(f"{server.base_url}/v1/models", headers={"Authorization": "Bearer first-key"}, timeout=60).json()
+    assert models["data"][0]["max_model_len"] == 128
+
+
+def test_a_variable_acts_where_the_file_is_silent(server: ServerProcess) -> None:
+    answer = call(server, "/v1/completions", {"model": "own-model", "prompt": "Hi", "n": 3})
+    assert answer.status_code == 400
+    assert "2" in answer.json()["error"]["message"]
+
+
+def test_the_cache_has_the_size_that_was_asked_for(server: ServerProcess) -> None:
+    samples = server.metrics()
+    bytes_per_block = 32 * 2 * 2 * 64 * 2 * 6  # tokens, keys and values, heads, head size, bf16, layers
+    assert samples["dragoman_kv_blocks"] <= 0.01 * 1024**3 / bytes_per_block * 2  # u8 or bf16, never f32
+    assert samples["dragoman_kv_blocks"] >= 1
+
+
+@pytest.mark.parametrize("key", ["first-key", "second-key", "third-key"])
+def test_every_given_key_opens(server: ServerProcess, key: str) -> None:
+    assert call(server, "/v1/completions", {"prompt": "Hi", "max_tokens": 1}, key).status_code == 200
+
+
+def test_without_a_key_nothing_is_generated(server: ServerProcess) -> None:
+    assert call(server, "/v1/completions", {"prompt": "Hi"}, "wrong").status_code == 401
+
+
+def test_what_has_no_effect_is_reported_once(server: ServerProcess) -> None:
+    notes = [line for line in server.output if "note:" in line]
+    assert len(notes) == 1
+    assert "option.tensor_parallel_degree=4" in notes[0]
+    assert "line 4): no effect here; the model runs on the CPU" in notes[0]
+
+
+def test_loading_stages_are_plain_lines_and_the_block_comes_after_them(server: ServerProcess) -> None:
+    text = "".join(server.output)
+    assert "\x1b" not in text
+    assert text.index("  compiling: ") < text.index("serves own-model at http://127.0.0.1:")
+
+
+def test_every_route_of_the_block_answers(server: ServerProcess) -> None:
+    for _, routes in ROUTES:
+        method = ""
+        for word in routes.format(name="own-model").split():
+            if word in ("GET", "POST"):
+                method = word
+                continue
+            headers = {"Authorization": "Bearer first-key"}
+            answer = httpx.request(method, server.base_url + word, headers=headers, timeout=60)
+            assert answer.status_code not in (404, 405), f"{method} {word}"
+            assert answer.status_code == 200 or method == "POST", f"{method} {word}"
+
+
+def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
+    text = "".join(server.output).partition("Try it:")[2]
+    command = text.strip().replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
+    assert '"choices"' in result.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
+    with serve("--max-model-len", "64") as running:
+        running.process.send_signal(number)
+        assert running.process.wait(timeout=60) == 0
+    assert "Traceback" not in "".join(running.output)
+
+
+def failing(*words: str) -> str:
+    """What a command that cannot serve writes; it ends by itself, with an error code and without a traceback."""
+    result = subprocess.run(
+        [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words],
+        env=dict(os.environ), capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert result.returncode in (1, 2)
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    return result.stderr
+
+
+def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"cannot listen on 127.0.0.1 port {port}" in failing("--port", str(port))
+
+
+def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None:
+    assert f"{tmp_path}/tokenizer.json is missing" in failing(str(tmp_path))
+
+
+def test_an_option_that_does_not_fit_the_model_is_told_in_one_line() -> None:
+    message = failing("--max-model-len", "999999")
+    assert "--max-model-len=999999 (command line): must be at most 2048, the model's context length" in message
+
+
+def test_a_key_file_without_keys_is_told_in_one_line(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    assert "must hold at least one key, one per line" in failing("--api-key-file", str(empty))
+    assert "must be a readable UTF-8 file" in failing("--api-key-file", str(tmp_path / "none"))

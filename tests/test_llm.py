@@ -1,0 +1,129 @@
+"""The offline API, with the demo model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.resolve import ConfigError, demo_model_dir
+from dragoman.errors import InvalidRequest, ServerError
+from dragoman.llm import LLM
+from dragoman.models import ModelError
+from dragoman.types import FinishReason, SamplingParams
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(max_num_seqs=8, max_model_len=256) as loaded:
+        yield loaded
+
+
+def texts(llm: LLM, *prompts: str, **options: object) -> list[str]:
+    return [result.sequences[0].text for result in llm.generate(prompts, max_tokens=12, **options)]  # type: ignore[arg-type]
+
+
+def test_prompts_are_answered_in_their_order_and_greedily(llm: LLM) -> None:
+    prompts = ["What is a river?", "What is bread?", "Hello"]
+    together = texts(llm, *prompts)
+    assert together == [texts(llm, prompt)[0] for prompt in prompts]
+    assert len(set(together)) == 3
+
+
+def test_a_single_prompt_may_be_a_plain_text_or_token_ids(llm: LLM) -> None:
+    (by_text,) = llm.generate("What is a river?", max_tokens=8)
+    (by_ids,) = llm.generate([by_text.prompt.token_ids], max_tokens=8)
+    assert by_ids.sequences[0].text == by_text.sequences[0].text
+    assert by_text.num_completion_tokens == 8
+    assert by_text.sequences[0].finish_reason is FinishReason.LENGTH
+
+
+def test_sampling_parameters_have_their_effect(llm: LLM) -> None:
+    sampling = SamplingParams(temperature=1.0, seed=7, n=3, logprobs=2)
+    (result,) = llm.generate(["Once upon a time"], sampling, max_tokens=10)
+    (again,) = llm.generate(["Once upon a time"], sampling, max_tokens=10)
+    assert [sequence.text for sequence in result.sequences] == [sequence.text for sequence in again.sequences]
+    assert len({sequence.text for sequence in result.sequences}) > 1
+    assert all(len(token.top) == 2 for token in result.sequences[0].tokens)
+
+
+def test_stop_strings_end_a_text(llm: LLM) -> None:
+    (whole,) = texts(llm, "What is a river?")
+    stop = whole[5:8]
+    (result,) = llm.generate(["What is a river?"], max_tokens=12, stop=[stop])
+    assert result.sequences[0].text == whole[: whole.index(stop)]
+    assert result.sequences[0].finish_reason is FinishReason.STOP_STRING
+    (kept,) = llm.generate(["What is a river?"], max_tokens=12, stop=[stop], include_stop_in_text=True)
+    assert kept.sequences[0].text == whole[: whole.index(stop) + len(stop)]
+
+
+def test_a_conversation_is_continued(llm: LLM) -> None:
+    result = llm.chat([{"role": "user", "content": "What is a river?"}], max_tokens=12)
+    assert result.sequences[0].text
+    assert result.prompt.text.count("What is a river?") == 1
+    assert result.prompt.text != "What is a river?", "the chat template is around it"
+
+
+def test_a_bad_request_is_an_error_and_the_next_one_works(llm: LLM) -> None:
+    with pytest.raises(InvalidRequest, match="vocabulary"):
+        llm.generate(["fine", [10**9]], max_tokens=4)
+    with pytest.raises(ServerError, match="256"):
+        llm.generate(["x " * 1000], max_tokens=1)
+    assert texts(llm, "Hello")
+
+
+def test_calls_from_several_threads_do_not_disturb_each_other(llm: LLM) -> None:
+    expected = texts(llm, "What is a river?", "What is bread?")
+    found: dict[int, list[str]] = {}
+    workers = [
+        threading.Thread(target=lambda i=i: found.update({i: texts(llm, "What is a river?", "What is bread?")}))
+        for i in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(timeout=60)
+    assert found == dict.fromkeys(range(4), expected)
+
+
+def test_options_are_those_of_the_table() -> None:
+    with pytest.raises(
+        ConfigError, match=r"max_num_seq=3 \(argument of LLM\): unknown option; the nearest .* max_num_seqs"
+    ):
+        LLM(max_num_seq=3)
+    with pytest.raises(ConfigError, match=r"dtype=int3 \(argument of LLM\): must be one of auto"):
+        LLM(dtype="int3")
+
+
+def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):
+        LLM(tmp_path)
+    assert threading.active_count() == before
+
+
+def test_a_closed_model_gives_its_threads_back_and_says_so(tmp_path: Path) -> None:
+    before = threading.active_count()
+    llm = LLM(max_model_len=64, max_num_seqs=1)
+    llm.close()
+    llm.close()
+    assert threading.active_count() == before
+    with pytest.raises(RuntimeError, match="closed"):
+        llm.generate("Hello")
+
+
+def test_loading_reports_its_stages_and_the_models_own_sampling_counts(tmp_path: Path) -> None:
+    directory = tmp_path / "sampled"
+    shutil.copytree(demo_model_dir(), directory)
+    path = directory / "generation_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"do_sample": True, "temperature": 1.5, "top_k": 50}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    stages: list[str] = []
+    with LLM(directory, progress=lambda stage, _: stages.append(stage), max_model_len=64, max_num_seqs=4) as llm:
+        assert llm.config.name == "sampled"
+        assert len(set(texts(llm, *["Once upon a time"] * 4))) > 1
+    assert {"reading the tokenizer", "compiling", "allocating the key/value cache"} <= set(stages)
