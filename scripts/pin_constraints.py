@@ -12,7 +12,9 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-HEADER = "# Versions that are known to work together; written by `make pin`. Dependencies are declared in pyproject.toml.\n"
+HEADER = (
+    "# Versions that are known to work together; written by `make pin`. Dependencies are declared in pyproject.toml.\n"
+)
 BUILD_REQUIREMENTS = ("hatchling", "editables")  # pip installs these apart from the rest, so freeze would not see them
 
 
