@@ -377,15 +377,7 @@ _ANSWER = (
     Param("output_formatter", T.STRING, "json, jsonlines or sse: the form of this answer"),
 )
 
-TABLE: tuple[Param, ...] = (
-    *_SAMPLING,
-    *_PENALTIES,
-    *_LENGTH,
-    *_STOPPING,
-    *_SEQUENCES,
-    *_GRAMMAR,
-    *_ANSWER,
-)
+TABLE: tuple[Param, ...] = (*_SAMPLING, *_PENALTIES, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)
 
 
 def rows_for(profile: str, *, with_tgi_names: bool = False) -> dict[str, Param]:
