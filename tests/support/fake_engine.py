@@ -68,6 +68,13 @@ class FakeEngine:
         self._gate_after = gate_after
         self._error = error
         self._error_after = error_after
+        self._progressed = asyncio.Event()
+
+    async def until_outputs(self, count: int) -> None:
+        """Return once `count` outputs were made, of all requests together."""
+        while self.num_outputs < count:
+            self._progressed.clear()
+            await self._progressed.wait()
 
     async def start(self) -> None:
         """Nothing to start."""
@@ -88,8 +95,9 @@ class FakeEngine:
                     output.prompt_logprobs = _prompt_logprobs(request)
                     output.num_cached_tokens = NUM_CACHED_TOKENS
                 self.num_outputs += 1
+                self._progressed.set()
+                is_finished = number == len(outputs) - 1
                 yield output
-            is_finished = True
         finally:
             (self.finished if is_finished else self.aborted).append(request.request_id)
 
