@@ -130,9 +130,12 @@ def test_the_token_that_holds_text_and_stop_string_keeps_the_text_before_it() ->
     assert run().tokens[0].token_text == " on.\n\nAnd"
 
 
-def test_stop_strings_do_not_end_a_sequence_before_its_minimum_of_tokens() -> None:
-    result = result_of(FakeEngine(saying("a.b.c.d")), asking(sampling=SamplingParams(min_tokens=3), stop=(".",)))
-    assert result.sequences[0].text == "a.b"
+@pytest.mark.parametrize(("min_tokens", "text"), [(0, "a"), (2, "a"), (3, "a.b"), (4, "a.b"), (5, "a.b.c")])
+def test_stop_strings_do_not_end_a_sequence_before_its_minimum_of_tokens(min_tokens: int, text: str) -> None:
+    result = result_of(
+        FakeEngine(saying("a.b.c.d")), asking(sampling=SamplingParams(min_tokens=min_tokens), stop=(".",))
+    )
+    assert result.sequences[0].text == text
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ STYLES = {
     "llama2": vocabularies.byte_fallback,
     "gemma": lambda: vocabularies.byte_fallback(strips=False),
     "metaspace": vocabularies.metaspace,
+    "bare_metaspace": lambda: vocabularies.metaspace("never"),
     "words": vocabularies.words,
 }
 TEXTS = ("Deep learning is fun.", "naïve café 深度 🍊🍋", "  two  spaces\n\ttabs ", "", "<|fim_prefix|>é</s>")
@@ -77,7 +78,7 @@ def test_byte_level_text_survives_encoding_and_streaming(text: str, cut: int, sk
     )
 
 
-@pytest.mark.parametrize("style", ["llama2", "gemma", "metaspace", "words"])
+@pytest.mark.parametrize("style", ["llama2", "gemma", "metaspace", "bare_metaspace", "words"])
 @given(data=st.data(), skips=st.booleans())
 def test_any_tokens_of_other_styles_stream_to_what_the_library_decodes_whole(
     style: str, data: st.DataObject, skips: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -49,7 +49,7 @@ def byte_fallback(*, strips: bool = True) -> Tokenizer:
     return tokenizer
 
 
-def metaspace() -> Tokenizer:
+def metaspace(scheme: Literal["always", "never"] = "always") -> Tokenizer:
     """A Unigram model with the Metaspace decoder, as T5 and older conversions have it."""
     pieces = [
         "<unk>",
@@ -66,8 +66,8 @@ def metaspace() -> Tokenizer:
         *"abcdefghijklmnop",
     ]
     tokenizer = Tokenizer(models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=0))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme=scheme)
     tokenizer.add_special_tokens(["<unk>", *SPECIAL_TOKENS])
     return tokenizer
 
