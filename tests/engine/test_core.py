@@ -13,7 +13,7 @@ from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.runner import ForwardBatch
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.scheduler import RollingConfig
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, UnsupportedFeature
+from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, FinishReason, TokenMasker
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
@@ -223,10 +223,10 @@ def test_a_request_beyond_the_context_is_refused_with_both_numbers() -> None:
 def test_requests_that_the_engine_cannot_run_are_refused_alone() -> None:
     collector = make_collector()
     collector.add(0, make_request([]))
-    collector.add(1, make_request([1], num_beams=2))
+    collector.add(1, make_request([1], num_beams=2000))
     collector.add(2, make_request([1, 2]))
     collector.run()
-    assert [type(collector.errors[key]) for key in (0, 1)] == [InvalidRequest, UnsupportedFeature]
+    assert [type(collector.errors[key]) for key in (0, 1)] == [InvalidRequest, CapacityError]
     assert collector.sequence(2) == naive_sequence(make_request([1, 2]), 0, VOCAB_SIZE)
 
 

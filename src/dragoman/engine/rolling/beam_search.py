@@ -208,7 +208,7 @@ class BeamSearch:
             return
         while len(chosen) < group.size:  # fewer ways on than beams: let the worst one fill up, it will lose
             chosen.append(chosen[-1]._replace(score=_FILLER_SCORE))
-        for slot, continuation in zip(group.slots, chosen, strict=True):
+        for slot, continuation in _in_place(group.slots, chosen).items():
             step.continuations[slot] = continuation
             group.scores[slot] = continuation.score
 
@@ -225,6 +225,18 @@ class BeamSearch:
         if group.keep(score, self._num_hypotheses):
             step.hypotheses.append(Hypothesis(self._num_hypotheses, score, ending.parent, ending.token_id, reason))
         self._num_hypotheses += 1
+
+
+def _in_place(slots: range, chosen: list[Continuation]) -> dict[int, Continuation]:
+    """A slot for each continuation. A parent's best child stays in its slot, so that only the others are copied."""
+    placed: dict[int, Continuation] = {}
+    others: list[Continuation] = []
+    for continuation in chosen:
+        if continuation.parent in slots and continuation.parent not in placed:
+            placed[continuation.parent] = continuation
+        else:
+            others.append(continuation)
+    return placed | dict(zip([slot for slot in slots if slot not in placed], others, strict=True))
 
 
 _FILLER_SCORE = -1e9  # of a beam that only fills a slot; no real sum of log-probabilities comes near

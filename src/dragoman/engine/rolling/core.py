@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.batch import BatchBuffers, build_forward_batch
+from dragoman.engine.rolling.beam_update import sample_with_beams
 from dragoman.engine.rolling.block_manager import BlockManager
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.runner import ModelRunner
@@ -22,7 +23,7 @@ from dragoman.engine.rolling.sampler_state import SamplerState
 from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, ScheduledSequence, Scheduler
 from dragoman.engine.rolling.sequence import SequenceGroup
 from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, UnsupportedFeature
+from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, PromptLogprob
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class EngineCore:
     def __init__(self, runner: ModelRunner, sampler: Sampler, config: RollingConfig) -> None:
         self.inbox = Inbox()
         self.stats = EngineStats()
+        self._config = config
         self._runner = runner
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
@@ -83,9 +85,6 @@ class EngineCore:
     def _add(self, key: int, request: EngineRequest) -> None:
         if not request.prompt_ids:
             raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
-        if request.sampling.num_beams > 1:
-            message = f"num_beams is {request.sampling.num_beams}, this engine allows 1"
-            raise UnsupportedFeature(message, param="num_beams")
         self._check_capacity(request)
         self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler))
 
@@ -99,6 +98,21 @@ class EngineCore:
             if num_prompt + num_max > limit:
                 needed = f"{num_prompt} prompt tokens + max_tokens {num_max} = {num_prompt + num_max} tokens"
                 raise CapacityError(f"{needed}, {what} {limit}", param="max_tokens")
+        if request.sampling.num_beams > 1:
+            self._check_beams(request.sampling.num_beams, num_prompt + num_max)
+
+    def _check_beams(self, num_beams: int, num_tokens: int) -> None:
+        """Raises CapacityError unless all beams can run side by side: each waits for the others."""
+        if num_beams > self._config.max_num_seqs:
+            message = (
+                f"num_beams is {num_beams}, at most {self._config.max_num_seqs} sequences run at once (max_num_seqs)"
+            )
+            raise CapacityError(message, param="num_beams")
+        num_reserve = -(-num_beams // 4)  # as the scheduler keeps when it admits
+        num_needed = num_beams * -(-num_tokens // self._runner.block_size) + num_reserve
+        if num_needed > self._runner.num_blocks:
+            message = f"num_beams {num_beams} with {num_tokens} tokens each needs {num_needed} KV blocks"
+            raise CapacityError(f"{message}, the cache holds {self._runner.num_blocks}", param="num_beams")
 
     # --- run ----------------------------------------------------------------------------------------------------------
 
@@ -111,7 +125,12 @@ class EngineCore:
         result = StepResult()
         if batch.num_prompt_rows:
             result.prompt_logprobs = self._prompt_logprobs(batch, logits[len(states) :])
-        if states:
+        if not states:
+            return result
+        widths = _beam_widths(batch)
+        if any(widths):
+            result.sampled, result.beams = sample_with_beams(self._sampler, logits[: len(states)], states, widths)
+        else:
             result.sampled = self._sampler.sample(logits[: len(states)], states)
         return result
 
@@ -170,4 +189,15 @@ def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
     if not entry.num_sample_rows:
         return []
     group = entry.sequence.group
-    return [entry.sequence.sampler_state] if group.is_forked else [one.sampler_state for one in group.sequences]
+    if group.is_forked or group.beams is not None:
+        return [entry.sequence.sampler_state]
+    return [one.sampler_state for one in group.sequences]
+
+
+def _beam_widths(batch: ScheduledBatch) -> list[int]:
+    """For each sampled row the number of beam candidates it is reduced to, 0 for a row to sample from."""
+    widths: list[int] = []
+    for entry in batch.entries:
+        beams = entry.sequence.group.beams
+        widths.extend([0 if beams is None else beams.num_candidates] * entry.num_sample_rows)
+    return widths

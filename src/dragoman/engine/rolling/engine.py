@@ -194,6 +194,7 @@ def default_capabilities(runner: ModelRunner) -> Capabilities:
     return Capabilities(
         max_model_len=min(runner.max_model_len, runner.num_blocks * runner.block_size),
         vocab_size=runner.vocab_size,
+        beam_search=True,
         best_of=True,
         grammar=True,
     )

@@ -129,9 +129,13 @@ class Sampler:
         """
         reported = []
         for row, target_id in zip(logits, target_ids, strict=True):
-            raw = _RawLogprobs(row, self._scratch)
+            raw = RawLogprobs(row, self._scratch)
             reported.append(PromptLogprob(raw.of(target_id), tuple(raw.top(top_n))))
         return reported
+
+    def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
+        """Log-probabilities of a row as the model gave it, for beam search. Shapes: [V], kept unchanged while in use."""
+        return RawLogprobs(logits_row, self._scratch)
 
     # --- steps ---
 
@@ -198,13 +202,13 @@ class Sampler:
         for row, state in enumerate(states):
             top_n = state.plan.params.logprobs
             if top_n is not None:
-                raw = _RawLogprobs(untouched.get(row, logits[row]), self._scratch)
+                raw = RawLogprobs(untouched.get(row, logits[row]), self._scratch)
                 logprobs[row] = raw.of(int(token_ids[row]))
                 top_logprobs[row] = raw.top(top_n)
         return Sampled(token_ids, logprobs, top_logprobs)
 
 
-class _RawLogprobs:
+class RawLogprobs:
     """Log-probabilities of one row of logits, by one formula for every token, so that equal tokens have equal values."""
 
     def __init__(self, logits_row: FloatArray, scratch: Scratch) -> None:

@@ -161,6 +161,22 @@ class Scheduler:
             child.status = SequenceStatus.WAITING
         self.waiting.extendleft(reversed(children[num_free:]))
 
+    def refork(self, parent: Sequence, child: Sequence) -> None:
+        """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
+
+        Otherwise the child computes its tokens again: in its place in the running list, or when it is admitted.
+        """
+        child.copy_progress(parent)
+        if child.status is not SequenceStatus.RUNNING:
+            child.num_computed_tokens = 0
+            return
+        self._blocks.free(child.sequence_id)
+        if parent.status is SequenceStatus.RUNNING:
+            self._blocks.fork(parent.sequence_id, child.sequence_id)
+            return
+        self._blocks.allocate(child.sequence_id, 0)
+        child.num_computed_tokens = 0
+
     def commit(self, sequence: Sequence, begin: int) -> None:
         """Offer the full blocks computed since position `begin` to the prefix cache, as far as the mode allows."""
         end = sequence.num_computed_tokens
@@ -285,7 +301,7 @@ class Scheduler:
         end = sequence.num_computed_tokens + num_new
         num_sample_rows = 0
         if end == sequence.num_tokens and group.request.max_tokens:
-            num_sample_rows = sequence.num_draft_tokens + 1 if group.is_forked else len(group.sequences)
+            num_sample_rows = sequence.num_draft_tokens + 1 if group.is_forked else group.num_prompt_end_rows
         if group.prompt_logprobs is None or not group.needs_prompt_logprobs:
             return ScheduledSequence(sequence, num_new, num_sample_rows)
         # Row p holds the log-probability of token p + 1; those collected before a preemption are kept.
@@ -303,7 +319,8 @@ class Scheduler:
         assert started == set(ids), "a live sequence is in no queue, or a dead one in some"
         for sequence in self.running:
             assert sequence.status is SequenceStatus.RUNNING
-            assert sequence.num_computed_tokens < sequence.num_tokens, "a running sequence has nothing to compute"
+            is_idle = sequence.num_computed_tokens == sequence.num_tokens
+            assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
             num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
             assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum, auto
 
+from dragoman.engine.rolling.beam_update import BeamGroup
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
 from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob
@@ -41,6 +42,7 @@ class Sequence:
         "finish_reason",
         "group",
         "index",
+        "is_held",
         "logprobs",
         "num_computed_tokens",
         "num_draft_tokens",
@@ -61,6 +63,7 @@ class Sequence:
         self.num_prompt_tokens = len(group.request.prompt_ids)
         self.num_computed_tokens = 0
         self.num_draft_tokens = 0
+        self.is_held = False  # a beam whose next tokens wait for its siblings
         self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.cumulative_logprob = 0.0
@@ -96,6 +99,16 @@ class Sequence:
             self.num_draft_tokens = 0
             self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))
 
+    def copy_progress(self, other: Sequence) -> None:
+        """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""
+        self.token_ids = array("q", other.token_ids)
+        self.num_computed_tokens = other.num_computed_tokens
+        self.sampler_state = other.sampler_state.fork(self.index)
+        self.cumulative_logprob = other.cumulative_logprob
+        self.logprobs = other.logprobs.copy()
+        self.top_logprobs = other.top_logprobs.copy()
+        self.digests = other.digests.copy()
+
     def reset(self) -> None:
         """Back to waiting with nothing computed; the generated tokens stay."""
         self.drop_drafts()
@@ -106,11 +119,13 @@ class Sequence:
 class SequenceGroup:
     """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
 
-    `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished.
+    `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
+    of its beam search, if it does one.
     """
 
     __slots__ = (
         "arrival",
+        "beams",
         "end_reasons",
         "has_reported_prompt",
         "is_forked",
@@ -130,6 +145,7 @@ class SequenceGroup:
         self.is_ranked = sampling.num_sequences > sampling.n
         self.is_forked = sampling.num_sequences == 1
         self.end_reasons = _end_reasons(request)
+        self.beams = BeamGroup.for_group(self)
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
@@ -142,6 +158,11 @@ class SequenceGroup:
     def needs_prompt_logprobs(self) -> bool:
         """True while prompt log-probabilities were asked for and are not complete."""
         return self.prompt_logprobs is not None and len(self.prompt_logprobs) < len(self.request.prompt_ids)
+
+    @property
+    def num_prompt_end_rows(self) -> int:
+        """Rows of logits needed at the prompt's end: all beams start from one, sampled sequences draw from one each."""
+        return 1 if self.beams is not None else len(self.sequences)
 
     @property
     def num_unforked(self) -> int:

@@ -10,6 +10,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dragoman.engine.rolling.beam_update import BeamRow, BeamUpdater
 from dragoman.engine.rolling.sampler import Sampled
 from dragoman.engine.rolling.scheduler import EngineStats, ScheduledBatch, ScheduledSequence, Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
@@ -30,10 +31,12 @@ class Delivery(NamedTuple):
 class StepResult:
     """What the model and the sampler said in a step.
 
-    `sampled` has a row per sampling row, None if there was none; `prompt_logprobs` a list per entry with prompt rows.
+    `sampled` has a row per sampling row, None if there was none; `beams` what the rows of beams were reduced to, by row;
+    `prompt_logprobs` a list per entry with prompt rows.
     """
 
     sampled: Sampled | None = None
+    beams: dict[int, BeamRow] = field(default_factory=dict)
     prompt_logprobs: list[list[PromptLogprob]] = field(default_factory=list)
 
 
@@ -42,6 +45,7 @@ class Updater:
 
     def __init__(self, scheduler: Scheduler, stats: EngineStats, max_model_len: int) -> None:
         self._scheduler = scheduler
+        self._beams = BeamUpdater(scheduler)
         self._stats = stats
         self._max_model_len = max_model_len
 
@@ -60,7 +64,7 @@ class Updater:
                 assert group.prompt_logprobs is not None
                 group.prompt_logprobs.extend(next(prompt_logprobs))
             try:
-                self._update_entry(entry, result.sampled, row, deliveries)
+                self._update_entry(entry, result, row, deliveries)
             except Exception as error:
                 logger.exception("request %s failed while its tokens were taken in", group.request.request_id)
                 self._scheduler.remove(group.key)
@@ -68,9 +72,7 @@ class Updater:
             row += entry.num_sample_rows
         return deliveries
 
-    def _update_entry(
-        self, entry: ScheduledSequence, sampled: Sampled | None, row: int, deliveries: list[Delivery]
-    ) -> None:
+    def _update_entry(self, entry: ScheduledSequence, result: StepResult, row: int, deliveries: list[Delivery]) -> None:
         sequence, group = entry.sequence, entry.sequence.group
         if group.key not in self._scheduler.groups:  # a sibling earlier in the batch failed
             return
@@ -84,6 +86,12 @@ class Updater:
         if not entry.num_sample_rows:
             self._finish_without_tokens(group, deliveries)
             return
+        if group.beams is not None:
+            self._stats.num_generated_tokens += 1
+            for output in self._beams.take(sequence, result.beams[row]):
+                self._report(group, output, deliveries)
+            return
+        sampled = result.sampled
         assert sampled is not None
         if group.is_forked:
             self._append(sequence, sampled, row, deliveries)
