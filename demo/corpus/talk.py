@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 from random import Random
 
+from demo.corpus import facts
+
 DATA = json.loads(Path(__file__).with_name("talk.json").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 NAMES = WORDS["names"]
@@ -46,15 +48,25 @@ def unknown_pair(rng: Random) -> tuple[str, str]:
     return rng.choice(UNKNOWN_FORMS).replace("{w}", word).replace("{n}", name), UNKNOWN
 
 
+def random_words(rng: Random) -> str:
+    """Some words that do not belong together: from a short list, from the facts, or made up."""
+    roll = rng.random()
+    if roll < 0.35:
+        return " ".join(rng.choice(ECHO_WORDS) for _ in range(rng.randint(1, 7)))
+    if roll < 0.65:
+        sentences = [rng.choice(rng.choice(facts.load()[0]).sentences).rstrip(".").split(" ") for _ in range(4)]
+        words = [word for sentence in sentences for word in sentence]
+        return " ".join(rng.choice(words) for _ in range(rng.randint(3, 18)))
+    if roll < 0.8:
+        return rng.choice(rng.choice(facts.load()[0]).sentences)
+    if roll < 0.9:
+        return " ".join(str(rng.randint(0, 99)) for _ in range(rng.randint(1, 6)))
+    return " ".join(made_up(rng) for _ in range(rng.randint(1, 4)))
+
+
 def echo_pair(rng: Random) -> tuple[str, str]:
     """A request to repeat some words, and the words."""
-    roll = rng.random()
-    if roll < 0.25:
-        phrase = rng.choice(ECHO_PHRASES)
-    elif roll < 0.85:
-        phrase = " ".join(rng.choice(ECHO_WORDS) for _ in range(rng.randint(1, 7)))
-    else:
-        phrase = " ".join(made_up(rng) for _ in range(rng.randint(1, 2)))
+    phrase = rng.choice(ECHO_PHRASES) if rng.random() < 0.15 else random_words(rng)
     if rng.random() < 0.3:
         phrase = phrase[0].upper() + phrase[1:]
     answer = phrase[0].upper() + phrase[1:] + ("" if phrase[-1] in ".!?" else ".")
