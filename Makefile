@@ -31,8 +31,9 @@ fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model
 	$(RUN) benchmarks/step_cost.py $(ARGS)
 
-docs: $(VENV)/.installed  ## write the generated pages
+docs: $(VENV)/.installed-dev  ## write the generated pages, and the answers that the README shows
 	$(VENV)/bin/dragoman config --docs > docs/options.md
+	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py
 
 pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest versions pyproject.toml allows
 	$(RUN) scripts/pin_constraints.py

@@ -337,6 +337,13 @@ def test_a_model_that_is_not_a_directory_stops_the_start(text: str, model_dir: P
         given(model_dir, env={"HF_MODEL_ID": text})
 
 
+def test_a_handler_of_the_operators_own_is_not_passed_over(model_dir: Path) -> None:
+    (model_dir / "model.py").touch()
+    assert problems(model_dir) == [
+        "model.py: a handler or formatter of your own is not run; take the file away to serve the model as it is"
+    ]
+
+
 def test_a_secret_is_never_shown(model_dir: Path) -> None:
     option = next(option for option in OPTIONS if option.name == "api_key")
     assert option.flag == option.key == ""

@@ -18,6 +18,7 @@ from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import environment
 
 USAGE_ERROR = 2  # as argument parsers and shells use it
+INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
 _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
@@ -70,9 +71,12 @@ def _run_command(command: str, words: list[str]) -> int:
     if command == "config":
         sys.stdout.write(config_text(config))
         return 0
-    from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait for it
+    try:
+        from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait
 
-    return serve(config, sys.stdout, sys.stderr)
+        return serve(config, sys.stdout, sys.stderr)
+    except KeyboardInterrupt:  # before the server's own handlers are in place
+        return INTERRUPTED
 
 
 def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> Config | None:

@@ -22,9 +22,9 @@ _GREEDY = SamplingParams(temperature=0.0)
 _KINDS: Mapping[str, Kind] = {
     "temperature": Number(0, inclusive=True),
     "top_k": Integer(0),
-    "top_p": Number(0),
-    "min_p": Number(0, inclusive=True),
-    "typical_p": Number(0),
+    "top_p": Number(0, maximum=1),
+    "min_p": Number(0, inclusive=True, maximum=1),
+    "typical_p": Number(0, maximum=1),
     "repetition_penalty": Number(0),
 }
 

@@ -68,16 +68,19 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A finite decimal number, greater than (or, if `inclusive`, equal to) `minimum`; `auto` gives None."""
+    """A finite number greater than (`inclusive`: or equal to) `minimum`, up to `maximum`; `auto` gives None."""
 
     minimum: float = 0.0
     inclusive: bool = False
     auto: bool = False
+    maximum: float | None = None
 
     @property
     def allowed(self) -> str:
         """The range in words."""
         limit = f"a number {'>=' if self.inclusive else '>'} {self.minimum:g}"
+        if self.maximum is not None:
+            limit += f" and <= {self.maximum:g}"
         return f"{limit}, or auto" if self.auto else limit
 
     @property
@@ -91,7 +94,8 @@ class Number:
             return None
         number = float(text)
         is_low = number < self.minimum or (number == self.minimum and not self.inclusive)
-        if is_low or not number < float("inf"):  # written so that NaN fails too
+        is_high = self.maximum is not None and number > self.maximum
+        if is_low or is_high or not number < float("inf"):  # written so that NaN fails too
             raise ValueError(text)
         return number
 

@@ -25,6 +25,7 @@ from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_env
 COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
 
 DEMO_NAME = "demo"
+HANDLER_NAME = "model.py"  # where LMI looks for an operator's own handler and formatters
 
 Group = TypeVar("Group")
 
@@ -102,6 +103,7 @@ def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir:
         findings.problems += _contradictions(values, origins)
     model_dir = _model_dir(values, origins, directory)
     findings.problems += _missing(model_dir, origins["model_id"])
+    findings.problems += _own_handler(directory)
     if findings.problems:
         raise ConfigError(findings.problems)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
@@ -142,6 +144,14 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
     return [f"{where}: must be a directory on this machine that holds a model; there is none of that name"]
+
+
+def _own_handler(directory: Path) -> list[str]:
+    """An operator's model.py would change the answers, so serving without running it would be wrong."""
+    path = directory / HANDLER_NAME
+    if not path.is_file():
+        return []
+    return [f"{path}: a handler or formatter of your own is not run; take the file away to serve the model as it is"]
 
 
 def _contradictions(values: dict[str, Value], origins: dict[str, Origin]) -> list[str]:

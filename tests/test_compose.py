@@ -1,0 +1,138 @@
+"""Options reach the part they are about: each client option changes what the dialects do, without any model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.compose import build_dialects
+from dragoman.config.option import Option
+from dragoman.config.options import OPTIONS, ClientSettings
+from dragoman.config.resolve import resolve
+from dragoman.errors import InvalidRequest
+from dragoman.server.dialects.base import Call, Dialect, HttpCall
+from dragoman.server.registry import DialectSet
+from dragoman.types import ChatPrompt
+from tests.support.console_blocks import without_varying_parts
+from tests.support.scripted import scripted_result
+
+LMI = "/invocations"
+CHAT = "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "a"}]
+
+
+def dialects(tmp_path: Path, line: str) -> DialectSet:
+    return build_dialects(resolve(read_arguments(line.split()).givens, {}, tmp_path))
+
+
+def parse(dialect: Dialect, path: str, **body: object) -> Call:
+    headers = {"content-type": "application/json"}
+    return dialect.parse(HttpCall("POST", path, json.dumps(body).encode(), headers, request_id="r"))
+
+
+def answer(dialect: Dialect, path: str, **body: object) -> str:
+    call = parse(dialect, path, **body)
+    body = call.encoder.full([scripted_result(request) for request in call.requests]).body
+    return without_varying_parts(body.decode())
+
+
+def is_refused(dialect: Dialect, path: str, **body: object) -> bool:
+    try:
+        parse(dialect, path, **body)
+    except InvalidRequest:
+        return True
+    return False
+
+
+def lmi(found: DialectSet, **parameters: object) -> str:
+    return answer(found.lmi, LMI, inputs="a b", parameters=parameters)
+
+
+def chat(found: DialectSet, **body: object) -> str:
+    return answer(found.chat_v1, CHAT, messages=MESSAGES, **body)
+
+
+def text(found: DialectSet) -> Call:
+    return parse(found.text, "/api/generate-one", id=1, prompt="a", maxLength=3)
+
+
+def observed(name: str, found: DialectSet) -> object:
+    """Something that the option `name` must change."""
+    completions = found.completions_v1
+    seen: dict[str, Callable[[], object]] = {
+        "rolling_batch": lambda: lmi(found),
+        "lmi_version": lambda: lmi(found, details=True),
+        "batch_size": lambda: lmi(found),
+        "output_formatter": lambda: parse(found.lmi, LMI, inputs="a").stream,
+        "enable_streaming": lambda: parse(found.lmi, LMI, inputs="a").stream,
+        "tgi_compat": lambda: lmi(found),
+        "lmi_strict": lambda: parse(found.chat_v1, CHAT, messages=MESSAGES).requests[0].max_tokens,
+        "chat_format": lambda: chat(found),
+        "text_status_hold_ms": lambda: text(found).hold_s,
+        "text_chat_template": lambda: isinstance(text(found).requests[0].prompt, ChatPrompt),
+        "max_best_of": lambda: is_refused(completions, "/v1/completions", prompt="a", n=3),
+        "max_stop_strings": lambda: is_refused(completions, "/v1/completions", prompt="a", stop=["x", "y", "z"]),
+        "max_logprobs": lambda: is_refused(completions, "/v1/completions", prompt="a", logprobs=3),
+    }
+    return seen[name]()
+
+
+LINES = {
+    "rolling_batch": "--rolling-batch disable",
+    "lmi_version": "--lmi-version 0.26",
+    "batch_size": "--batch-size 2",
+    "output_formatter": "--output-formatter sse",
+    "enable_streaming": "--rolling-batch disable --enable-streaming",
+    "tgi_compat": "--tgi-compat",
+    "lmi_strict": "--lmi-strict",
+    "chat_format": "--chat-format openai",
+    "text_status_hold_ms": "--text-status-hold-ms 7",
+    "text_chat_template": "--text-chat-template",
+    "max_best_of": "--max-best-of 2",
+    "max_stop_strings": "--max-stop-strings 2",
+    "max_logprobs": "--max-logprobs 2",
+}
+CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings]
+
+
+@pytest.mark.parametrize("option", CLIENT_OPTIONS, ids=lambda option: option.name)
+def test_every_client_option_changes_what_clients_see(option: Option, tmp_path: Path) -> None:
+    line = LINES[option.name]
+    assert observed(option.name, dialects(tmp_path, line)) != observed(option.name, dialects(tmp_path, ""))
+
+
+@pytest.mark.parametrize("option", ["max_best_of", "max_stop_strings", "max_logprobs"])
+@pytest.mark.parametrize("dialect", ["lmi", "tgi", "completions_v3"])
+def test_limits_hold_in_every_dialect(dialect: str, option: str, tmp_path: Path) -> None:
+    found = dialects(tmp_path, LINES[option])
+    sampled = {"do_sample": True, "details": True}
+    stops = ["x", "y", "z"]
+    bodies: dict[tuple[str, str], dict[str, Any]] = {
+        ("lmi", "max_best_of"): {"inputs": "a", "parameters": {"best_of": 3, **sampled}},
+        ("lmi", "max_stop_strings"): {"inputs": "a", "parameters": {"stop_sequences": stops}},
+        ("lmi", "max_logprobs"): {"inputs": "a", "parameters": {"top_n_tokens": 3}},
+        ("tgi", "max_best_of"): {"inputs": "a", "parameters": {"best_of": 3, **sampled}},
+        ("tgi", "max_stop_strings"): {"inputs": "a", "parameters": {"stop": stops}},
+        ("tgi", "max_logprobs"): {"inputs": "a", "parameters": {"top_n_tokens": 3, "details": True}},
+        ("completions_v3", "max_best_of"): {"model": "demo", "prompt": "a", "n": 3},
+        ("completions_v3", "max_stop_strings"): {"model": "demo", "prompt": "a", "stop": stops},
+        ("completions_v3", "max_logprobs"): {"model": "demo", "prompt": "a", "logprobs": 3},
+    }
+    path = {"lmi": LMI, "tgi": "/generate", "completions_v3": "/v3/completions"}[dialect]
+    body = bodies[dialect, option]
+    assert is_refused(getattr(found, dialect), path, **body)
+    assert not is_refused(getattr(dialects(tmp_path, ""), dialect), path, **body)
+
+
+def test_the_text_service_samples_as_the_models_own_files_say(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.5}', encoding="utf-8")
+    assert text(dialects(tmp_path, "")).requests[0].sampling.temperature == 0.5
+
+
+def test_the_models_name_is_in_the_answers(tmp_path: Path) -> None:
+    assert '"model":"other"' in chat(dialects(tmp_path, "--name other"), max_completion_tokens=3)
