@@ -37,8 +37,8 @@ def parse(dialect: Dialect, path: str, **body: object) -> Call:
 
 def answer(dialect: Dialect, path: str, **body: object) -> str:
     call = parse(dialect, path, **body)
-    body = call.encoder.full([scripted_result(request) for request in call.requests]).body
-    return without_varying_parts(body.decode())
+    reply = call.encoder.full([scripted_result(request) for request in call.requests])
+    return without_varying_parts(reply.body.decode())
 
 
 def is_refused(dialect: Dialect, path: str, **body: object) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.config.kinds import Value
 from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.errors import InvalidRequest, ServerError
 from dragoman.llm import LLM
@@ -97,6 +98,37 @@ def test_options_are_those_of_the_table() -> None:
         LLM(max_num_seq=3)
     with pytest.raises(ConfigError, match=r"dtype=int3 \(argument of LLM\): must be one of auto"):
         LLM(dtype="int3")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("kv_cache_gb", 1e-9, r"kv_cache_gb=1e-09 \(argument of LLM\): .* is smaller than one block"),
+        (
+            "max_model_len",
+            4096,
+            r"max_model_len=4096 \(argument of LLM\): must be at most 2048, the model's context length",
+        ),
+        (
+            "cache_dir",
+            "/dev/null/cache",
+            r"cache_dir=/dev/null/cache \(argument of LLM\): must be a directory that can be",
+        ),
+        ("chat_template", "{% if %}", "chat template default does not compile: line 1"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused_with_its_source(option: str, value: Value, message: str) -> None:
+    with pytest.raises((ConfigError, ModelError), match=message):
+        LLM(**{option: value})  # type: ignore[arg-type]  # an option of the table, not `model` or `progress`
+
+
+def test_a_chat_template_of_ones_own_takes_the_place_of_the_models(tmp_path: Path) -> None:
+    template = "{% for message in messages %}<{{ message.content }}>{% endfor %}"
+    path = tmp_path / "own.jinja"
+    path.write_text(template, encoding="utf-8")
+    for option in (template, str(path)):
+        with LLM(chat_template=option, max_model_len=64, max_num_seqs=1) as llm:
+            assert llm.chat([{"role": "user", "content": "a"}], max_tokens=1).prompt.text == "<a>"
 
 
 def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_path: Path) -> None:
