@@ -1,0 +1,1 @@
+"""Measures servers from outside: load generator, bare kernel loop, peers, report."""

@@ -1,0 +1,215 @@
+"""Writes the model that speed is measured on: a real shape with random weights, in the forms the peers load.
+
+Does: a Hugging Face directory (config, safetensors, byte-level BPE tokenizer) and GGUF files of the same weights.
+Does not: anything clever with the weights; speed does not depend on them. Run once per machine:
+
+    python -m benchmarks.serving.model DIRECTORY [--gguf]        (--gguf needs the `gguf` package)
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors.numpy import save_file
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+Array = np.ndarray[Any, Any]
+
+VOCAB_SIZE = 32_000
+EOS = "<|endoftext|>"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchShape:
+    """A Llama shape; the default has 386 million parameters."""
+
+    hidden_size: int = 896
+    num_layers: int = 24
+    num_heads: int = 14
+    num_kv_heads: int = 2
+    head_size: int = 64
+    intermediate_size: int = 4864
+    max_position: int = 16_384
+
+
+def byte_alphabet() -> list[str]:
+    """The 256 characters that byte-level BPE writes bytes as."""
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def bpe_tables() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """A vocabulary of exactly VOCAB_SIZE: end-of-sequence, single bytes, and merged pairs of bytes."""
+    alphabet = byte_alphabet()
+    vocabulary = {EOS: 0} | {character: i + 1 for i, character in enumerate(alphabet)}
+    merges: list[tuple[str, str]] = []
+    for first in alphabet:
+        for second in alphabet:
+            if len(vocabulary) == VOCAB_SIZE:
+                return vocabulary, merges
+            vocabulary[first + second] = len(vocabulary)
+            merges.append((first, second))
+    raise AssertionError("more pairs than the vocabulary holds")
+
+
+def write_model(directory: Path, shape: BenchShape) -> None:
+    """Write the Hugging Face directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _write_tokenizer(directory)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": VOCAB_SIZE,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "max_position_embeddings": shape.max_position,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "eos_token_id": 0,
+        "torch_dtype": "bfloat16",
+    }
+    (directory / "config.json").write_text(json.dumps(config, indent=2))
+    save_file(random_weights(shape), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _write_tokenizer(directory: Path) -> None:
+    vocabulary, merges = bpe_tables()
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+    facts = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": EOS, "chat_template": template}
+    (directory / "tokenizer_config.json").write_text(json.dumps(facts, indent=2))
+
+
+def weight_shapes(shape: BenchShape) -> dict[str, tuple[int, ...]]:
+    """Every tensor's name and shape."""
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    wide, narrow = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (VOCAB_SIZE, hidden),
+        "lm_head.weight": (VOCAB_SIZE, hidden),
+        "model.norm.weight": (hidden,),
+    }
+    for layer in range(shape.num_layers):
+        prefix = f"model.layers.{layer}"
+        shapes |= {
+            f"{prefix}.self_attn.q_proj.weight": (wide, hidden),
+            f"{prefix}.self_attn.k_proj.weight": (narrow, hidden),
+            f"{prefix}.self_attn.v_proj.weight": (narrow, hidden),
+            f"{prefix}.self_attn.o_proj.weight": (hidden, wide),
+            f"{prefix}.mlp.gate_proj.weight": (inner, hidden),
+            f"{prefix}.mlp.up_proj.weight": (inner, hidden),
+            f"{prefix}.mlp.down_proj.weight": (hidden, inner),
+            f"{prefix}.input_layernorm.weight": (hidden,),
+            f"{prefix}.post_attention_layernorm.weight": (hidden,),
+        }
+    return shapes
+
+
+def random_weights(shape: BenchShape) -> dict[str, Array]:
+    """Normally distributed matrices in bfloat16, norms of one."""
+    stream = np.random.default_rng(0)
+    weights: dict[str, Array] = {}
+    for name, dimensions in weight_shapes(shape).items():
+        if len(dimensions) == 1:
+            weights[name] = np.ones(dimensions, dtype=ml_dtypes.bfloat16)
+        else:
+            values = stream.standard_normal(dimensions, dtype=np.float32) * (0.5 / dimensions[1] ** 0.5)
+            weights[name] = values.astype(ml_dtypes.bfloat16)
+    return weights
+
+
+def write_gguf(directory: Path, shape: BenchShape, quantization: str) -> Path:
+    """Write the same weights as GGUF, `quantization` Q8_0 or Q4_0; returns the file."""
+    import gguf
+
+    kind = gguf.GGMLQuantizationType[quantization]
+    target = directory / f"model-{quantization}.gguf"
+    writer = gguf.GGUFWriter(target, "llama")
+    writer.add_context_length(shape.max_position)
+    writer.add_embedding_length(shape.hidden_size)
+    writer.add_block_count(shape.num_layers)
+    writer.add_feed_forward_length(shape.intermediate_size)
+    writer.add_head_count(shape.num_heads)
+    writer.add_head_count_kv(shape.num_kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(shape.head_size)
+    writer.add_vocab_size(VOCAB_SIZE)
+    writer.add_file_type({"Q8_0": 7, "Q4_0": 2}[quantization])
+    vocabulary, merges = bpe_tables()
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(sorted(vocabulary, key=lambda token: vocabulary[token]))
+    writer.add_token_types([3] + [1] * (VOCAB_SIZE - 1))
+    writer.add_token_merges([f"{first} {second}" for first, second in merges])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
+    writer.add_add_bos_token(False)
+    for name, values in random_weights(shape).items():
+        full = values.astype(np.float32)
+        if full.ndim == 1:
+            writer.add_tensor(_gguf_name(name), full)
+        else:
+            writer.add_tensor(_gguf_name(name), gguf.quants.quantize(full, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
+
+
+def _gguf_name(name: str) -> str:
+    fixed = {
+        "model.embed_tokens.weight": "token_embd.weight",
+        "lm_head.weight": "output.weight",
+        "model.norm.weight": "output_norm.weight",
+    }
+    if name in fixed:
+        return fixed[name]
+    parts = {
+        "self_attn.q_proj": "attn_q",
+        "self_attn.k_proj": "attn_k",
+        "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output",
+        "mlp.gate_proj": "ffn_gate",
+        "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+        "input_layernorm": "attn_norm",
+        "post_attention_layernorm": "ffn_norm",
+    }
+    _, _, layer, rest = name.split(".", 3)
+    return f"blk.{layer}.{parts[rest.removesuffix('.weight')]}.weight"
+
+
+def main() -> None:
+    """Write what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--gguf", action="store_true", help="also write Q8_0 and Q4_0 GGUF files")
+    arguments = parser.parse_args()
+    shape = BenchShape()
+    if not (arguments.directory / "model.safetensors").exists():
+        write_model(arguments.directory, shape)
+    if arguments.gguf:
+        for quantization in ("Q8_0", "Q4_0"):
+            write_gguf(arguments.directory, shape, quantization)
+
+
+if __name__ == "__main__":
+    main()
