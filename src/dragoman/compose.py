@@ -80,6 +80,8 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
         ),
         url=str(config.model_dir),
         dtype=loaded.options.weight_type,
+        max_best_of=config.clients.max_best_of,
+        max_stop_strings=config.clients.max_stop_strings,
     )
     return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
 
