@@ -36,7 +36,13 @@ def cases() -> list[dict[str, Any]]:
         for width, penalty, early in product((2, 3, 5), (0.0, 1.0, 2.0, -1.0), (True, False, "never"))
     ]
     diverse = [
-        {"num_beams": width, "num_beam_groups": groups, "diversity_penalty": diversity, "n": width, "length_penalty": 1.0}
+        {
+            "num_beams": width,
+            "num_beam_groups": groups,
+            "diversity_penalty": diversity,
+            "n": width,
+            "length_penalty": 1.0,
+        }
         for width, groups, diversity in ((4, 2, 0.5), (4, 4, 1.0), (6, 3, 2.0), (6, 2, 0.1))
     ]
     return plain + diverse
