@@ -11,6 +11,7 @@ import argparse
 import json
 import random
 import time
+from typing import Any
 
 VOCAB_SIZE = 32_000  # as in model.py, which needs packages that this environment does not have
 
@@ -39,7 +40,8 @@ def main() -> None:
     config = genai.GenerationConfig(max_new_tokens=given.output_tokens, ignore_eos=True)
 
     def run(num_requests: int, first_id: int) -> float:
-        begin_s, sent, running, done = time.perf_counter(), 0, [], 0
+        begin_s, sent, done = time.perf_counter(), 0, 0
+        running: list[Any] = []
         while done < num_requests:
             while len(running) < given.clients and sent < num_requests:
                 ids = np.array([prompt(sent, given.prompt_tokens)], dtype=np.int64)
@@ -49,7 +51,7 @@ def main() -> None:
             still = [h for h in running if h.get_status() == genai.GenerationStatus.RUNNING]
             done += len(running) - len(still)
             running = still
-        return num_requests * given.output_tokens / (time.perf_counter() - begin_s)
+        return float(num_requests * given.output_tokens) / (time.perf_counter() - begin_s)
 
     run(given.clients, 1_000_000)  # warm-up
     rate = run(given.clients * given.requests, 0)
