@@ -12,31 +12,11 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import OverloadedError
 
 from dragoman.errors import EngineFailed, Overloaded
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.text import TextDialect
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
-from dragoman.server.registry import DialectSet
 from tests.support.fake_service import Gate, Script
+from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
 TEXT = " Deep learning is fun. 🍊"
-
-
-def real_dialects() -> DialectSet:
-    """Every dialect with its defaults, serving the name `fake`."""
-    return DialectSet(
-        lmi=LmiDialect(LmiOptions()),
-        tgi=TgiDialect(TgiOptions()),
-        chat_v1=ChatDialect(ChatOptions("v1", served_model_name="fake")),
-        chat_v3=ChatDialect(ChatOptions("v3", served_model_name="fake")),
-        chat_invocations=ChatDialect(ChatOptions("invocations", served_model_name="fake")),
-        completions_v1=CompletionsDialect(CompletionsOptions("v1", served_model_name="fake")),
-        completions_v3=CompletionsDialect(CompletionsOptions("v3", served_model_name="fake")),
-        completions_invocations=CompletionsDialect(CompletionsOptions("lmi", served_model_name="fake")),
-        text=TextDialect(),
-    )
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from dragoman.server.deferred import DeferredAnswers
 from dragoman.server.dialects.base import Reply
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dragoman.server.management import ManagementRoutes, front_error, json_reply
+from dragoman.server.front import front_error, json_reply
+from dragoman.server.management import ManagementRoutes
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import Responder
 from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable
@@ -42,9 +44,14 @@ class ServerConfig:
 class App:
     """The ASGI callable."""
 
-    def __init__(self, table: RouteTable, front_headers: Mapping[str, str]) -> None:
+    def __init__(self, table: RouteTable, front_headers: Mapping[str, str], deferred: DeferredAnswers) -> None:
         self._table = table
         self._front_headers = front_headers
+        self._deferred = deferred
+
+    async def aclose(self) -> None:
+        """End what runs without a client that waits for it."""
+        await self._deferred.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request. Other protocols are refused by not being spoken. Raises: ValueError for those."""
@@ -77,10 +84,11 @@ class App:
 def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Sequence[Route] = ()) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate)
+    deferred = DeferredAnswers()
+    inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate, deferred)
     management = ManagementRoutes(registry, gate)
     table = RouteTable([*inference.routes(), *management.routes(), *extra_routes])
-    return App(table, {**CACHE_HEADERS, **_cors_headers(config)})
+    return App(table, {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

@@ -22,6 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 REQUEST_ID_HEADERS = ("x-request-id", "x-amzn-sagemaker-inference-id")
+CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
 
@@ -34,6 +35,7 @@ class Exchange:
     """A request on its way in and its answer on the way out. Header names are lower-case."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, front_headers: Mapping[str, str]) -> None:
+        self._scope = scope
         self._receive = receive
         self._send = send
         self._extensions = scope.get("extensions") or {}
@@ -43,22 +45,32 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
+        self._properties = {**_custom_attributes(self.headers), **self.headers}
         self.query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         self.request_id = _request_id(self.headers)
 
     def http_call(
         self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
     ) -> HttpCall:
-        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique."""
+        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique.
+
+        SageMaker's custom attributes count as headers, which is what they are for: clients of AWS cannot set others.
+        """
         return HttpCall(
             method=self.method,
             path=self.path,
             body=body,
-            headers=self.headers,
+            headers=self._properties,
             query=self.query,
             path_params=path_params or {},
             request_id=call_id or self.request_id,
         )
+
+    def detached(self, send: Send) -> Exchange:
+        """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
+        twin = Exchange(self._scope, _never, send, self._front_headers)
+        twin.request_id = self.request_id
+        return twin
 
     async def read_body(self, max_size_bytes: int) -> bytes:
         """The whole body. Raises: TooLarge as soon as it is known to exceed the limit; ClientGone."""
@@ -150,6 +162,17 @@ def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return headers
+
+
+def _custom_attributes(headers: Mapping[str, str]) -> dict[str, str]:
+    """The pairs of `X-Amzn-SageMaker-Custom-Attributes: name=value;name=value`; names in lower case, blanks trimmed."""
+    pairs = (pair.partition("=") for pair in headers.get(CUSTOM_ATTRIBUTES, "").split(";"))
+    return {name.strip().lower(): value.strip() for name, equals, value in pairs if equals and name.strip()}
+
+
+async def _never() -> Message:
+    await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets was set")
 
 
 def _request_id(headers: Mapping[str, str]) -> str:

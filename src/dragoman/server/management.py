@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
-
-import msgspec
 
 from dragoman import __version__
 from dragoman.errors import InvalidParameter, ServerError
@@ -18,7 +15,7 @@ from dragoman.server.dialects.base import Dialect, HttpCall, Reply
 from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
 from dragoman.server.dialects.tgi import TgiInfo
 from dragoman.server.exchange import Exchange
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.front import bad_request, json_reply
 from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel, ServerState
 from dragoman.server.responder import error_reply
 from dragoman.server.routes import Gate, Handler, PathParams, Route
@@ -97,7 +94,7 @@ class ManagementRoutes:
         try:
             return lmi_models([_facts(model) for model in self._registry.models], http.query)
         except InvalidParameter as error:  # not a generation parameter: the front end's own shape
-            return front_error(400, "BadRequestException", error.message)
+            return bad_request(error.message)
 
     def _lmi_model(self, http: HttpCall) -> Reply:
         model = self._registry.find(http.path_params["name"])
@@ -157,6 +154,7 @@ def _facts(model: ServedModel) -> ModelFacts:
     health = model.engine.health()
     return ModelFacts(
         name=model.name,
+        version=model.version or None,
         created_s=model.created_s,
         url=model.url,
         status="READY" if health.is_alive else FAILED,
@@ -166,17 +164,6 @@ def _facts(model: ServedModel) -> ModelFacts:
         queue_size=model.admission.max_queued,
         num_waiting=health.num_waiting,
     )
-
-
-def json_reply(status: int, value: Any) -> Reply:
-    """A JSON answer."""
-    return Reply(status, msgspec.json.encode(value), JSON_MEDIA_TYPE)
-
-
-def front_error(status: int, error_type: str, message: str, headers: Mapping[str, str] | None = None) -> Reply:
-    """An error of the front end itself, in the shape of LMI's: `{"code", "type", "message"}`."""
-    body = {"code": status, "type": error_type, "message": message}
-    return Reply(status, msgspec.json.format(msgspec.json.encode(body)) + b"\n", JSON_MEDIA_TYPE, headers or {})
 
 
 def tgi_info(model: ServedModel) -> TgiInfo:

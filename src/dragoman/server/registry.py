@@ -60,6 +60,7 @@ class ServedModel:
 
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
     `max_best_of` and `max_stop_strings`: what its dialects allow; all as the model lists and `/info` show them.
+    `version` may be asked for as well as the name; "" = there are no versions.
     """
 
     name: str
@@ -74,6 +75,13 @@ class ServedModel:
     max_best_of: int = 20
     max_stop_strings: int = 64
     created_s: int = field(default_factory=lambda: int(time.time()))
+    version: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that calls may name it by; a version follows the name after a slash, as in LMI's paths."""
+        versioned = (f"{self.name}/{self.version}",) if self.version else ()
+        return (self.name, *self.aliases, *versioned)
 
 
 class ServerState(StrEnum):
@@ -122,11 +130,11 @@ class ModelRegistry:
 
     def add(self, model: ServedModel) -> None:
         """Serve `model` under its name and aliases. Raises: ValueError if a name is taken."""
-        for name in (model.name, *model.aliases):
+        for name in model.names:
             if name in self._names:
                 raise ValueError(f"model name {name!r} is already served by model {self._names[name].name!r}")
         self._models[model.name] = model
-        self._names.update(dict.fromkeys((model.name, *model.aliases), model))
+        self._names.update(dict.fromkeys(model.names, model))
 
     def mark_ready(self) -> None:
         """Take requests from now on; a drain that has begun is not undone. Raises: ValueError without a model."""
@@ -150,6 +158,10 @@ class ModelRegistry:
         """Return once no model has a request in flight."""
         for model in self._models.values():
             await model.admission.wait_idle()
+
+    def knows(self, name: str) -> bool:
+        """True if `name` is a model's, served or still to be loaded, and no placeholder."""
+        return name in self._names or name in self.expected_names
 
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias; the default for None and for placeholders.

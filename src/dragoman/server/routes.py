@@ -9,20 +9,27 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-from dragoman.errors import ServerError, TooLarge, Unauthorized
-from dragoman.server.dialects.base import Dialect, HttpCall
+from dragoman.errors import NotFound, ServerError, TooLarge, Unauthorized
+from dragoman.server.deferred import DeferredAnswers, Polled, Work, is_poll, wants_deferral
+from dragoman.server.dialects.base import Dialect, Head, HttpCall, Reply
 from dragoman.server.dialects.choose import choose
 from dragoman.server.dialects.models_list import peek_model
+from dragoman.server.dialects.sagemaker import SageMakerDialect, model_error
 from dragoman.server.exchange import Exchange
-from dragoman.server.registry import DialectSet, ModelRegistry
+from dragoman.server.front import bad_request
+from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, error_reply
 
 PathParams = Mapping[str, str]
 Handler = Callable[[Exchange, PathParams], Awaitable[None]]
 PickDialect = Callable[[DialectSet, HttpCall], Dialect]
 PickModel = Callable[[HttpCall], str | None]
+
+TEXT_PATHS = ("/api/generate-one", "/api/generate-batch")
+TGI_PATHS = ("/", "/generate", "/generate_stream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +110,37 @@ class Gate:
             raise Unauthorized("The API key is missing or wrong: send it as `Authorization: Bearer <key>`")
 
 
-class InferenceRoutes:
-    """Makes the handlers of the inference routes."""
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """How one inference route answers: whose dialect, which model.
 
-    def __init__(self, registry: ModelRegistry, responder: Responder, gate: Gate) -> None:
+    `wrap` puts the route's own shape around the dialect. `is_lmi`: LMI's front end is spoken, with its polling.
+    """
+
+    pick_dialect: PickDialect
+    pick_model: PickModel
+    wrap: Callable[[Dialect], Dialect] | None = None
+    is_lmi: bool = False
+
+    def dialect(self, dialects: DialectSet, http: HttpCall) -> Dialect:
+        """The dialect that answers `http`."""
+        own = self.pick_dialect(dialects, http)
+        return own if self.wrap is None else self.wrap(own)
+
+
+class InferenceRoutes:
+    """Makes the handlers of the inference routes. `deferred` holds the answers that are polled for."""
+
+    def __init__(
+        self, registry: ModelRegistry, responder: Responder, gate: Gate, deferred: DeferredAnswers | None = None
+    ) -> None:
         self._registry = registry
         self._responder = responder
         self._gate = gate
+        self._deferred = deferred or DeferredAnswers()
 
-    def handler(self, pick_dialect: PickDialect, pick_model: PickModel) -> Handler:
-        """A handler that answers with the dialect and the model that the two functions choose."""
+    def handler(self, route: Inference) -> Handler:
+        """A handler that answers with the dialect and the model that the route chooses."""
 
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             early = exchange.http_call(path_params=path_params)
@@ -120,47 +148,83 @@ class InferenceRoutes:
                 self._gate.check_key(early)
                 body = await exchange.read_body(self._gate.max_request_size_bytes)
             except ServerError as error:
-                reply = error_reply(pick_dialect(self._registry.dialects, early), error, early)
+                reply = error_reply(route.dialect(self._registry.dialects, early), error, early)
                 refuse = exchange.refuse_upload if isinstance(error, TooLarge) else exchange.send_reply
                 return await refuse(reply)
-            with self._responder.claim_id(exchange.request_id) as call_id:
-                http = exchange.http_call(body, path_params, call_id)
-                await self._infer(exchange, http, pick_dialect, pick_model)
+
+            async def answer(waiting: Exchange) -> None:
+                with self._responder.claim_id(waiting.request_id) as call_id:
+                    await self._infer(waiting, waiting.http_call(body, path_params, call_id), route)
+
+            if not route.is_lmi or not await self._front(exchange, early, route, answer):
+                await answer(exchange)
             return None
 
         return handle
 
-    async def _infer(
-        self, exchange: Exchange, http: HttpCall, pick_dialect: PickDialect, pick_model: PickModel
-    ) -> None:
-        try:
-            model = self._registry.find(pick_model(http))
-        except ServerError as error:
-            dialect = pick_dialect(self._registry.dialects, http)
-            await exchange.send_reply(error_reply(dialect, error, http))
+    async def _front(self, exchange: Exchange, http: HttpCall, route: Inference, answer: Work) -> bool:
+        """Do what LMI's front end does before a model is asked; True if that was all."""
+        if is_poll(http):
+            await self._send_polled(exchange, self._deferred.poll(http), route)
+        elif "handler" in http.headers:
+            await exchange.send_reply(_refusal(route, bad_request("The handler can't be overridden in a request")))
+        elif wants_deferral(http):
+            reply = self._deferred.start(exchange, answer)
+            await exchange.send_reply(reply if reply.status == 200 else _refusal(route, reply))
         else:
-            await self._responder.respond(exchange, model, pick_dialect(model.dialects, http), http)
+            return False
+        return True
+
+    async def _send_polled(self, exchange: Exchange, polled: Polled, route: Inference) -> None:
+        reply = polled.reply
+        if not polled.is_cut:
+            return await exchange.send_reply(_refusal(route, reply) if polled.is_refused else reply)
+        await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
+        await exchange.send_chunk(reply.body)
+        return await exchange.cut()
+
+    async def _infer(self, exchange: Exchange, http: HttpCall, route: Inference) -> None:
+        try:
+            model = self._registry.find(route.pick_model(http))
+            _check_version(model, http)
+        except ServerError as error:
+            await exchange.send_reply(error_reply(route.dialect(self._registry.dialects, http), error, http))
+        else:
+            await self._responder.respond(exchange, model, route.dialect(model.dialects, http), http)
 
     def routes(self) -> list[Route]:
         """All inference routes."""
 
-        def post(path: str, pick_dialect: PickDialect, pick_model: PickModel) -> Route:
-            return Route(path, {"POST": self.handler(pick_dialect, pick_model)})
+        lmi = partial(Inference, invocations_dialect, is_lmi=True)
+        whole = partial(SageMakerDialect, is_stream=False)
+        streamed = partial(SageMakerDialect, is_stream=True)
+        by_body: Mapping[str, PickDialect] = {
+            "/v1/completions": lambda dialects, _: dialects.completions_v1,
+            "/v3/chat/completions": lambda dialects, _: dialects.chat_v3,
+            "/v3/completions": lambda dialects, _: dialects.completions_v3,
+        }
+        routes = {
+            "/invocations": lmi(model_of_query_or_header),
+            "/predictions/{model}": lmi(model_of_path),
+            "/models/{model}/invoke": lmi(model_of_path),
+            "/endpoints/{name}/invocations": lmi(self._model_of_endpoint, wrap=whole),
+            "/endpoints/{name}/invocations-response-stream": lmi(self._model_of_endpoint, wrap=streamed),
+            "/v1/chat/completions": Inference(lambda dialects, _: dialects.chat_v1, model_of_body, is_lmi=True),
+            **{path: Inference(pick, model_of_body) for path, pick in by_body.items()},
+            **dict.fromkeys(TEXT_PATHS, Inference(lambda dialects, _: dialects.text, model_of_query_or_header)),
+            **dict.fromkeys(TGI_PATHS, Inference(lambda dialects, _: dialects.tgi, model_of_query_or_header)),
+        }
+        return [Route(path, {"POST": self.handler(route)}) for path, route in routes.items()]
 
-        return [
-            post("/invocations", invocations_dialect, model_of_query_or_header),
-            post("/predictions/{model}", invocations_dialect, model_of_path),
-            post("/models/{model}/invoke", invocations_dialect, model_of_path),
-            post("/v1/chat/completions", lambda dialects, _: dialects.chat_v1, model_of_body),
-            post("/v1/completions", lambda dialects, _: dialects.completions_v1, model_of_body),
-            post("/v3/chat/completions", lambda dialects, _: dialects.chat_v3, model_of_body),
-            post("/v3/completions", lambda dialects, _: dialects.completions_v3, model_of_body),
-            post("/api/generate-one", lambda dialects, _: dialects.text, model_of_query_or_header),
-            post("/api/generate-batch", lambda dialects, _: dialects.text, model_of_query_or_header),
-            post("/", lambda dialects, _: dialects.tgi, model_of_query_or_header),
-            post("/generate", lambda dialects, _: dialects.tgi, model_of_query_or_header),
-            post("/generate_stream", lambda dialects, _: dialects.tgi, model_of_query_or_header),
-        ]
+    def _model_of_endpoint(self, http: HttpCall) -> str | None:
+        """The model an AWS client means: the target model or component it names, else the one called like the endpoint.
+
+        An endpoint may be called anything, and then means the default model.
+        """
+        target = http.headers.get("x-amzn-sagemaker-target-model", "").lstrip("/").removesuffix(".tar.gz")
+        component = http.headers.get("x-amzn-sagemaker-inference-component", "")
+        name = http.path_params["name"]
+        return target or component or model_of_query_or_header(http) or (name if self._registry.knows(name) else None)
 
 
 def invocations_dialect(dialects: DialectSet, http: HttpCall) -> Dialect:
@@ -187,3 +251,15 @@ def model_of_path(http: HttpCall) -> str | None:
 def model_of_body(http: HttpCall) -> str | None:
     """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
     return peek_model(http.body)
+
+
+def _check_version(model: ServedModel, http: HttpCall) -> None:
+    """Raises: NotFound if the call asks for a version that the model does not have."""
+    version = http.query.get("model_version") or http.headers.get("model_version")
+    if version and version != model.version:
+        raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")
+
+
+def _refusal(route: Inference, reply: Reply) -> Reply:
+    """An error of LMI's front end on this route."""
+    return reply if route.wrap is None else model_error(reply)

@@ -70,7 +70,8 @@ class HttpServer:
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._uvicorn = _Uvicorn(_uvicorn_config(build_app(registry, config, extra_routes), listen))
+        self._app = build_app(registry, config, extra_routes)
+        self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_stops = 0
@@ -143,6 +144,7 @@ class HttpServer:
         self._registry.drain()
         await self._wait_idle()
         await self._stop_engines()
+        await self._app.aclose()
         self._uvicorn.should_exit = True
         await http
 

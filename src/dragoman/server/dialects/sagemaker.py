@@ -1,0 +1,126 @@
+"""What SageMaker's runtime puts around a container's answers, for AWS clients whose `endpoint_url` points here.
+
+Does: wrap any dialect: its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages
+and a failure in mid-stream is a ModelStreamError. Does not: check signatures, or know the dialect it wraps.
+Made by the routes for each call, used on the event loop.
+Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWithResponseStream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dragoman.errors import RequestTimeout, ServerError
+from dragoman.server.dialects.base import Call, Dialect, Encoder, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.dialects.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
+from dragoman.types import GenerationEvent, GenerationResult
+
+MODEL_ERROR = 424  # InvokeEndpoint's ModelError
+
+STREAM_ACCEPT = "x-amzn-sagemaker-accept"  # the streaming operation's name for Accept
+CONTENT_TYPE = "x-amzn-sagemaker-content-type"  # and for Content-Type
+TARGET_VARIANT = "x-amzn-sagemaker-target-variant"
+INVOKED_VARIANT = "x-amzn-invoked-production-variant"
+ONLY_VARIANT = "AllTraffic"  # the name SageMaker's tools give to an endpoint's only variant
+
+# Readers of records wait for a line's end for ever, so these media types never lack their last one.
+_LINE_MEDIA_TYPES = (JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class SageMakerDialect:
+    """`inner` as SageMaker delivers it. `is_stream`: the operation is InvokeEndpointWithResponseStream."""
+
+    inner: Dialect
+    is_stream: bool = False
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call as `inner` reads it, with an encoder that wraps. Raises: what `inner` raises."""
+        call = self.inner.parse(as_container_call(http))
+        return replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The container's own error inside a ModelError."""
+        return model_error(self.inner.error_reply(error, as_container_call(http)))
+
+
+class _Encoder:
+    """Wraps the answer of one call."""
+
+    def __init__(self, inner: Encoder, headers: Mapping[str, str], is_stream: bool) -> None:
+        self._inner = inner
+        self._headers = headers
+        self._is_stream = is_stream
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The whole answer; on the streaming operation it is one event."""
+        reply = self._inner.full(results)
+        headers = {**reply.headers, **self._headers}
+        if not self._is_stream:
+            return replace(reply, headers=headers)
+        body = payload_parts(_with_line_end(reply.body, reply.media_type))
+        return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """The head; the dialect's own media type moves to a header."""
+        head = self._inner.head(events)
+        headers = {**head.headers, **self._headers}
+        if not self._is_stream:
+            return replace(head, headers=headers)
+        headers.pop("trailer", None)  # the messages have no place for them
+        return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """The bytes for one event, as payload."""
+        return self._framed(self._inner.event(request_index, event))
+
+    def end(self) -> bytes:
+        """The last bytes, as payload."""
+        return self._framed(self._inner.end())
+
+    def stream_error(self, error: ServerError) -> bytes | None:
+        """The dialect's own last words, for those who read them, then the exception that AWS clients raise."""
+        own = self._inner.stream_error(error)
+        if not self._is_stream:
+            return own
+        code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
+        body = msgspec.json.encode({"Message": error.message, "ErrorCode": code})
+        return payload_parts(own or b"") + exception("ModelStreamError", body)
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """The dialect's own, except in messages."""
+        return () if self._is_stream else self._inner.trailers()
+
+    def _framed(self, content: bytes) -> bytes:
+        return payload_parts(content) if self._is_stream else content
+
+
+def model_error(own: Reply) -> Reply:
+    """The container's error `own` as the runtime reports it."""
+    text = own.body.decode("utf-8", "replace")
+    side = "client" if own.status < 500 else "server"
+    body = {
+        "Message": f'Received {side} error ({own.status}) from primary with message "{text.strip()}"',
+        "OriginalStatusCode": own.status,
+        "OriginalMessage": text,
+    }
+    headers = {**own.headers, "x-amzn-errortype": "ModelError"}
+    return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
+
+
+def as_container_call(http: HttpCall) -> HttpCall:
+    """The call as the runtime passes it to a container: one Accept header, whichever operation was used."""
+    accept = http.headers.get(STREAM_ACCEPT)
+    return http if accept is None else replace(http, headers={**http.headers, "accept": accept})
+
+
+def _invoked(http: HttpCall) -> dict[str, str]:
+    return {INVOKED_VARIANT: http.headers.get(TARGET_VARIANT) or ONLY_VARIANT}
+
+
+def _with_line_end(body: bytes, media_type: str) -> bytes:
+    return body if body.endswith(b"\n") or media_type not in _LINE_MEDIA_TYPES else body + b"\n"
