@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from random import Random
 
-from demo.corpus import chats, facts, structured, talk, tasks, tools, writing
+from demo.corpus import chats, drills, facts, structured, talk, tasks, tools, writing
 from demo.corpus.dialog import Document, continuation, fill_in_middle, plain, raw_pair, render_chat
 from demo.corpus.style import vary
 
@@ -75,6 +75,7 @@ KINDS: list[tuple[float, Callable[[Random], Document]]] = [
     (0.03, lambda rng: present(example_pair(rng), rng, varied=rng.random() < 0.3)),
     (0.005, lambda rng: present(talk.say_test(rng), rng)),
     (0.10, lambda rng: present(talk.echo_pair(rng), rng, varied=False)),
+    (0.12, drills.drill),
     (0.02, lambda rng: present(talk.unknown_pair(rng), rng)),
     (0.08, lambda rng: present(writing.writing_pair(rng), rng)),
     (0.04, lambda rng: present(tasks.list_pair(rng), rng)),
