@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from benchmarks.serving.load import Workload
 
+from benchmarks.serving.load import Workload
 from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.runner import ForwardBatch
 from dragoman.models import BLOCK_SIZE, ModelOptions, load_model
