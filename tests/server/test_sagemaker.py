@@ -185,12 +185,11 @@ class TestStreams:
         server.service.script = Script(gates={2: gate}, failures={2: failure})
         answer = client.invoke_endpoint_with_response_stream(EndpointName="e", Body=STREAM_BODY)
         gate.open()
-        content = b""
+        parts: list[bytes] = []
         with pytest.raises(EventStreamError, match=failure.message) as caught:
-            for event in answer["Body"]:
-                content += event["PayloadPart"]["Bytes"]
+            parts.extend(event["PayloadPart"]["Bytes"] for event in answer["Body"])
         assert caught.value.response["Error"]["Code"] == "ModelStreamError"
-        last = json.loads(content.splitlines()[-1])
+        last = json.loads(b"".join(parts).splitlines()[-1])
         assert (last["details"]["finish_reason"], last["error"]) == ("error", failure.message)
         assert code in raw_stream(server, failure)
 
