@@ -1,0 +1,55 @@
+"""`decode` and `encode`: request and answer content by its content type, for a model.py.
+
+Does: what the two helpers of LMI's `encode_decode` module do for text models. Does not: images and arrays beyond numpy's
+own formats. Called by the operator's code, on a hook thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import parse_qsl
+
+from dragoman.hooks.inputs import Input
+from dragoman.hooks.outputs import Output
+
+
+def decode(inputs: Input, content_type: str | None = None, key: str | None = None) -> Any:
+    """The content as Python values: JSON as it is, all else under `inputs`. Raises: ValueError, KeyError.
+
+    Without a content type the content is read as JSON.
+    """
+    media_type = (content_type or "application/json").partition(";")[0].strip().lower()
+    match media_type:
+        case "text/plain":
+            return {"inputs": inputs.get_as_string(key)}
+        case "text/csv":
+            return {"inputs": inputs.get_as_csv(key)}
+        case "application/x-npy" | "tensor/npy":
+            return {"inputs": inputs.get_as_numpy(key)}
+        case "tensor/npz" | "application/x-npz":
+            return {"inputs": inputs.get_as_npz(key)}
+        case "multipart/form-data":
+            return _typed({name: piece.decode("utf-8") for name, piece in inputs.get_content()})
+        case "application/x-www-form-urlencoded" if not inputs.get_as_bytes(key).lstrip().startswith(b"{"):
+            return _typed(dict(parse_qsl(inputs.get_as_string(key), keep_blank_values=True)))
+        case _ if media_type.startswith("image/"):
+            return {"inputs": inputs.get_as_image(key)}
+        case _:
+            return inputs.get_as_json(key)
+
+
+def encode(outputs: Output, value: Any, accept: str | None = None, key: str | None = None) -> Output:
+    """Add `value` to an answer in the form that `accept` names: numpy's formats, else JSON."""
+    if accept and "tensor/npz" in accept:
+        return outputs.add_as_npz(value, key).add_property("Content-Type", "tensor/npz")
+    if accept and ("tensor/npy" in accept or "application/x-npy" in accept):
+        return outputs.add_as_numpy(value, key).add_property("Content-Type", "tensor/npy")
+    return outputs.add_as_json(value, key)
+
+
+def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+    """A form's fields, `parameters` read as the JSON it holds."""
+    if fields.get("parameters"):
+        fields["parameters"] = json.loads(fields["parameters"])
+    return fields

@@ -1,0 +1,152 @@
+"""Calls an operator's formatters: their signatures, old and new, what they may return, what they raise.
+
+Does: find out how a function wants to be called, call it, turn whatever goes wrong into HookError with a log entry.
+Does not: build the objects it is called with. Runs on a hook thread, one request at a time per object.
+Source: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+from dragoman.errors import HookError
+from dragoman.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput
+
+logger = logging.getLogger("dragoman.hooks")
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_OUTPUT_NAMES = ("RequestOutput", "TextGenerationOutput")
+
+
+class Signature(Enum):
+    """The forms of an output formatter, by their number of arguments."""
+
+    REQUEST_OUTPUT = 1
+    LEGACY_V026 = 5  # token, first_token, last_token, details, generated_text
+    LEGACY = 6  # and request_id
+
+
+def signature_of(function: Callable[..., Any]) -> Signature:
+    """How an output formatter wants to be called.
+
+    LMI takes every function whose first argument is not annotated with RequestOutput or TextGenerationOutput for a legacy
+    one; a function without annotations that takes one argument can only be meant as a new one.
+    Raises: TypeError if it fits none of the forms.
+    """
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters and _is_request_output(parameters[0].annotation):
+        return Signature.REQUEST_OUTPUT
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        return Signature.LEGACY
+    positional = [parameter for parameter in parameters if parameter.kind in _POSITIONAL]
+    num_required = sum(parameter.default is inspect.Parameter.empty for parameter in positional)
+    for form in (Signature.LEGACY, Signature.LEGACY_V026, Signature.REQUEST_OUTPUT):
+        if num_required <= form.value <= len(positional):
+            return form
+    raise TypeError(
+        f"{function_name(function)} must take one argument (a RequestOutput), or the five or six of older releases, "
+        f"got {len(positional)}"
+    )
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """The function's name, for messages."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _is_request_output(annotation: Any) -> bool:
+    if isinstance(annotation, str):  # from __future__ import annotations
+        return annotation.rpartition(".")[2] in _OUTPUT_NAMES
+    return isinstance(annotation, type) and issubclass(annotation, RequestOutput)
+
+
+class InputFormatter:
+    """An operator's input formatter. `context`: the keyword arguments offered; it gets those that it takes."""
+
+    def __init__(self, function: Callable[..., Any], context: Mapping[str, Any]) -> None:
+        self._function = function
+        parameters = inspect.signature(function).parameters.values()
+        takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+        names = {parameter.name for parameter in parameters}
+        self._context = {name: value for name, value in context.items() if takes_all or name in names}
+
+    def __call__(self, item: Any) -> RequestInput:
+        """The request as the operator reads it. Raises: HookError."""
+        try:
+            request = self._function(item, **self._context)
+        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+            logger.warning("the input formatter %s failed", function_name(self._function), exc_info=error)
+            raise bad_input(_reason(error)) from error
+        if not isinstance(request, RequestInput):
+            raise bad_input(f"{function_name(self._function)} must return a RequestInput, got {type(request).__name__}")
+        return request
+
+
+def bad_input(reason: str) -> HookError:
+    """The error of a request that the input formatter refused, in LMI's words."""
+    return HookError(f"Input Parsing failed. Ensure that the request payload is valid. {reason}")
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, for the client; a KeyError's text alone would be a bare name."""
+    return f"Invalid Request Property: {error}" if isinstance(error, KeyError) else str(error) or type(error).__name__
+
+
+class OutputFormatter:
+    """An operator's output formatter. Raises: TypeError if its arguments fit none of the known forms."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.signature = signature_of(function)
+
+    def call(self, output: TextGenerationOutput) -> bytes:
+        """What it returns for the next token, or for this step. Raises: HookError."""
+        try:
+            written = self._call(output)
+        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+            logger.warning("the output formatter %s failed", function_name(self.function), exc_info=error)
+            raise HookError(
+                f"Output formatter {function_name(self.function)} failed: {type(error).__name__}: {error}"
+            ) from error
+        if isinstance(written, bytes):
+            return written
+        if isinstance(written, str):
+            return written.encode("utf-8", "replace")  # lone surrogates, as json.loads lets them through
+        raise HookError(
+            f"Output formatter {function_name(self.function)} must return a string, got {type(written).__name__}"
+        )
+
+    def _call(self, output: TextGenerationOutput) -> Any:
+        if self.signature is Signature.REQUEST_OUTPUT:
+            return self.function(output)
+        sequence = output.sequences[output.best_sequence_index]
+        *_, is_first, is_last = walked = sequence.get_next_token()
+        if walked[0] is None:
+            return ""
+        arguments = (walked[0], is_first, is_last, _details(output, sequence, is_last=is_last), _text(output, sequence))
+        return self.function(*arguments, *((output.request_id,) if self.signature is Signature.LEGACY else ()))
+
+
+def _text(output: TextGenerationOutput, sequence: Sequence) -> str:
+    """The text up to the token that was handed out last, after the prompt if the client asked for the full text."""
+    prompt = output.input.input_text if output.input.parameters.get("return_full_text") else ""
+    return prompt + "".join(token.text for token in sequence.tokens[: sequence.position])
+
+
+def _details(output: TextGenerationOutput, sequence: Sequence, *, is_last: bool) -> dict[str, Any]:
+    """LMI's `details`, with the last token and where the client asked for them."""
+    if not (is_last and output.input.parameters.get("details", output.input.tgi_compat)):
+        return {}
+    details: dict[str, Any] = {
+        "finish_reason": sequence.finish_reason,
+        "generated_tokens": len(sequence.tokens),
+        "inputs": output.input.input_text,
+        "tokens": output.get_tokens_as_dict(output.best_sequence_index),
+    }
+    if output.prompt_tokens_details:
+        details["prefill"] = output.get_prompt_tokens_as_dict()
+    return details

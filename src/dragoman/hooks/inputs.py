@@ -1,0 +1,122 @@
+"""`Input`: an HTTP request as a model.py sees it.
+
+Does: give properties (headers and query) and content, decoded on demand. Does not: judge either.
+Made by the hooked dialect for every call, used on one hook thread. Source: LMI's Input class, v0.31.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Properties(dict[str, str]):
+    """Header fields and query parameters by name; the case of a name does not matter when it is looked up."""
+
+    def __init__(self, values: Mapping[str, str] | Iterable[tuple[str, str]] = ()) -> None:
+        super().__init__(values)
+        self._names = {name.lower(): name for name in self}
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(self._names.get(name.lower(), name))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._names
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a name, `default` if it is absent."""
+        return super().get(self._names.get(name.lower(), name), default)
+
+
+class Input:
+    """One request. `content` is a list of named pieces: one called `data`, or a form's fields."""
+
+    def __init__(
+        self, properties: Mapping[str, str], content: Iterable[tuple[str, bytes]] = (), function_name: str | None = None
+    ) -> None:
+        self.properties = Properties(properties)
+        self.content = list(content)
+        self.function_name = function_name
+
+    def get_function_name(self) -> str | None:
+        """The name of the handler function that the call is for."""
+        return self.function_name
+
+    def get_properties(self) -> Properties:
+        """All header fields and query parameters."""
+        return self.properties
+
+    def get_property(self, key: str) -> str | None:
+        """The header field or query parameter of that name, in any case; None if it is absent."""
+        value: str | None = self.properties.get(key)
+        return value
+
+    def get_content(self) -> list[tuple[str, bytes]]:
+        """The named pieces, undecoded."""
+        return self.content
+
+    def contains_key(self, key: str) -> bool:
+        """True if there is a piece of that name."""
+        return any(name == key for name, _ in self.content)
+
+    def is_empty(self) -> bool:
+        """True if the request has no content: the call by which a handler is initialised."""
+        return not self.content
+
+    def is_batch(self) -> bool:
+        """False: every request is handed over on its own."""
+        return False
+
+    def get_batch_size(self) -> int:
+        """1: every request is handed over on its own."""
+        return 1
+
+    def get_batches(self) -> list[Input]:
+        """This request."""
+        return [self]
+
+    def get_as_bytes(self, key: str | None = None) -> bytes:
+        """A piece of content; without `key` the one called `data`, else the first. Raises: KeyError if there is none."""
+        if key is None:
+            key = "data" if self.contains_key("data") or not self.content else self.content[0][0]
+        for name, piece in self.content:
+            if name == key:
+                return piece
+        raise KeyError(key)
+
+    def get_as_string(self, key: str | None = None) -> str:
+        """A piece of content as UTF-8 text. Raises: KeyError, UnicodeDecodeError."""
+        return self.get_as_bytes(key).decode("utf-8")
+
+    def get_as_json(self, key: str | None = None) -> Any:
+        """A piece of content read as JSON. Raises: KeyError, ValueError naming the content if it is not JSON."""
+        piece = self.get_as_bytes(key)
+        try:
+            return json.loads(piece)
+        except ValueError as error:
+            raise ValueError(f"the content is not valid JSON: {error}, got {piece[:80]!r}") from error
+
+    def get_as_numpy(self, key: str | None = None) -> npt.NDArray[Any]:
+        """A piece of content in the .npy format. Raises: KeyError, ValueError. Pickled objects are refused."""
+        array: npt.NDArray[Any] = np.load(io.BytesIO(self.get_as_bytes(key)), allow_pickle=False)
+        return array
+
+    def get_as_npz(self, key: str | None = None) -> list[npt.NDArray[Any]]:
+        """The arrays of a piece of content in the .npz format. Raises: KeyError, ValueError."""
+        with np.load(io.BytesIO(self.get_as_bytes(key)), allow_pickle=False) as arrays:
+            return [arrays[name] for name in arrays.files]
+
+    def get_as_csv(self, key: str | None = None) -> list[dict[str, str]]:
+        """The rows of a CSV table with a head line. Raises: KeyError, UnicodeDecodeError."""
+        return list(csv.DictReader(io.StringIO(self.get_as_string(key))))
+
+    def get_as_image(self, key: str | None = None) -> Any:
+        """A piece of content as a PIL image. Raises: KeyError; ImportError if Pillow is not installed."""
+        return import_module("PIL.Image").open(io.BytesIO(self.get_as_bytes(key)))

@@ -1,0 +1,131 @@
+"""Finds and loads an operator's model.py, and picks the functions that act.
+
+Does: look the file up, run it, find the decorated functions, check what can be checked before a request.
+Does not: call them. Called by the composition root at start-up, on a worker thread.
+Source: LMI's entryPoint option and its scan of module attributes in alphabetical order, v0.31.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from dragoman.hooks.formatter import OutputFormatter, function_name
+from dragoman.hooks.importer import FileImporter
+from dragoman.hooks.marks import INPUT_MARK, OUTPUT_MARK
+
+DEFAULT_NAME = "model.py"
+BUILT_IN = "djl_python"  # option.entryPoint=djl_python.huggingface and the like mean the server's own handler
+HANDLER = "handle"
+
+
+class HookLoadError(Exception):
+    """The operator's file cannot be used; the message says why, with the file's own traceback if it raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The formatters of an operator's file."""
+
+    path: Path
+    module: ModuleType
+    input_formatter: Callable[..., Any] | None = None
+    output_formatter: OutputFormatter | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the file has no function that acts."""
+        return self.input_formatter is None and self.output_formatter is None
+
+    def named(self, name: str) -> OutputFormatter:
+        """The output formatter of that name. Raises: HookLoadError if the file has none, or it fits no known form."""
+        function = getattr(self.module, name, None)
+        if not callable(function):
+            raise HookLoadError(f"{self.path}: has no function named {name}")
+        return _output_formatter(self.path, function)
+
+
+def load_hooks(entry_point: str | None, directories: Sequence[Path], formatter_name: str | None = None) -> Hooks | None:
+    """The hooks of the operator's file, None if nobody named one and there is no model.py.
+
+    `directories` are searched in order. `formatter_name`: the output formatter that option.output_formatter names; it
+    goes before a decorated one. Raises: HookLoadError.
+    """
+    path = find_file(entry_point, directories)
+    if path is None:
+        if formatter_name is not None:
+            raise HookLoadError(
+                f"option.output_formatter={formatter_name}: must be json, jsonlines, sse or a function of {DEFAULT_NAME}, "
+                f"and there is no {DEFAULT_NAME} in {_listed(directories)}"
+            )
+        return None
+    module = _run(path)
+    if callable(getattr(module, HANDLER, None)):  # ignored, it would leave the operator without the answers it makes
+        raise HookLoadError(
+            f"{path}: defines {HANDLER}(): a handler of your own is not run; decorate an input_formatter or an "
+            "output_formatter, or rename it"
+        )
+    found = _marked(module, OUTPUT_MARK)
+    hooks = Hooks(path, module, _marked(module, INPUT_MARK), None if found is None else _output_formatter(path, found))
+    return hooks if formatter_name is None else replace(hooks, output_formatter=hooks.named(formatter_name))
+
+
+def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | None:
+    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is missing.
+
+    A name is one of a file in the directories, with or without .py, or a path.
+    """
+    if entry_point is None or entry_point.partition(".")[0] == BUILT_IN:
+        return next((path for path in (one / DEFAULT_NAME for one in directories) if path.is_file()), None)
+    if "://" in entry_point:
+        raise HookLoadError(f"option.entryPoint={entry_point}: must be a file on this machine; code is not downloaded")
+    names = [entry_point] if entry_point.endswith(".py") else [entry_point, f"{entry_point}.py"]
+    for path in [one / name for one in directories for name in names]:
+        if path.is_file() and path.suffix == ".py":
+            return path
+    raise HookLoadError(
+        f"option.entryPoint={entry_point}: must be a Python file in {_listed(directories)} or a path to one; "
+        "there is none of that name"
+    )
+
+
+def _run(path: Path) -> ModuleType:
+    try:
+        return FileImporter(path.resolve().parent).load(path.resolve())
+    except BaseException as error:  # hook call: sys.exit in the file stops the start as well, with the same message
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise HookLoadError(f"{path} does not load:\n{_own_traceback(error, path)}") from error
+
+
+def _own_traceback(error: BaseException, path: Path) -> str:
+    """The traceback from the operator's file on: how it was reached from here tells an operator nothing."""
+    own = error.__traceback__
+    while own is not None and own.tb_frame.f_code.co_filename != str(path.resolve()):
+        own = own.tb_next
+    return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+
+
+def _marked(module: ModuleType, mark: str) -> Callable[..., Any] | None:
+    """The first function with that mark; attributes in alphabetical order, as LMI scans them."""
+    for name in sorted(vars(module)):
+        value = vars(module)[name]
+        if callable(value) and not isinstance(value, type) and getattr(value, mark, False) is True:
+            found: Callable[..., Any] = value
+            return found
+    return None
+
+
+def _output_formatter(path: Path, function: Callable[..., Any]) -> OutputFormatter:
+    try:
+        return OutputFormatter(function)
+    except (TypeError, ValueError) as error:
+        raise HookLoadError(f"{path}: output formatter {function_name(function)}: {error}") from error
+
+
+def _listed(directories: Sequence[Path]) -> str:
+    return " or ".join(dict.fromkeys(str(directory) for directory in directories))

@@ -1,0 +1,145 @@
+"""The threads on which an operator's code runs, so that it can neither block the event loop nor keep the process alive.
+
+Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return.
+Does not: know what the calls do. Made by the composition root, one per model; `run` is awaited on the event loop.
+Python cannot stop a thread: a call that never returns keeps its (daemon) thread, and the number of those is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from dragoman.errors import HookError, Overloaded
+
+T = TypeVar("T")
+
+NUM_THREADS = 4  # formatters are short; more threads would only share the same interpreter lock
+MAX_WAITING = 1000  # as many calls as the server queues requests by default
+MAX_STUCK = 64  # threads given up on; one holds about 8 MiB of address space and next to no memory
+
+
+class _Job:
+    """One call on its way through the pool. `state` moves under `lock`: waiting -> running -> done, or -> dropped."""
+
+    __slots__ = ("future", "lock", "loop", "state", "work")
+
+    def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+        self.work = work
+        self.loop = loop
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self.lock = threading.Lock()
+        self.state = "waiting"
+
+    def move(self, old: str, new: str) -> bool:
+        """Go from state `old` to `new`; False if it is in another one."""
+        with self.lock:
+            if self.state != old:
+                return False
+            self.state = new
+            return True
+
+    def settle(self, result: Any, error: BaseException | None) -> None:
+        """Give the waiting task its outcome; called on the event loop."""
+        if self.future.done():
+            return
+        if error is None:
+            self.future.set_result(result)
+        else:
+            self.future.set_exception(error)
+
+
+class HookPool:
+    """Runs calls on a few daemon threads. `timeout_s` bounds each call, from the moment it was handed in."""
+
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        num_threads: int = NUM_THREADS,
+        max_waiting: int = MAX_WAITING,
+        max_stuck: int = MAX_STUCK,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._max_waiting = max_waiting
+        self._max_stuck = max_stuck
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._num_stuck = 0
+        self._num_threads = num_threads
+        for _ in range(num_threads):
+            self._start_thread()
+
+    @property
+    def num_stuck(self) -> int:
+        """Threads whose call was given up and has not returned."""
+        return self._num_stuck
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of `work()`, called on one of the threads.
+
+        Raises: what `work` raises; HookError if it takes too long or too many calls hang; Overloaded if too many wait.
+        """
+        if self._jobs.qsize() >= self._max_waiting:
+            raise Overloaded(
+                f"{self._max_waiting} calls already wait for the formatters of this model; try again later"
+            )
+        if self._num_stuck >= self._max_stuck:
+            raise HookError(f"The formatters of this model hang: {self._num_stuck} of their calls have not returned")
+        job = _Job(work, asyncio.get_running_loop())
+        self._jobs.put(job)
+        timeout = asyncio.timeout(self._timeout_s)
+        try:
+            async with timeout:
+                result: T = await job.future
+                return result
+        except TimeoutError as error:
+            if not timeout.expired():
+                raise  # the operator's code raised it
+            raise HookError(f"The formatter took longer than {self._timeout_s:g} s (hook_timeout_s)") from error
+        finally:
+            self._give_up(job)
+
+    def close(self) -> None:
+        """Let the threads end once they have nothing more to do; none is waited for."""
+        for _ in range(self._num_threads):
+            self._jobs.put(None)
+
+    def _give_up(self, job: _Job) -> None:
+        """Forget a call that nobody waits for any more; a thread that is busy with it gets a successor."""
+        if not job.move("waiting", "dropped") and job.move("running", "dropped"):
+            with self._lock:
+                self._num_stuck += 1
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._work, name="dragoman-hook", daemon=True).start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if not job.move("waiting", "running"):
+                continue
+            result, failure = None, None
+            try:
+                result = job.work()
+            except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
+                failure = error
+            if not job.move("running", "done"):
+                with self._lock:
+                    self._num_stuck -= 1
+                return  # given up; a successor has taken this thread's place
+            _hand_over(job, result, failure)
+
+
+def _hand_over(job: _Job, result: Any, failure: BaseException | None) -> None:
+    if failure is not None and not isinstance(failure, Exception):
+        failure = HookError(f"The formatter raised {type(failure).__name__}")
+    if isinstance(failure, StopIteration):  # a future cannot carry it
+        failure = HookError("The formatter raised StopIteration")
+    try:
+        job.loop.call_soon_threadsafe(job.settle, result, failure)
+    except RuntimeError:  # the loop was closed: nobody waits
+        return
