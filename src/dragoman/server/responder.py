@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
 from dragoman.errors import Overloaded, RequestTimeout, ServerError, Unauthorized
-from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply
+from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply, Runner, runner_of
 from dragoman.server.exchange import ClientGone, Exchange
 from dragoman.server.merge import EventMerge
 from dragoman.server.registry import GenerationService, ServedModel
@@ -57,7 +58,7 @@ class Responder:
         """
         headers: Mapping[str, str] = {}
         try:
-            call = dialect.parse(http)
+            call = await _parse(exchange, dialect, http)
             headers = ignored_header(call.ignored)
             with model.admission.permit(len(call.requests)):
                 if call.stream:
@@ -83,7 +84,7 @@ class Responder:
             if late is None:  # a timeout of something else, which nobody expected
                 raise
             raise late from error
-        return call.encoder.full(results)
+        return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
         """Write the events as they come; a failure after the head is told in-band, or by cutting the connection."""
@@ -111,23 +112,42 @@ class Responder:
 
 async def _write_events(exchange: Exchange, merge: EventMerge, call: Call) -> None:
     events = await merge.first_batch(call.hold_s)
-    await exchange.send_head(call.encoder.head(events), ignored_header(call.ignored))
+    head = call.encoder.head(events)
+    body = await _encode(call, events)  # before the head is sent: a failure can still be a status
+    await exchange.send_head(head, ignored_header(call.ignored))
     while True:
-        body = _encode(call, events)
         if merge.is_finished:
             break
         if body:
             await exchange.send_chunk(body)
-        events = await merge.next_batch()
+        body = await _encode(call, await merge.next_batch())
     await exchange.finish(body + call.encoder.end(), call.encoder.trailers())
 
 
-def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
+async def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     """Everything that is ready, as one piece: one system call instead of one per token."""
+    if call.run_off_loop is not None and events:
+        return await call.run_off_loop(partial(_encode_in_place, call, events))
+    return _encode_in_place(call, events)
+
+
+def _encode_in_place(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     encode = call.encoder.event
     if len(events) == 1:
         return encode(events[0].request_index, events[0].event)
     return b"".join([encode(index, event) for index, event in events])
+
+
+async def _parse(exchange: Exchange, dialect: Dialect, http: HttpCall) -> Call:
+    """The parsed call. Raises: what the dialect raises; ClientGone if the client leaves meanwhile."""
+    run = runner_of(dialect)
+    if run is None:
+        return dialect.parse(http)
+    return await run_unless_gone(exchange, run(partial(dialect.parse, http)))
+
+
+async def _run(run: Runner | None, work: Callable[[], T]) -> T:
+    return work() if run is None else await run(work)
 
 
 async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) -> None:

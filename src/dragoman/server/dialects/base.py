@@ -6,12 +6,14 @@ Does not: any I/O. Dialects import only `types`, `errors`, `framing` and this mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from dragoman.errors import ServerError
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +93,22 @@ class Encoder(Protocol):
         ...
 
 
+class Runner(Protocol):
+    """Runs blocking work away from the event loop."""
+
+    async def __call__(self, work: Callable[[], T]) -> T:
+        """The result of `work()`. Raises: what `work` raises, ServerError if it cannot be run."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One parsed client call.
 
     `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
     `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
-    rule); 0 = the head goes out with the first event.
+    rule); 0 = the head goes out with the first event. `run_off_loop`: how to call the encoder's `full` and `event`, which
+    then run an operator's code; None = in place.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -105,6 +116,7 @@ class Call:
     stream: bool = False
     ignored: tuple[str, ...] = ()
     hold_s: float = 0.0
+    run_off_loop: Runner | None = None
 
 
 class Dialect(Protocol):
@@ -117,3 +129,12 @@ class Dialect(Protocol):
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed before anything was sent (in `parse` or later), in this dialect's shape."""
         ...
+
+
+def runner_of(dialect: Dialect) -> Runner | None:
+    """How to call `dialect.parse`: through its attribute `run_off_loop` if it has one, None = in place.
+
+    Only dialects that run an operator's code have one; the others stay pure and are not asked to know of it.
+    """
+    runner: Runner | None = getattr(dialect, "run_off_loop", None)
+    return runner

@@ -14,7 +14,17 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from dragoman.errors import RequestTimeout, ServerError
-from dragoman.server.dialects.base import Call, Dialect, Encoder, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.dialects.base import (
+    Call,
+    Dialect,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    Reply,
+    Runner,
+    runner_of,
+)
 from dragoman.server.dialects.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import GenerationEvent, GenerationResult
@@ -37,6 +47,11 @@ class SageMakerDialect:
 
     inner: Dialect
     is_stream: bool = False
+
+    @property
+    def run_off_loop(self) -> Runner | None:
+        """Where `inner` wants to be called."""
+        return runner_of(self.inner)
 
     def parse(self, http: HttpCall) -> Call:
         """The call as `inner` reads it, with an encoder that wraps. Raises: what `inner` raises."""
