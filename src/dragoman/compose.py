@@ -26,6 +26,7 @@ from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.openapi import ApiFacts
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import DialectSet, ServedModel
 from dragoman.server.service import Extensions, Service
@@ -89,7 +90,7 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
 def build_dialects(config: Config) -> DialectSet:
     """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
     clients = config.clients
-    limits = Limits(clients.max_stop_strings, clients.max_best_of, clients.max_logprobs)
+    limits = _limits(config)
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
         shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
@@ -107,13 +108,33 @@ def build_dialects(config: Config) -> DialectSet:
         completions_v1=completions("v1"),
         completions_v3=completions("v3"),
         completions_invocations=completions("lmi"),
-        text=TextDialect(
-            TextOptions(
-                hold_ms=clients.text_status_hold_ms,
-                chat_template=clients.text_chat_template,
-                sampling=default_sampling(config.model_dir),
-            )
-        ),
+        text=TextDialect(_text_options(config)),
+    )
+
+
+def api_facts(config: Config) -> ApiFacts:
+    """What the description of the API tells about this model's options."""
+    clients = config.clients
+    return ApiFacts(
+        limits=_limits(config),
+        lmi=_lmi_options(config),
+        text=_text_options(config),
+        chat_format=cast(Literal["lmi", "openai", "auto"], clients.chat_format),
+        lmi_strict=clients.lmi_strict,
+    )
+
+
+def _limits(config: Config) -> Limits:
+    clients = config.clients
+    return Limits(clients.max_stop_strings, clients.max_best_of, clients.max_logprobs)
+
+
+def _text_options(config: Config) -> TextOptions:
+    clients = config.clients
+    return TextOptions(
+        hold_ms=clients.text_status_hold_ms,
+        chat_template=clients.text_chat_template,
+        sampling=default_sampling(config.model_dir),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import build_dialects, build_served_model
+from dragoman.compose import api_facts, build_dialects, build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
@@ -118,6 +118,7 @@ def _server_config(config: Config) -> ServerConfig:
         cors_allowed_origin=server.cors_allowed_origin,
         cors_allowed_methods=server.cors_allowed_methods,
         cors_allowed_headers=server.cors_allowed_headers,
+        api=api_facts(config),
     )
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dragoman.server.deferred import DeferredAnswers
 from dragoman.server.dialects.base import Reply
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from dragoman.server.front import front_error, json_reply
 from dragoman.server.management import ManagementRoutes
+from dragoman.server.openapi import ApiFacts, documentation_routes
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import Responder
 from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable
@@ -39,6 +40,7 @@ class ServerConfig:
     cors_allowed_origin: str = ""
     cors_allowed_methods: str = ""
     cors_allowed_headers: str = ""
+    api: ApiFacts = field(default_factory=ApiFacts)  # what /openapi.json tells about the default model
 
 
 class App:
@@ -87,7 +89,9 @@ def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Seque
     deferred = DeferredAnswers()
     inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate, deferred)
     management = ManagementRoutes(registry, gate)
-    table = RouteTable([*inference.routes(), *management.routes(), *extra_routes])
+    routes = [*inference.routes(), *management.routes(), *extra_routes]
+    api = replace(config.api, needs_key=bool(config.api_keys))
+    table = RouteTable([*routes, *documentation_routes(routes, api)])
     return App(table, {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
 
 

@@ -1,0 +1,28 @@
+"""What the operator's options change in the description of the API.
+
+Does: hold values. Does not: read configuration (the composition root does). Immutable; used by the other modules here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.openai_profile import Limits
+from dragoman.server.dialects.text import TextOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFacts:
+    """The options of the default model as far as the description depends on them.
+
+    `chat_format` decides the shape of chat on `/v1`. `needs_key`: calls have to carry an API key.
+    """
+
+    limits: Limits = field(default_factory=Limits)
+    lmi: LmiOptions = field(default_factory=LmiOptions)
+    text: TextOptions = field(default_factory=TextOptions)
+    chat_format: Literal["lmi", "openai", "auto"] = "auto"
+    lmi_strict: bool = False
+    needs_key: bool = False

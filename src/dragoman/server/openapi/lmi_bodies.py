@@ -1,0 +1,170 @@
+"""The request bodies of the LMI, TGI and plain-text routes.
+
+Does: turn the rows of the parameter table, which also parse, into schemas; describe the bodies around them.
+Does not: describe answers. Called when the document is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.lmi_table import TGI, Need, Param, rows_for
+from dragoman.server.dialects.lmi_values import MAX_INTEGER, ValueType
+from dragoman.server.dialects.openai_profile import Bounds
+from dragoman.server.dialects.text import TextOptions
+from dragoman.server.openapi.facts import ApiFacts
+from dragoman.server.openapi.json_schema import (
+    BOOLEAN,
+    INTEGER,
+    NON_EMPTY_TEXT,
+    NUMBER,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    nullable,
+    range_of,
+    ref,
+)
+
+_TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
+_TEXTS = any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT))
+_JSON_SCHEMA = any_of({"type": "object"}, BOOLEAN, TEXT)
+
+TYPES: Mapping[ValueType, Schema] = {
+    ValueType.BOOLEAN: BOOLEAN,
+    ValueType.INTEGER: INTEGER,
+    ValueType.FLOAT: NUMBER,
+    ValueType.STRING: TEXT,
+    ValueType.STRINGS: _TEXTS,
+    ValueType.STOP: any_of(*_TEXTS["anyOf"], BOOLEAN),
+    ValueType.TOKEN_IDS: any_of(array(_TOKEN_ID), _TOKEN_ID),
+    ValueType.LOGIT_BIAS: {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    },
+    ValueType.EARLY_STOPPING: any_of(BOOLEAN, {"const": "never"}),
+    ValueType.RESPONSE_FORMAT: an_object({"type": {"enum": ["text", "json_object", "json_schema"]}}),
+    ValueType.GUIDED_JSON: _JSON_SCHEMA,
+    ValueType.REGEX: NON_EMPTY_TEXT,
+    ValueType.CHOICE: array(NON_EMPTY_TEXT, minItems=1),
+    ValueType.LARK: NON_EMPTY_TEXT,
+    ValueType.TGI_GRAMMAR: an_object({"type": {"enum": ["json", "json_object", "json_schema", "regex"]}, "value": {}}),
+}
+"""What each type of the table is in JSON, before coercion of strings."""
+
+_COERCED = "Numbers and booleans may also come as strings. null means not given. Unknown parameters have no effect."
+
+
+def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
+    """The components of the bodies of the LMI, TGI and text routes."""
+    lmi, limits = facts.lmi, facts.lmi.limits
+    tgi_limits = {
+        "max_best_of": facts.limits.max_best_of,
+        "max_logprobs": facts.limits.max_logprobs,
+        "max_stop_strings": facts.limits.max_stop_strings,
+    }
+    return {
+        "LmiParameters": _parameters(_lmi_rows(lmi), lmi.profile, lmi.lmi_version, limits),
+        "LmiRequest": _lmi_request(lmi),
+        "LmiForm": _form(),
+        "TgiParameters": _parameters(rows_for(TGI), TGI, "", tgi_limits),
+        "TgiRequest": an_object(
+            {"inputs": _described(NON_EMPTY_TEXT, "the prompt")},
+            {
+                "parameters": nullable(ref("TgiParameters")),
+                "stream": _described(nullable(BOOLEAN), "on `/` only: stream the answer", False),
+            },
+        ),
+        "GenerateOneRequest": _generate_one(),
+        "GenerateBatchRequest": _generate_batch(facts.text),
+    }
+
+
+def _lmi_rows(options: LmiOptions) -> dict[str, Param]:
+    return rows_for(options.profile, with_tgi_names=options.tgi_compat)
+
+
+def _parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Mapping[str, int]) -> Schema:
+    properties = {name: _parameter(name, row, profile, version, limits) for name, row in rows.items()}
+    return {"type": "object", "description": _COERCED, "properties": properties}
+
+
+def _parameter(name: str, row: Param, profile: str, version: str, limits: Mapping[str, int]) -> Schema:
+    schema: Schema = dict(TYPES[row.type])
+    high = limits[row.limit] if row.limit else row.high
+    if row.type is ValueType.INTEGER and high is None:
+        high = MAX_INTEGER
+    if row.type in (ValueType.INTEGER, ValueType.FLOAT):
+        schema |= range_of(Bounds(row.low, high, is_low_open=row.is_low_open))
+    if row.field == "stop":
+        schema = _limited(schema, limits["max_stop_strings"])
+    effect = row.effect if row.needs is Need.NOTHING else f"{row.effect} ({row.needs})"
+    default = row.default_for(profile, version)
+    text = effect if name == row.name else f"the same as {row.name}"
+    return _described(nullable(schema), text, default if _is_accepted(row, default) else None)
+
+
+def _limited(schema: Schema, most: int) -> Schema:
+    """The schema of stop strings, at most `most` of them."""
+    return any_of(*({**one, "maxItems": most} if one.get("type") == "array" else one for one in schema["anyOf"]))
+
+
+def _is_accepted(row: Param, default: Any) -> bool:
+    """Whether the default can be sent as well: TGI's neutral `top_k` 0 may only be left out."""
+    return default is not None and default != () and not (row.low is not None and default < row.low)
+
+
+def _lmi_request(options: LmiOptions) -> Schema:
+    return an_object(
+        {"inputs": _described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1)), "the prompt, or several")},
+        {
+            "parameters": nullable(ref("LmiParameters")),
+            "stream": _described(nullable(BOOLEAN), "send the answer token by token", False),
+            "model_name": _described({}, "tolerated: the model is chosen by path, query or header"),
+        },
+        text=f"Profile {options.profile}, LMI version {options.lmi_version}.",
+    )
+
+
+def _form() -> Schema:
+    return an_object(
+        {"inputs": _described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT)), "the prompt; repeated, several prompts")},
+        {"parameters": _described(TEXT, "`parameters` as JSON text"), "stream": _described(TEXT, "true or false")},
+    )
+
+
+def _generate_one() -> Schema:
+    return an_object(
+        {
+            "id": _described(any_of(TEXT, NUMBER), "the caller's name for the prompt"),
+            "prompt": _described(NON_EMPTY_TEXT, "the text to continue"),
+            "maxLength": _max_length("tokens to generate at most, the end-of-sequence token included"),
+        }
+    )
+
+
+def _generate_batch(options: TextOptions) -> Schema:
+    own = _generate_one()["properties"]
+    prompt = an_object(
+        {"id": own["id"], "prompt": own["prompt"]}, {"maxLength": _optional(_max_length("wins over the shared one"))}
+    )
+    prompts = {**array(prompt, minItems=1, maxItems=options.max_prompts), "description": "ids must differ"}
+    return an_object({"prompts": prompts}, {"maxLength": _optional(_max_length("for prompts without their own"))})
+
+
+def _max_length(text: str) -> Schema:
+    return {"description": text, "type": "integer", "minimum": 1}
+
+
+def _optional(schema: Schema) -> Schema:
+    text = schema["description"]
+    return _described(nullable({name: value for name, value in schema.items() if name != "description"}), text)
+
+
+def _described(schema: Schema, text: str, default: Any = None) -> Schema:
+    return {"description": text, **schema, **({} if default is None else {"default": default})}

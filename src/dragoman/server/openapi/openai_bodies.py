@@ -1,0 +1,162 @@
+"""The request bodies of completions and chat, one schema per family of routes.
+
+Does: take types from the Structs that parse, ranges from the tables that check, words and defaults from
+`openai_parameters`. Does not: describe answers. Called when the document is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from dragoman.server.dialects.chat import LMI_STRICT_MAX_TOKENS
+from dragoman.server.dialects.chat_schema import ChatBody
+from dragoman.server.dialects.completions_schema import CompletionBody
+from dragoman.server.dialects.openai_fields import BOUNDS
+from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Limits, Profile
+from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
+from dragoman.server.dialects.ovms import V3, V3_CHAT
+from dragoman.server.openapi.facts import ApiFacts
+from dragoman.server.openapi.json_schema import (
+    NON_EMPTY_TEXT,
+    Schema,
+    any_of,
+    array,
+    nullable,
+    range_of,
+    struct_schemas,
+    without_null,
+)
+from dragoman.server.openapi.openai_parameters import CHAT, COMPLETIONS, NO_DEFAULT, SHARED, Row
+
+COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
+CHAT_ROWS: Mapping[str, Row] = {**SHARED, **CHAT}
+
+_TOKEN_ID = {"type": "integer", "minimum": 0}
+_OWN_TYPES: Mapping[str, Schema] = {
+    "prompt": any_of(
+        {"type": "string"},
+        array(_TOKEN_ID, minItems=1),
+        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1),
+    ),
+    "logit_bias": {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]+$"},
+        "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+    },
+    "stop_token_ids": array(_TOKEN_ID),
+    "allowed_token_ids": array(_TOKEN_ID, minItems=1),
+    "bad_words": array(NON_EMPTY_TEXT),
+    "guided_choice": array(NON_EMPTY_TEXT, minItems=1),
+    "guided_regex": NON_EMPTY_TEXT,
+    "guided_grammar": NON_EMPTY_TEXT,
+    "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}),
+}
+"""What the checks after decoding narrow down, where no table of theirs says it."""
+
+_LENIENT = 'Numbers and booleans may also come as strings (`"256"`, `"true"`).'
+_NULLS = "null means not given, for every field."
+
+
+def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
+    """The components of all request bodies of completions and chat, and what they refer to."""
+    shared = struct_schemas([CompletionBody, ChatBody])
+    completion = shared.pop("CompletionBody")
+    chat = shared.pop("ChatBody")
+    strict_lmi = {"max_tokens": LMI_STRICT_MAX_TOKENS} if facts.lmi_strict else {}
+    lmi_default = strict_lmi if facts.chat_format == "lmi" else {}
+    limits = facts.limits
+    return {
+        **shared,
+        "CompletionRequestV1": _completion(completion, V1, limits),
+        "CompletionRequestV3": _completion(completion, V3, limits),
+        "CompletionRequestInvocations": _completion(completion, LMI, limits),
+        "ChatRequestV1": _chat(chat, V1, limits, lmi_default),
+        "ChatRequestV3": _chat(chat, V3_CHAT, limits, {}),
+        "ChatRequestInvocations": _chat(chat, LMI, limits, strict_lmi),
+    }
+
+
+def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
+    rows = dict(COMPLETION_ROWS)
+    if profile.name == "v3":
+        rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
+    schema = _body(body, rows, profile, limits, required="prompt")
+    if profile.refuses_empty_prompt:
+        choices = schema["properties"]["prompt"]["anyOf"]
+        choices[0] = NON_EMPTY_TEXT
+        choices[2] = array(any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1)), minItems=1)
+    return schema
+
+
+def _chat(body: Schema, profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> Schema:
+    rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
+    schema = _body(body, rows, profile, limits, required="messages")
+    schema["properties"]["messages"]["minItems"] = 1
+    for name in ("max_tokens", "max_completion_tokens"):
+        _limit(schema["properties"][name], {"minimum": 1})
+    return schema
+
+
+def _body(body: Schema, rows: Mapping[str, Row], profile: Profile, limits: Limits, *, required: str) -> Schema:
+    needed = {required, *(("model",) if profile.requires_model else ())}
+    properties: dict[str, Schema] = {}
+    for name, typed in body["properties"].items():
+        schema = _narrowed(name, without_null(typed), profile, limits)
+        row = rows.get(name, Row(""))
+        schema = schema if name in needed else nullable(schema)
+        default = row.default_on(profile.name)
+        extra = {"description": row.effect} if row.effect else {}
+        properties[name] = {**extra, **schema, **({} if default is NO_DEFAULT else {"default": default})}
+    refused = "; ".join(f"`{name}`: {reason}" for name, reason in REFUSED.items())
+    ignored = ", ".join(f"`{name}`" for name in IGNORED)
+    words = [
+        _NULLS,
+        "" if profile.has_strict_types else _LENIENT,
+        f"Refused by name: {refused}.",
+        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}.",
+    ]
+    return {
+        "type": "object",
+        "description": " ".join(word for word in words if word),
+        "properties": properties,
+        "required": sorted(needed),
+    }
+
+
+def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Schema:
+    """The schema with everything that is checked beyond the type."""
+    schema = _deep_copy(_OWN_TYPES.get(name, schema))
+    if name == "stop":
+        own = profile.max_stop_strings
+        most = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
+        return any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, maxItems=most))
+    bounds = _bounds(name, schema, profile, limits)
+    if bounds is not None:
+        schema |= range_of(bounds)
+    if name == "top_k" and profile.name == "v3":
+        schema["not"] = {"const": 0}
+    return schema
+
+
+def _bounds(name: str, schema: Schema, profile: Profile, limits: Limits) -> Bounds | None:
+    if name in ("n", "best_of"):
+        return Bounds(1, limits.max_best_of - (1 if profile.is_best_of_limit_exclusive else 0))
+    if name in ("logprobs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
+        return Bounds(0, limits.max_logprobs)
+    return profile.bounds.get(name) or BOUNDS.get(name)
+
+
+def _limit(schema: Schema, keywords: Schema) -> None:
+    """Put `keywords` into the part of a nullable schema that is not null. Mutates: `schema`."""
+    for choice in schema["anyOf"]:
+        if choice.get("type") == "integer":
+            choice.update(keywords)
+
+
+def _deep_copy(schema: Mapping[str, Any]) -> Schema:
+    copied: Schema = msgspec.json.decode(msgspec.json.encode(schema))
+    return copied

@@ -1,0 +1,111 @@
+"""What the parameters of completions and chat mean, and their defaults: one row each.
+
+Does: hold the words and the defaults that a schema cannot derive from the Structs that parse. Does not: hold types or
+ranges (`openai_bodies` takes those from the Structs and the tables that check them).
+Used when the document is built. A default stands here only where sending it equals leaving the parameter out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class _NoDefault:
+    """Marks that there is no value that says the same as leaving the parameter out."""
+
+
+NO_DEFAULT = _NoDefault()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One parameter. `v3`: its default on `/v3` where that differs."""
+
+    effect: str
+    default: Any = NO_DEFAULT
+    v3: Any = None
+
+    def default_on(self, profile: str) -> Any:
+        """The default under that profile, NO_DEFAULT if there is none."""
+        return self.v3 if profile == "v3" and self.v3 is not None else self.default
+
+
+SHARED: Mapping[str, Row] = {
+    "model": Row("which model answers; placeholders such as `default` or `dummy` mean the default model"),
+    "stream": Row("send the answer while it is generated", False),
+    "stream_options": Row("only with `stream: true`; `include_usage` adds a last chunk without choices and with usage"),
+    "max_tokens": Row("most tokens to generate; without it, up to what the context has room for"),
+    "min_tokens": Row("no end of sequence before this many tokens; at most `max_tokens`", 0),
+    "ignore_eos": Row("do not end at the end-of-sequence token; on `/v3` at most 4000 tokens then", False),
+    "n": Row("choices per prompt", 1),
+    "best_of": Row(
+        "sequences drawn, of which the `n` most likely are returned; the beam width on `/v3` and with "
+        "`use_beam_search`; not with `stream` unless it equals `n`"
+    ),
+    "use_beam_search": Row("search with `best_of` or `n` beams instead of sampling", False, NO_DEFAULT),
+    "num_beam_groups": Row("groups of beams that keep apart; divides the beam width", 1),
+    "diversity_penalty": Row(
+        "what a token costs a beam if another group chose it at the same step; given alone, every beam is a group"
+    ),
+    "length_penalty": Row("beam scores are divided by length to this power", 1.0),
+    "early_stopping": Row("when a beam search ends", False),
+    "temperature": Row("divides the logits; 0 is greedy", 1.0),
+    "top_p": Row("only the most likely tokens whose probabilities add up to p", 1.0),
+    "top_k": Row("only the k most likely tokens; -1 means all, 0 as well (not on `/v3`)", -1),
+    "min_p": Row("only tokens at least this likely relative to the most likely one", 0.0),
+    "typical_p": Row("locally typical sampling with this probability mass", 1.0),
+    "repetition_penalty": Row("divides the logits of tokens seen in prompt and answer", 1.0),
+    "frequency_penalty": Row("subtracted from a token's logit once for each time it was generated", 0.0),
+    "presence_penalty": Row("subtracted from the logits of tokens already generated", 0.0),
+    "logit_bias": Row("added to the logits of these token ids"),
+    "bad_words": Row("texts that are never generated"),
+    "allowed_token_ids": Row("only these tokens may be generated"),
+    "seed": Row("makes sampling repeatable; drawn at random when absent, except on `/v3`", v3=0),
+    "stop": Row("texts that end the answer"),
+    "stop_token_ids": Row("tokens that end the answer"),
+    "include_stop_str_in_output": Row(
+        "whether the stop text is part of the answer; on `/v3` always with `stream`", False, NO_DEFAULT
+    ),
+    "skip_special_tokens": Row("special tokens have no text", True),
+    "spaces_between_special_tokens": Row("special tokens that have text are set off by spaces", True),
+    "truncate_prompt_tokens": Row("keep only the last tokens of the prompt"),
+    "prompt_logprobs": Row("lists this many candidates for every token of the prompt"),
+    "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
+    "assistant_confidence_threshold": Row("the draft stops below this confidence"),
+    "max_ngram_size": Row("longest n-gram that prompt lookup matches"),
+    "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
+    "guided_json": Row("the answer is JSON of this schema"),
+    "guided_regex": Row("the answer matches this regular expression"),
+    "guided_grammar": Row("the answer is a sentence of this Lark grammar"),
+    "guided_choice": Row("the answer is one of these texts"),
+    "structured_outputs": Row("the `guided_*` parameters in one object"),
+}
+
+COMPLETIONS: Mapping[str, Row] = {
+    "prompt": Row("one prompt or several, as text or as token ids; choices are numbered prompt by prompt"),
+    "max_tokens": Row("most tokens to generate; 0 only with `echo`", 16, NO_DEFAULT),
+    "suffix": Row("fill in the middle, if the model has the tokens for it"),
+    "echo": Row("the prompt is repeated before the completion", False),
+    "logprobs": Row("the log-probabilities of each token and of this many alternatives"),
+    "detokenize": Row("false leaves the text empty and lists token ids instead", True),
+    "return_token_ids": Row("lists the token ids beside the text", False),
+    "add_special_tokens": Row("whether the tokenizer adds its own tokens to a text prompt", True),
+}
+
+CHAT: Mapping[str, Row] = {
+    "messages": Row("the conversation; roles are the chat template's business"),
+    "max_completion_tokens": Row("the newer name of `max_tokens`, which it overrides"),
+    "logprobs": Row("log-probabilities of the generated tokens", False),
+    "top_logprobs": Row("with `logprobs`, this many likeliest tokens at each place", 0),
+    "tools": Row("the functions that the model may call"),
+    "tool_choice": Row("whether it calls: none, auto, required, or one function"),
+    "parallel_tool_calls": Row("false: only the first call is answered", True),
+    "continue_final_message": Row("the answer continues the last message, which must be the assistant's", False),
+    "add_generation_prompt": Row("whether the template opens the assistant's turn", True),
+    "chat_template_kwargs": Row("reaches the model's template"),
+    "documents": Row("reaches the model's template"),
+    "reasoning_effort": Row("reaches the model's template"),
+    "include_reasoning": Row("false: reasoning is left out of the answer", True),
+}
