@@ -5,18 +5,18 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
-import boto3  # type: ignore[import-untyped]
 import botocore  # type: ignore[import-untyped]
 import httpx
 import pytest
-from botocore.config import Config  # type: ignore[import-untyped]
 from botocore.exceptions import ClientError, EventStreamError  # type: ignore[import-untyped]
 
 from dragoman.errors import EngineFailed, RequestTimeout, ServerError
 from dragoman.server.app import ServerConfig
 from dragoman.server.dialects.eventstream import MAX_PAYLOAD_BYTES, payload_parts
+from tests.support.aws import aws_runtime
 from tests.support.fake_service import FakeService, Gate, Script
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
@@ -33,21 +33,11 @@ def shared_server() -> Iterator[RunningServer]:
         yield server
 
 
-def runtime(server: RunningServer, **config: Any) -> Any:
-    """AWS's client, pointed here."""
-    return boto3.client(
-        "sagemaker-runtime",
-        endpoint_url=server.url,
-        region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
-        config=Config(retries={"max_attempts": 0}, **config),
-    )
-
-
 @pytest.fixture
-def client(server: RunningServer) -> Any:
-    return runtime(server)
+def client(server: RunningServer) -> Iterator[Any]:
+    """AWS's client."""
+    with aws_runtime(server.url) as client:
+        yield client
 
 
 def lines(events: Iterable[Any]) -> Iterator[bytes]:
@@ -134,8 +124,8 @@ class TestErrors:
 
     def test_a_body_over_the_limit_is_a_model_error(self) -> None:
         with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects()) as server:
-            with pytest.raises(ClientError) as caught:
-                runtime(server).invoke_endpoint(EndpointName="e", Body=BODY)
+            with aws_runtime(server.url) as client, pytest.raises(ClientError) as caught:
+                client.invoke_endpoint(EndpointName="e", Body=BODY)
             assert caught.value.response["OriginalStatusCode"] == 413
 
 
@@ -186,7 +176,7 @@ class TestStreams:
         answer = client.invoke_endpoint_with_response_stream(EndpointName="e", Body=STREAM_BODY)
         gate.open()
         parts: list[bytes] = []
-        with pytest.raises(EventStreamError, match=failure.message) as caught:
+        with closing(answer["Body"]), pytest.raises(EventStreamError, match=failure.message) as caught:
             parts.extend(event["PayloadPart"]["Bytes"] for event in answer["Body"])
         assert caught.value.response["Error"]["Code"] == "ModelStreamError"
         last = json.loads(b"".join(parts).splitlines()[-1])
@@ -214,10 +204,9 @@ class TestStreams:
 
 class TestModels:
     def test_an_endpoint_or_a_target_with_a_models_name_is_that_model(self) -> None:
-        with running_server(dialects=real_dialects()) as own:
+        with running_server(dialects=real_dialects()) as own, aws_runtime(own.url) as client:
             other = FakeService()
             own.add_model("other", other)
-            client = runtime(own)
             client.invoke_endpoint(EndpointName="other", Body=BODY, InferenceId="by-endpoint")
             client.invoke_endpoint(EndpointName="e", Body=BODY, InferenceId="by-target", TargetModel="/other.tar.gz")
             client.invoke_endpoint(EndpointName="e", Body=BODY, InferenceId="c", InferenceComponentName="other")
@@ -227,8 +216,11 @@ class TestModels:
 
 
 def test_a_key_can_be_sent_as_custom_attribute_by_a_client_that_does_not_sign() -> None:
-    with running_server(ServerConfig(api_keys=frozenset({"key"})), dialects=real_dialects()) as server:
-        client = runtime(server, signature_version=botocore.UNSIGNED)
+    config = ServerConfig(api_keys=frozenset({"key"}))
+    with (
+        running_server(config, dialects=real_dialects()) as server,
+        aws_runtime(server.url, signature_version=botocore.UNSIGNED) as client,
+    ):
         attributes = "authorization=Bearer key"
         assert client.invoke_endpoint(EndpointName="e", Body=BODY, CustomAttributes=attributes)["Body"].read()
         with pytest.raises(ClientError) as caught:
