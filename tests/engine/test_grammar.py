@@ -123,9 +123,9 @@ def test_random_walks_under_json_object_always_parse(seed: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_walks_under_a_regular_expression_always_match(seed: int) -> None:
-    text = walk(SHARED.compile(Grammar("regex", r"(é|[a-c]{2,4})-\d{1,3}(, x)?")), seed)
+    text = walk(SHARED.compile(Grammar("regex", r"(é|[a-c]{2,4})-[0-9]{1,3}(, x)?")), seed)
     assert text is not None
-    assert re.fullmatch(r"(é|[a-c]{2,4})-\d{1,3}(, x)?", text)
+    assert re.fullmatch(r"(é|[a-c]{2,4})-[0-9]{1,3}(, x)?", text)
 
 
 def test_every_choice_is_reachable_and_nothing_else(compiler: GrammarCompiler) -> None:

@@ -53,7 +53,7 @@ class Survivors:
 
     `scores` are logits minus the largest one, divided by the temperature: <= 0. `weights` = exp(scores), unnormalised.
     `ids` None = the whole row, in the scratch buffers and padded (valid until the next row): tokens that dropped out have
-    score -inf and weight 0. Both arrays are computed when first needed, so that top-k never scores a whole vocabulary.
+    weight 0. Both arrays are computed when first needed, so that top-k never scores a whole vocabulary.
     """
 
     __slots__ = ("_maximum", "_scores", "_temperature", "_weights", "ids", "logits", "scratch")
@@ -102,7 +102,6 @@ class Survivors:
         """Only the survivors where `mask` is true. Shapes: as `scores`. Mutates: the scratch buffers if they are many."""
         if self.ids is not None or int(np.count_nonzero(mask)) * _SPARSE_SHARE <= mask.size:
             return self.keep(np.flatnonzero(mask))
-        keep_only(self.scores, mask.view(np.uint8))
         np.multiply(self.weights, mask, out=self.scratch.weights)
         return self
 
@@ -115,8 +114,9 @@ class Survivors:
         cumulative = np.cumsum(table.sum(axis=0), dtype=np.float64)
         column = _pick(cumulative, uniform)
         before = float(cumulative[column - 1]) if column else 0.0
+        # In [0, 1): the three numbers are ordered, and no rounding of their differences makes unequal ones equal.
         share = (uniform * float(cumulative[-1]) - before) / (float(cumulative[column]) - before)
-        line = _pick(np.cumsum(table[:, column], dtype=np.float64), min(max(share, 0.0), 1.0))
+        line = _pick(np.cumsum(table[:, column], dtype=np.float64), share)
         return line * table.shape[1] + column
 
     def probabilities(self) -> DoubleArray:
@@ -311,7 +311,9 @@ def _mask_by_mass(keys: FloatArray, weights: FloatArray, target: float, scratch:
     span = _FIRST_SPAN
     buckets, mass = _histogram(keys, weights, span, scratch)
     while True:
-        crossing = min(int(np.searchsorted(mass, target)), mass.size - 1)
+        crossing = int(
+            np.searchsorted(mass, min(target, float(mass[-1])))
+        )  # rounding may keep the sum below the target
         target -= float(mass[crossing - 1]) if crossing else 0.0
         inside = np.flatnonzero(buckets == crossing)
         active = active[inside] if active.size else inside
@@ -339,9 +341,8 @@ def _histogram(keys: FloatArray, weights: FloatArray, span: float, scratch: Scra
 
 
 def _pick(cumulative: DoubleArray, uniform: float) -> int:
-    """Index at `uniform` (in [0, 1]) of a cumulative weight; never one whose own weight is zero."""
-    total = cumulative[-1]
-    index = int(np.searchsorted(cumulative, uniform * total, side="right"))
-    if index == cumulative.size or uniform * total >= total:
-        index = int(np.searchsorted(cumulative, total))  # rounded up to the end: the last one with a weight
-    return index
+    """Index at `uniform` of a cumulative weight; never one whose own weight is zero.
+
+    `uniform` is at most 1 - 2**-53, so its product with the total rounds to less than the total.
+    """
+    return int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))

@@ -141,6 +141,8 @@ class Sampler:
 
     def _keep_rows(self, logits: FloatArray, states: Sequence[SamplerState]) -> dict[int, FloatArray]:
         """Copies of the rows that are about to change and whose raw logits are needed later."""
+        assert logits.shape == (len(states), self.vocab_size)
+        assert logits.flags.c_contiguous  # the processors write through a flat view
         return {
             row: logits[row].copy()
             for row, state in enumerate(states)
