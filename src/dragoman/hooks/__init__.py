@@ -15,12 +15,14 @@ from dragoman.hooks.request_io import (
     TextInput,
     Token,
 )
+from dragoman.hooks.tokenizer import HookTokenizer
 
 __all__ = [
     "Fields",
     "HookLoadError",
     "HookOptions",
     "HookPool",
+    "HookTokenizer",
     "HookedDialect",
     "Hooks",
     "Input",

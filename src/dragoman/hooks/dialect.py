@@ -30,11 +30,12 @@ BUILT_IN_FORMATTERS = ("json", "jsonlines", "sse")
 
 
 class Fields(NamedTuple):
-    """An LMI request before its parameters are read."""
+    """An LMI request before its parameters are read. `unknown`: names of top-level fields without meaning."""
 
     inputs: Any
     parameters: Mapping[str, Any]
     stream: bool = False
+    unknown: tuple[str, ...] = ()
 
 
 class LmiParser(Dialect, Protocol):

@@ -1,6 +1,7 @@
 """The threads on which an operator's code runs, so that it can neither block the event loop nor keep the process alive.
 
-Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return.
+Does: run one call at a time per thread, give up after a time limit, replace a thread whose call does not return. Threads
+start when there is work and end when there has been none for a while, so nothing has to be closed.
 Does not: know what the calls do. Made by the composition root, one per model; `run` is awaited on the event loop.
 Python cannot stop a thread: a call that never returns keeps its (daemon) thread, and the number of those is bounded.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from dragoman.errors import HookError, Overloaded
@@ -19,6 +20,7 @@ T = TypeVar("T")
 
 NUM_THREADS = 4  # formatters are short; more threads would only share the same interpreter lock
 MAX_WAITING = 1000  # as many calls as the server queues requests by default
+IDLE_S = 30.0  # how long a thread waits for more work; starting one costs far less than a formatter's call
 MAX_STUCK = 64  # threads given up on; one holds about 8 MiB of address space and next to no memory
 
 
@@ -62,21 +64,27 @@ class HookPool:
         num_threads: int = NUM_THREADS,
         max_waiting: int = MAX_WAITING,
         max_stuck: int = MAX_STUCK,
+        idle_s: float = IDLE_S,
     ) -> None:
         self._timeout_s = timeout_s
         self._max_waiting = max_waiting
         self._max_stuck = max_stuck
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._idle_s = idle_s
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._num_stuck = 0
+        self._num_live = 0  # threads that take jobs; stuck ones have lost their place
         self._num_threads = num_threads
-        for _ in range(num_threads):
-            self._start_thread()
 
     @property
     def num_stuck(self) -> int:
         """Threads whose call was given up and has not returned."""
         return self._num_stuck
+
+    @property
+    def num_live(self) -> int:
+        """Threads that take calls."""
+        return self._num_live
 
     async def run(self, work: Callable[[], T]) -> T:
         """The result of `work()`, called on one of the threads.
@@ -91,6 +99,7 @@ class HookPool:
             raise HookError(f"The formatters of this model hang: {self._num_stuck} of their calls have not returned")
         job = _Job(work, asyncio.get_running_loop())
         self._jobs.put(job)
+        self._ensure_thread()
         timeout = asyncio.timeout(self._timeout_s)
         try:
             async with timeout:
@@ -103,23 +112,36 @@ class HookPool:
         finally:
             self._give_up(job)
 
-    def close(self) -> None:
-        """Let the threads end once they have nothing more to do; none is waited for."""
-        for _ in range(self._num_threads):
-            self._jobs.put(None)
-
     def _give_up(self, job: _Job) -> None:
         """Forget a call that nobody waits for any more; a thread that is busy with it gets a successor."""
         if not job.move("waiting", "dropped") and job.move("running", "dropped"):
             with self._lock:
                 self._num_stuck += 1
-            self._start_thread()
+                self._num_live -= 1
+            if not self._jobs.empty():
+                self._ensure_thread()
 
-    def _start_thread(self) -> None:
+    def _ensure_thread(self) -> None:
+        """Start one more thread unless there are enough."""
+        with self._lock:
+            if self._num_live == self._num_threads:
+                return
+            self._num_live += 1
         threading.Thread(target=self._work, name="dragoman-hook", daemon=True).start()
 
+    def _next_job(self) -> _Job | None:
+        """The next call; None if the thread has waited long enough, and then it has lost its place."""
+        while True:
+            try:
+                return self._jobs.get(timeout=self._idle_s)
+            except Empty:
+                with self._lock:  # a job put before this is seen here; one put later finds the place free
+                    if self._jobs.empty():
+                        self._num_live -= 1
+                        return None
+
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._next_job()) is not None:
             if not job.move("waiting", "running"):
                 continue
             result, failure = None, None
