@@ -10,15 +10,19 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
 from dragoman.config.generation import default_sampling
+from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
 from dragoman.engine.rolling.kv_cache_size import available_memory_bytes, choose_num_blocks
 from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.hooks import HookLoadError, HookOptions, HookPool, Hooks, HookTokenizer, load_hooks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
+from dragoman.models.config import read_json
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
@@ -26,6 +30,7 @@ from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.hooked import with_hooks
 from dragoman.server.openapi import ApiFacts
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import DialectSet, ServedModel
@@ -61,6 +66,7 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
     """
     text = await asyncio.to_thread(_load_text, config, progress)
     loaded, engine = await asyncio.to_thread(_build_engine, config, progress)
+    hooks = await asyncio.to_thread(_load_hooks, config)  # first: a mistake in it should not cost a model's load
     await engine.start()
     service = Service(
         name=config.name,
@@ -75,7 +81,7 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
         aliases=config.model.name[1:],
         service=service,
         engine=engine,
-        dialects=build_dialects(config),
+        dialects=_hooked_dialects(config, hooks, text),
         admission=Admission(
             config.name, max_running=config.engine.max_num_seqs, max_queued=config.server.job_queue_size
         ),
@@ -145,7 +151,7 @@ def _lmi_options(config: Config) -> LmiOptions:
         lmi_version=clients.lmi_version,
         batch_size=clients.batch_size,
         enable_streaming=clients.enable_streaming,
-        output_formatter=clients.output_formatter,
+        output_formatter=clients.output_formatter if clients.output_formatter in OUTPUT_FORMATTERS else None,
         tgi_compat=clients.tgi_compat,
         max_best_of=clients.max_best_of,
         max_logprobs=clients.max_logprobs,
@@ -171,6 +177,56 @@ def _load_text(config: Config, progress: Progress) -> _Text:
 
 def _is_file(text: str) -> bool:
     """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
+# --- hooks ------------------------------------------------------------------------------------------------------------
+
+
+def _load_hooks(config: Config) -> Hooks | None:
+    """The operator's formatters. Raises: ConfigError if the file is not there, does not load or does not fit."""
+    clients = config.clients
+    named = None if clients.output_formatter in OUTPUT_FORMATTERS else clients.output_formatter
+    if not clients.hooks:
+        if named is not None:
+            raise ConfigError(
+                [f"{config.cite('output_formatter')}: must not name a function while hooks are switched off"]
+            )
+        return None
+    try:
+        return load_hooks(clients.entry_point, (config.directory, config.model_dir), named)
+    except HookLoadError as error:
+        raise ConfigError([str(error)]) from error
+
+
+def _hooked_dialects(config: Config, hooks: Hooks | None, text: _Text) -> DialectSet:
+    dialects = build_dialects(config)
+    if hooks is None:
+        return dialects
+    own = _lmi_options(config)
+    # an operator's formatter takes the place of option.output_formatter, which would stream every answer
+    lmi = LmiDialect(own if hooks.output_formatter is None else replace(own, output_formatter=None))
+    pool = HookPool(config.clients.hook_timeout_s)
+    return with_hooks(dialects, lmi, hooks, _hook_options(config, text), pool.run)
+
+
+def _hook_options(config: Config, text: _Text) -> HookOptions:
+    """What input formatters are called with, by LMI's names; what does not exist here is empty or None."""
+    clients, template = config.clients, text.chat_template
+    values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
+    context = {
+        "configs": SimpleNamespace(**values, model_id_or_path=str(config.model_dir)),
+        "tokenizer": HookTokenizer(
+            text.tokenizer, None if template is None else template.render, text.tokenizer.facts.special_tokens
+        ),
+        "adapter_registry": {},
+        "model_config": SimpleNamespace(**read_json(config.model_dir / "config.json")),
+        "peft_config": None,
+        "rolling_batch": None,
+        "image_placeholder_token": None,
+        "is_mistral_tokenizer": False,
+        "is_rolling_batch": clients.rolling_batch != "disable",
+    }
+    return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)
+
+
     try:
         return Path(text).is_file()
     except OSError:

@@ -85,7 +85,6 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_refused("models are not loaded on request", "model_url_pattern"),
     *_refused("this schema is not spoken", "option.bedrock_compat"),
     *_refused("set variables in the environment of the server", "option.env"),
-    *_refused("a handler of your own is not run", "option.entryPoint", harmless=("djl_python.*",)),
     *_refused("a handler of your own is not run", "option.handler", harmless=("handle",)),
     *_refused("images are not understood by this engine", "option.limit_mm_per_prompt", harmless=("{}",)),
     *_refused(NO_LORA, "option.enable_lora"),

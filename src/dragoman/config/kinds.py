@@ -151,6 +151,31 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionOr:
+    """One of a few words, or the name of a Python function. The case of the words does not matter."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words, and what else there may be."""
+        return "one of " + ", ".join(self.words) + ", or the name of a function in model.py"
+
+    @property
+    def placeholder(self) -> str:
+        """The words, and a name."""
+        return "{" + ",".join(self.words) + ",NAME}"
+
+    def parse(self, text: str) -> str:
+        """The word, or the name as it is."""
+        if text.lower() in self.words:
+            return text.lower()
+        if not text.isidentifier():
+            raise ValueError(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """Any text that is not empty."""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
-from dragoman.config.kinds import Choice, FilePath, Integer, Names, Number, Switch, Text, Value
+from dragoman.config.entries import ModelList
+from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
 
 # --- conversions of aliases -------------------------------------------------------------------------------------------
@@ -43,6 +44,7 @@ def _address_port(text: str) -> str:
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
+OUTPUT_FORMATTERS = ("json", "jsonlines", "sse")
 DTYPES = Choice(
     ("auto", "int8", "int4", "bf16", "f16", "f32"),
     {
@@ -269,8 +271,8 @@ class ClientSettings:
     )
     output_formatter: str | None = option(
         None,
-        Choice(("json", "jsonlines", "sse")),
-        "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request.",
+        FunctionOr(OUTPUT_FORMATTERS),
+        "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request; a function writes it.",
         unset="as the request asks",
     )
     enable_streaming: bool = option(
@@ -302,6 +304,25 @@ class ClientSettings:
     text_chat_template: bool = option(
         False,
         Switch(),
+    entry_point: str | None = option(
+        None,
+        Text("FILE"),
+        "LMI: Python file with an input or output formatter, in the model directory or anywhere (see hooks.md).",
+        unset="model.py in the model directory, if there is one",
+        key="option.entryPoint",
+    )
+    hooks: bool = option(
+        True,
+        Switch(),
+        "LMI: run the formatters of model.py; without, the file is not even read.",
+        key="option.enable_hooks",
+    )
+    hook_timeout_s: float = option(
+        30.0,
+        Number(0),
+        "LMI: longest time one call of a formatter may take; the request is then answered 424.",
+        unit="seconds",
+    )
         "Text service: wrap the prompt as one user turn of the model's chat template.",
     )
     max_best_of: int = option(
