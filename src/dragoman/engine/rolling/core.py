@@ -22,6 +22,7 @@ from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
 from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, ScheduledSequence, Scheduler
 from dragoman.engine.rolling.sequence import SequenceGroup
+from dragoman.engine.rolling.speculative import Proposer, Speculation
 from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, PromptLogprob
@@ -32,7 +33,10 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """The step loop's state. `inbox` is the only part that other threads may touch."""
 
-    def __init__(self, runner: ModelRunner, sampler: Sampler, config: RollingConfig) -> None:
+    def __init__(
+        self, runner: ModelRunner, sampler: Sampler, config: RollingConfig, proposer: Proposer | None = None
+    ) -> None:
+        """`proposer` None = no speculative decoding."""
         self.inbox = Inbox()
         self.stats = EngineStats()
         self._config = config
@@ -40,6 +44,7 @@ class EngineCore:
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
         self._scheduler = Scheduler(config, self._blocks, self.stats)
+        self._speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
         self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
         self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)
         self._arrivals = count()
@@ -47,6 +52,7 @@ class EngineCore:
     def step(self) -> list[Delivery]:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
         deliveries = self._drain_inbox()
+        self._speculation.set_drafts(self._scheduler.running)
         batch = self._scheduler.schedule()
         if batch:
             try:
@@ -118,8 +124,9 @@ class EngineCore:
 
     def _run(self, batch: ScheduledBatch) -> StepResult:
         """Copy, forward, sample. Changes no sequence."""
-        if batch.copies:
-            self._runner.copy_blocks(batch.copies)
+        copies = self._speculation.take_copies(batch.copies)
+        if copies:
+            self._runner.copy_blocks(copies)
         logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
         states = [state for entry in batch.entries for state in _states_of(entry)]
         result = StepResult()
@@ -167,10 +174,10 @@ class EngineCore:
 
     def _can_sample(self, entry: ScheduledSequence) -> bool:
         """True if the sampler can handle the entry's states by themselves; sampling does not change them."""
-        states = _states_of(entry)
-        if not states:
+        if not entry.num_sample_rows:
             return True
         try:
+            states = _states_of(entry)
             self._sampler.sample(np.zeros((len(states), self._runner.vocab_size), dtype=np.float32), states)
         except Exception:
             return False
@@ -189,8 +196,10 @@ def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
     if not entry.num_sample_rows:
         return []
     group = entry.sequence.group
-    if group.is_forked or group.beams is not None:
+    if group.beams is not None:
         return [entry.sequence.sampler_state]
+    if group.is_forked:
+        return entry.sequence.sampler_state.ahead(entry.sequence.draft_ids)
     return [one.sampler_state for one in group.sequences]
 
 

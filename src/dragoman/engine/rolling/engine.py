@@ -22,6 +22,7 @@ from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.runner import ModelRunner
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig
+from dragoman.engine.rolling.speculative import Proposer
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest
@@ -41,7 +42,7 @@ class _Stream:
 
 
 class RollingEngine:
-    """Runs requests on `runner`, mixed in every step. Owns the runner from the start on: `shutdown` closes it."""
+    """Runs requests on `runner`, mixed in every step. Owns runner and proposer from the start on: `shutdown` closes them."""
 
     def __init__(
         self,
@@ -49,11 +50,13 @@ class RollingEngine:
         sampler: Sampler,
         config: RollingConfig | None = None,
         capabilities: Capabilities | None = None,
+        proposer: Proposer | None = None,
     ) -> None:
-        """`capabilities` None = what this engine and the runner can do."""
+        """`capabilities` None = what this engine and the runner can do. `proposer` None = no speculative decoding."""
         self._runner = runner
-        self._core = EngineCore(runner, sampler, config or RollingConfig())
-        self._capabilities = capabilities or default_capabilities(runner)
+        self._proposer = proposer
+        self._core = EngineCore(runner, sampler, config or RollingConfig(), proposer)
+        self._capabilities = capabilities or default_capabilities(runner, proposer)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
@@ -123,6 +126,8 @@ class RollingEngine:
             await asyncio.to_thread(self._thread.join)
         self._death = self._death or "the engine was shut down"
         self._runner.close()
+        if self._proposer is not None:
+            self._proposer.close()
 
     # --- streams: on event loops --------------------------------------------------------------------------------------
 
@@ -189,7 +194,7 @@ class RollingEngine:
             self._close_stream(stream, is_finished=False)
 
 
-def default_capabilities(runner: ModelRunner) -> Capabilities:
+def default_capabilities(runner: ModelRunner, proposer: Proposer | None = None) -> Capabilities:
     """What the rolling engine can do with this runner: a sequence must fit the model's context and the whole cache."""
     return Capabilities(
         max_model_len=min(runner.max_model_len, runner.num_blocks * runner.block_size),
@@ -197,6 +202,7 @@ def default_capabilities(runner: ModelRunner) -> Capabilities:
         beam_search=True,
         best_of=True,
         grammar=True,
+        speculative=proposer is not None,
     )
 
 

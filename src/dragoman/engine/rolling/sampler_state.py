@@ -222,6 +222,35 @@ class SamplerState:
         other.masker = self.masker.fork() if self.masker is not None else None
         return other
 
+    def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
+        """This state, and what it becomes after the first, the second, … of these tokens: to sample from, nothing else.
+
+        States without any memory but their position are cheap views, valid until this one changes.
+        """
+        states = [self]
+        for num_ahead, token_id in enumerate(token_ids, 1):
+            if self._depends_on_history:
+                following = states[-1].fork(self.sequence_index)
+                following.observe(token_id)
+            else:
+                following = self._shifted(num_ahead)
+            states.append(following)
+        return states
+
+    @property
+    def _depends_on_history(self) -> bool:
+        """True if it matters which tokens were generated, not only how many."""
+        return self.counts is not None or self.masker is not None or self.plan.bad_words.max_context > 0
+
+    def _shifted(self, num_tokens: int) -> SamplerState:
+        """A view of this state as if `num_tokens` more tokens had been generated, whichever they were."""
+        view = SamplerState.__new__(SamplerState)
+        view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
+        view.history, view._num_context = self.history, self._num_context - num_tokens  # see `num_generated`
+        view.counts = view.masker = view._root = None
+        view._moves = []
+        return view
+
     def uniform(self, draw: int) -> float:
         """Random number `draw` of the current position, in [0, 1). The sampler itself uses draw 0."""
         return float(uniforms([self.plan.seed], [self.sequence_index], [self.num_generated], draw)[0])

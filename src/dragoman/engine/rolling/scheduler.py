@@ -55,6 +55,8 @@ class EngineStats:
     num_prompt_tokens: int = 0  # computed in prefill, recomputation after preemption included
     num_generated_tokens: int = 0
     num_preemptions: int = 0
+    num_draft_tokens: int = 0  # proposed by speculation, and verified
+    num_accepted_tokens: int = 0  # of these, those that are part of the answer
     num_prefix_queries: int = 0  # tokens looked up in the prefix cache
     num_prefix_hits: int = 0  # tokens found there
     num_running_requests: int = 0
@@ -207,6 +209,8 @@ class Scheduler:
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
+            if sequence.num_draft_tokens:
+                self._drop_costly_drafts(sequence, batch)
             num_new = self._num_schedulable(sequence, sequence.num_computed_tokens, batch)
             position += 1
             if not num_new:
@@ -219,6 +223,13 @@ class Scheduler:
                 if victim is sequence:
                     return
             batch.add(self._plan(sequence, num_new))
+
+    def _drop_costly_drafts(self, sequence: Sequence, batch: ScheduledBatch) -> None:
+        """Drop the sequence's drafts unless budget and blocks suffice for all of them and a token of everybody else."""
+        begin, end = sequence.num_computed_tokens, sequence.num_tokens
+        has_budget = end - begin + len(self.running) <= self._config.max_batch_tokens - batch.num_tokens
+        if not has_budget or not self._blocks.append(sequence.sequence_id, begin, end):
+            sequence.drop_drafts()
 
     def _preempt(self, sequence: Sequence) -> None:
         """Take all blocks from the youngest running sequence; it will be recomputed."""

@@ -44,9 +44,11 @@ class Sequence:
         "index",
         "is_held",
         "logprobs",
+        "num_accepted_drafts",
         "num_computed_tokens",
         "num_draft_tokens",
         "num_prompt_tokens",
+        "num_verified_drafts",
         "sampler_state",
         "sequence_id",
         "status",
@@ -63,6 +65,8 @@ class Sequence:
         self.num_prompt_tokens = len(group.request.prompt_ids)
         self.num_computed_tokens = 0
         self.num_draft_tokens = 0
+        self.num_verified_drafts = 0  # these two since the request came
+        self.num_accepted_drafts = 0
         self.is_held = False  # a beam whose next tokens wait for its siblings
         self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
@@ -98,6 +102,17 @@ class Sequence:
             del self.token_ids[-self.num_draft_tokens :]
             self.num_draft_tokens = 0
             self.num_computed_tokens = min(self.num_computed_tokens, len(self.token_ids))
+
+    @property
+    def draft_ids(self) -> list[int]:
+        """The proposals that wait to be verified."""
+        return self.token_ids[-self.num_draft_tokens :].tolist() if self.num_draft_tokens else []
+
+    def take_drafts(self) -> list[int]:
+        """Drop all proposals as `drop_drafts` does; returns them."""
+        draft_ids = self.draft_ids
+        self.drop_drafts()
+        return draft_ids
 
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""

@@ -7,7 +7,9 @@ rank sequences. Does not: schedule or sample. Called by `core` after every forwa
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from dragoman.engine.rolling.beam_update import BeamRow, BeamUpdater
@@ -78,6 +80,7 @@ class Updater:
             return
         begin = sequence.num_computed_tokens
         sequence.num_computed_tokens += entry.num_new_tokens
+        draft_ids = sequence.take_drafts()  # unverified tokens may not reach the prefix cache
         self._scheduler.commit(sequence, begin)
         if begin < sequence.num_prompt_tokens:
             self._stats.num_prompt_tokens += min(sequence.num_computed_tokens, sequence.num_prompt_tokens) - begin
@@ -94,38 +97,41 @@ class Updater:
         sampled = result.sampled
         assert sampled is not None
         if group.is_forked:
-            self._append(sequence, sampled, row, deliveries)
+            self._append(sequence, sampled, row, deliveries, draft_ids)
             return
         self._scheduler.fork(group)
         for offset, forked in enumerate(group.sequences):
             self._append(forked, sampled, row + offset, deliveries)
 
-    def _append(self, sequence: Sequence, sampled: Sampled, row: int, deliveries: list[Delivery]) -> None:
-        """Append the token of a row to the sequence, finish it if that was its last, and report it."""
+    def _append(
+        self,
+        sequence: Sequence,
+        sampled: Sampled,
+        row: int,
+        deliveries: list[Delivery],
+        draft_ids: Rows[int] = (),
+    ) -> None:
+        """Append the token of a row, and of those after it while the drafts hold; finish the sequence; report it."""
         group = sequence.group
-        token_id = int(sampled.token_ids[row])
-        logprob, top = sampled.logprobs[row], sampled.top_logprobs[row]
-        sequence.token_ids.append(token_id)
-        sequence.sampler_state.observe(token_id)
-        self._stats.num_generated_tokens += 1
-        if logprob is not None:
-            sequence.cumulative_logprob += logprob
-        sequence.finish_reason = self._finish_reason(sequence, token_id)
+        end = self._take_rows(sequence, sampled, row, draft_ids)
+        logprobs = [logprob for logprob in sampled.logprobs[row:end] if logprob is not None]
+        tops = [top for top in sampled.top_logprobs[row:end] if top is not None]
         if group.is_ranked:
-            if logprob is not None:
-                sequence.logprobs.append(logprob)
-            if top is not None:
-                sequence.top_logprobs.append(top)
+            sequence.logprobs += logprobs
+            sequence.top_logprobs += tops
         else:
             wants_logprobs = group.request.sampling.logprobs is not None
             output = EngineOutput(
                 request_id=group.request.request_id,
                 index=sequence.index,
-                token_ids=[token_id],
+                token_ids=sampled.token_ids[row:end].tolist(),
                 finish_reason=sequence.finish_reason,
-                logprobs=[logprob] if wants_logprobs and logprob is not None else None,
-                top_logprobs=[top] if wants_logprobs and top is not None else None,
+                logprobs=logprobs if wants_logprobs else None,
+                top_logprobs=tops if wants_logprobs else None,
             )
+            if draft_ids:
+                output.num_draft_tokens = len(draft_ids)
+                output.num_accepted_tokens = _num_equal(output.token_ids, draft_ids)
             if sequence.finish_reason is not None and wants_logprobs:
                 output.cumulative_logprob = sequence.cumulative_logprob
             self._report(group, output, deliveries)
@@ -133,6 +139,38 @@ class Updater:
             self._scheduler.finish(sequence)
             if group.is_ranked and group.is_finished:
                 self._deliver_ranked(group, deliveries)
+
+    def _take_rows(self, sequence: Sequence, sampled: Sampled, row: int, draft_ids: Rows[int]) -> int:
+        """Append the tokens of the rows from `row` on, up to the first that is not the draft; returns the row after it.
+
+        Row i was sampled as if the first i drafts were tokens of the sequence, so it counts as long as they are.
+        Mutates: the sequence, its `finish_reason` included. Source: see `speculative`.
+        """
+        first, num_known = row, sequence.num_computed_tokens
+        while True:
+            token_id, logprob = int(sampled.token_ids[row]), sampled.logprobs[row]
+            sequence.token_ids.append(token_id)
+            sequence.sampler_state.observe(token_id)
+            if logprob is not None:
+                sequence.cumulative_logprob += logprob
+            sequence.finish_reason = self._finish_reason(sequence, token_id)
+            draft = row - first
+            row += 1
+            if sequence.finish_reason is not None or draft == len(draft_ids) or token_id != draft_ids[draft]:
+                break
+        self._stats.num_generated_tokens += row - first
+        if draft_ids:
+            self._count_drafts(sequence, draft_ids, sampled.token_ids[first:row].tolist())
+            sequence.num_computed_tokens = sequence.num_tokens - 1  # accepted drafts are in the cache
+            self._scheduler.commit(sequence, num_known)
+        return row
+
+    def _count_drafts(self, sequence: Sequence, draft_ids: Rows[int], token_ids: Rows[int]) -> None:
+        num_accepted = _num_equal(token_ids, draft_ids)
+        sequence.num_verified_drafts += len(draft_ids)
+        sequence.num_accepted_drafts += num_accepted
+        self._stats.num_draft_tokens += len(draft_ids)
+        self._stats.num_accepted_tokens += num_accepted
 
     def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """Why the sequence ends with this token, None if it goes on."""
@@ -169,6 +207,8 @@ class Updater:
                 logprobs=sequence.logprobs if sampling.logprobs is not None else None,
                 top_logprobs=sequence.top_logprobs if sampling.logprobs is not None and sequence.top_logprobs else None,
                 cumulative_logprob=sequence.cumulative_logprob,
+                num_draft_tokens=sequence.num_verified_drafts,
+                num_accepted_tokens=sequence.num_accepted_drafts,
             )
             self._report(group, output, deliveries)
 
@@ -179,6 +219,12 @@ class Updater:
             output.prompt_logprobs = group.prompt_logprobs
             output.num_cached_tokens = group.num_cached_tokens
         deliveries.append(Delivery(group.key, output))
+
+
+def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:
+    """How many drafts, from the front, the tokens confirm."""
+    pairs = zip(token_ids, draft_ids, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def failure_of(error: Exception) -> ServerError:
