@@ -64,9 +64,9 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
+    hooks = await asyncio.to_thread(_load_hooks, config)  # first: a mistake in it should not cost a model's load
     text = await asyncio.to_thread(_load_text, config, progress)
     loaded, engine = await asyncio.to_thread(_build_engine, config, progress)
-    hooks = await asyncio.to_thread(_load_hooks, config)  # first: a mistake in it should not cost a model's load
     await engine.start()
     service = Service(
         name=config.name,
@@ -159,24 +159,6 @@ def _lmi_options(config: Config) -> LmiOptions:
     )
 
 
-# --- text -------------------------------------------------------------------------------------------------------------
-
-
-def _load_text(config: Config, progress: Progress) -> _Text:
-    progress("reading the tokenizer", 0.0)
-    try:
-        tokenizer = load_tokenizer(config.model_dir)
-        own = config.model.chat_template
-        if own is None:
-            return _Text(tokenizer, load_chat_template(tokenizer))
-        source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
-        return _Text(tokenizer, ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens))
-    except ValueError as error:
-        raise ModelError(str(error)) from error
-
-
-def _is_file(text: str) -> bool:
-    """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
 # --- hooks ------------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +209,24 @@ def _hook_options(config: Config, text: _Text) -> HookOptions:
     return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)
 
 
+# --- text -------------------------------------------------------------------------------------------------------------
+
+
+def _load_text(config: Config, progress: Progress) -> _Text:
+    progress("reading the tokenizer", 0.0)
+    try:
+        tokenizer = load_tokenizer(config.model_dir)
+        own = config.model.chat_template
+        if own is None:
+            return _Text(tokenizer, load_chat_template(tokenizer))
+        source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
+        return _Text(tokenizer, ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens))
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+
+
+def _is_file(text: str) -> bool:
+    """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
     try:
         return Path(text).is_file()
     except OSError:

@@ -290,20 +290,6 @@ class ClientSettings:
         Switch(),
         "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default).",
     )
-    chat_format: str = option(
-        "auto",
-        Choice(("auto", "lmi", "openai")),
-        "Shape of /v1/chat/completions; auto decides by the client.",
-    )
-    text_status_hold_ms: int = option(
-        200,
-        Integer(0, 60_000),
-        "Text service: how long the head of a streamed answer waits for the outcome, to carry the exact status.",
-        unit="milliseconds",
-    )
-    text_chat_template: bool = option(
-        False,
-        Switch(),
     entry_point: str | None = option(
         None,
         Text("FILE"),
@@ -323,6 +309,20 @@ class ClientSettings:
         "LMI: longest time one call of a formatter may take; the request is then answered 424.",
         unit="seconds",
     )
+    chat_format: str = option(
+        "auto",
+        Choice(("auto", "lmi", "openai")),
+        "Shape of /v1/chat/completions; auto decides by the client.",
+    )
+    text_status_hold_ms: int = option(
+        200,
+        Integer(0, 60_000),
+        "Text service: how long the head of a streamed answer waits for the outcome, to carry the exact status.",
+        unit="milliseconds",
+    )
+    text_chat_template: bool = option(
+        False,
+        Switch(),
         "Text service: wrap the prompt as one user turn of the model's chat template.",
     )
     max_best_of: int = option(
