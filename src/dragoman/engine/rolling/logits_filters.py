@@ -265,14 +265,13 @@ def keep_by_mass(survivors: Survivors, keys: FloatArray, share: float) -> Surviv
     weights = survivors.weights
     target = share * survivors.total
     for size in _HEAD_SIZES:
-        if size * 4 > keys.size:
-            break
-        order = _best_first(keys, _reaching(keys, size))
+        is_all = keys.size < 4 * size  # too few to pick from
+        order = _best_first(keys, _reaching(keys, keys.size if is_all else size))
         cumulative = np.cumsum(weights[order], dtype=np.float64)
         length = int(np.searchsorted(cumulative, target)) + 1
-        if length <= order.size:
+        if is_all or length <= order.size:
             return survivors.keep(np.sort(order[:length]))
-        if cumulative.size and cumulative[-1] < target / 2:
+        if cumulative[-1] < target / 2:
             break  # a flat distribution: a larger head would not do either
     return survivors.keep_mask(_mask_by_mass(keys, weights, target, survivors.scratch))
 
