@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
-from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
 
