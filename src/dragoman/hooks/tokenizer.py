@@ -1,0 +1,107 @@
+"""The tokenizer as an operator's input formatter gets it: the calls of Hugging Face tokenizers that formatters make.
+
+Does: encode, decode, chat templates. Does not: padding, truncation, tensors. Every hook thread may use it at once.
+Made by the composition root, over the model's own tokenizer and template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from dragoman.types import ChatPrompt
+
+
+class TextTokenizer(Protocol):
+    """What is needed of the model's tokenizer."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def bos_token_id(self) -> int | None: ...
+
+    @property
+    def eos_token_id(self) -> int | None: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
+
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str: ...
+
+
+class HookTokenizer:
+    """`render` None = the model has no chat template. `special_tokens`: their texts by name, `eos_token` and the like."""
+
+    def __init__(
+        self,
+        tokenizer: TextTokenizer,
+        render: Callable[[ChatPrompt], str] | None = None,
+        special_tokens: Mapping[str, str] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._render = render
+        self._special_tokens = dict(special_tokens or {})
+        self.vocab_size = tokenizer.vocab_size
+        self.bos_token_id = tokenizer.bos_token_id
+        self.eos_token_id = tokenizer.eos_token_id
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    @property
+    def bos_token(self) -> str | None:
+        """The text of the beginning-of-sequence token."""
+        return self._special_tokens.get("bos_token")
+
+    @property
+    def eos_token(self) -> str | None:
+        """The text of the end-of-sequence token."""
+        return self._special_tokens.get("eos_token")
+
+    @property
+    def pad_token(self) -> str | None:
+        """The text of the padding token."""
+        return self._special_tokens.get("pad_token")
+
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> dict[str, Any]:
+        """`input_ids` and `attention_mask` of a text, or lists of them for several."""
+        if isinstance(text, str):
+            ids = self.encode(text, add_special_tokens)
+            return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        rows = [self.encode(one, add_special_tokens) for one in text]
+        return {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The token ids of a text."""
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of token ids; special tokens are shown unless asked otherwise, as Hugging Face's tokenizers do."""
+        ids = [token_ids] if isinstance(token_ids, int) else token_ids
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def batch_decode(self, sequences: Iterable[Iterable[int]], skip_special_tokens: bool = False) -> list[str]:
+        """The texts of several lists of token ids."""
+        return [self.decode(ids, skip_special_tokens) for ids in sequences]
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        **template_kwargs: Any,
+    ) -> str | list[int]:
+        """The conversation as the model reads it, as token ids or as text. Raises: ValueError without a chat template."""
+        if self._render is None:
+            raise ValueError("the model has no chat template")
+        text = self._render(
+            ChatPrompt(
+                messages=tuple(conversation),
+                tools=tuple(tools or ()),
+                continue_final_message=continue_final_message,
+                template_kwargs={**template_kwargs, "add_generation_prompt": add_generation_prompt},
+            )
+        )
+        return self.encode(text, add_special_tokens=False) if tokenize else text
