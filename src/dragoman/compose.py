@@ -7,7 +7,7 @@ Called by `cli.serve` and by `LLM`; the heavy part runs on a worker thread, the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
-from dragoman.engine.rolling.kv_cache_size import available_memory_bytes, choose_num_blocks
+from dragoman.engine.rolling.kv_cache_size import GIB, available_memory_bytes, choose_num_blocks
 from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
 from dragoman.hooks import HookLoadError, HookOptions, HookPool, Hooks, HookTokenizer, load_hooks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
@@ -59,14 +59,16 @@ class _Text:
     chat_template: ChatTemplate | None
 
 
-async def build_served_model(config: Config, progress: Progress) -> ComposedModel:
-    """The model of `config`, loaded, its engine started.
+async def build_served_model(config: Config, progress: Progress, memory_bytes: int | None = None) -> ComposedModel:
+    """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
+
+    None = what is free once it is loaded, which is right for the only model of a process; else see `split_memory`.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
     hooks = await asyncio.to_thread(_load_hooks, config)  # first: a mistake in it should not cost a model's load
     text = await asyncio.to_thread(_load_text, config, progress)
-    loaded, engine = await asyncio.to_thread(_build_engine, config, progress)
+    loaded, engine = await asyncio.to_thread(_build_engine, config, progress, memory_bytes)
     await engine.start()
     service = Service(
         name=config.name,
@@ -89,8 +91,24 @@ async def build_served_model(config: Config, progress: Progress) -> ComposedMode
         dtype=loaded.options.weight_type,
         max_best_of=config.clients.max_best_of,
         max_stop_strings=config.clients.max_stop_strings,
+        version=config.version,
     )
     return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
+
+
+def split_memory(configs: Sequence[Config]) -> list[int | None]:
+    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if alone.
+
+    Models with `kv_cache_gb` take that; the others share the rest. Decided before the first is loaded, so that the last one
+    gets as much as the first: a cache that was allocated and not yet used still looks free.
+    """
+    if len(configs) == 1:
+        return [None]
+    caches = [config.engine.kv_cache_gb for config in configs]
+    taken = sum(int(size * GIB) for size in caches if size is not None)
+    weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
+    rest = max(0, available_memory_bytes() - taken - weights)
+    return [rest // max(1, caches.count(None))] * len(configs)
 
 
 def build_dialects(config: Config) -> DialectSet:
@@ -263,11 +281,11 @@ class LazyGrammarCompiler:
 # --- engine -----------------------------------------------------------------------------------------------------------
 
 
-def _build_engine(config: Config, progress: Progress) -> tuple[LoadedModel, RollingEngine]:
+def _build_engine(config: Config, progress: Progress, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
     loaded = load_model(config.model_dir, _model_options(config), progress)
     max_model_len = _max_model_len(config, loaded)
-    num_blocks = _num_blocks(config, loaded, max_model_len)
+    num_blocks = _num_blocks(config, loaded, max_model_len, memory_bytes)
     progress("allocating the key/value cache", 0.0)
     runner = OpenVinoRunner(loaded, num_blocks)
     limits = RollingConfig(
@@ -311,7 +329,7 @@ def _max_model_len(config: Config, loaded: LoadedModel) -> int:
     return asked or own
 
 
-def _num_blocks(config: Config, loaded: LoadedModel, max_model_len: int) -> int:
+def _num_blocks(config: Config, loaded: LoadedModel, max_model_len: int, memory_bytes: int | None) -> int:
     try:
         return choose_num_blocks(
             loaded.block_bytes,
@@ -319,7 +337,7 @@ def _num_blocks(config: Config, loaded: LoadedModel, max_model_len: int) -> int:
             max_model_len=max_model_len,
             max_num_seqs=config.engine.max_num_seqs,
             kv_cache_gb=config.engine.kv_cache_gb,
-            available_bytes=available_memory_bytes(),
+            available_bytes=available_memory_bytes() if memory_bytes is None else memory_bytes,
         )
     except ValueError as error:
         raise ConfigError([f"{config.cite('kv_cache_gb')}: {error}"]) from error

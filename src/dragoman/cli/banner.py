@@ -14,6 +14,7 @@ ROUTES: tuple[tuple[str, str], ...] = (
     ("LMI", "POST /invocations  /predictions/{name}  /models/{name}/invoke"),
     ("OpenAI", "POST /v1/chat/completions  /v1/completions   GET /v1/models"),
     ("OpenVINO", "POST /v3/chat/completions  /v3/completions   GET /v3/models"),
+    ("SageMaker", "POST /endpoints/{name}/invocations  /endpoints/{name}/invocations-response-stream"),
     ("TGI", "POST /  /generate  /generate_stream          GET /info"),
     ("plain text", "POST /api/generate-one  /api/generate-batch"),
     ("operation", "GET  /ping  /health  /v2/health/live  /v2/health/ready  /metrics"),
@@ -23,7 +24,10 @@ ROUTES: tuple[tuple[str, str], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
-    """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model."""
+    """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
+
+    `others`: one line for each further model.
+    """
 
     name: str
     model_dir: str
@@ -32,6 +36,7 @@ class BannerFacts:
     details: tuple[str, ...] = ()
     has_chat_template: bool = True
     needs_key: bool = False
+    others: tuple[str, ...] = ()
 
 
 def base_url(host: str, port: int) -> str:
@@ -44,7 +49,9 @@ def banner(facts: BannerFacts) -> str:
     """The block, with a line to copy."""
     url = base_url(facts.host, facts.port)
     details = f" ({', '.join(facts.details)})" if facts.details else ""
-    lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}", ""]
+    lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
+    lines += [f"  and {other}" for other in facts.others]
+    lines.append("")
     lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in ROUTES]
     return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
 

@@ -14,7 +14,8 @@ from dragoman import __version__
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.config_command import config_text
 from dragoman.config.docs import options_help, options_page
-from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir
+from dragoman.config.several import resolve_all
 from dragoman.config.sources import environment
 
 USAGE_ERROR = 2  # as argument parsers and shells use it
@@ -34,7 +35,8 @@ usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
 _SERVE_USAGE = """\
 usage: dragoman {command} [MODEL_DIR] [options]
 
-MODEL_DIR is a Hugging Face model directory; without it the bundled demo model is used. Options may also stand in
+MODEL_DIR is a Hugging Face model directory; --load-models and --model-store serve several; without any of them, and without
+models in /opt/ml/model, the bundled demo model is used. Options may also stand in
 MODEL_DIR/serving.properties (option.NAME=value) and in the environment (OPTION_NAME=value); the command line goes first.
 A value in brackets is the default.
 
@@ -65,29 +67,29 @@ def _run_command(command: str, words: list[str]) -> int:
         sys.stdout.write(options_page())
         return 0
     environ = environment()
-    config = _resolved(words, environ, sys.stderr)
-    if config is None:
+    configs = _resolved(words, environ, sys.stderr)
+    if configs is None:
         return USAGE_ERROR
     if command == "config":
-        sys.stdout.write(config_text(config))
+        sys.stdout.write("\n".join(config_text(config) for config in configs))
         return 0
     try:
         from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait
 
-        return serve(config, sys.stdout, sys.stderr)
+        return serve(configs, sys.stdout, sys.stderr)
     except KeyboardInterrupt:  # before the server's own handlers are in place
         return INTERRUPTED
 
 
-def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> Config | None:
-    """The configuration, or None after the problems were written to `errors`."""
+def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> tuple[Config, ...] | None:
+    """The configurations of all models, or None after the problems were written to `errors`."""
     arguments = read_arguments(words)
     problems = list(arguments.problems)
     try:
-        config = resolve(arguments.givens, environ, demo_model_dir())
+        configs = resolve_all(arguments.givens, environ, demo_model_dir())
     except ConfigError as error:
         problems += error.problems
     if not problems:
-        return config
+        return configs
     errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
     return None

@@ -7,13 +7,14 @@ Does not: build the model's parts (`compose` does) or run the loop (`server.run`
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TextIO
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import api_facts, build_dialects, build_served_model
+from dragoman.compose import ComposedModel, Progress, api_facts, build_dialects, build_served_model, split_memory
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
@@ -45,7 +46,7 @@ class OperatorFormatter(logging.Formatter):
 class _Startup:
     """What `load` needs and what is known only once the port is open."""
 
-    config: Config
+    configs: Sequence[Config]
     stdout: TextIO
     display: ProgressDisplay
     address: tuple[str, int] = field(default=("", 0))
@@ -54,37 +55,52 @@ class _Startup:
         self.address = (host, port)
 
     async def load(self, registry: ModelRegistry) -> None:
-        """Build the model, add it to the registry, say so."""
-        config = self.config
+        """Build the models one after the other, add them to the registry, say so."""
+        composed: list[ComposedModel] = []
         try:
-            composed = await build_served_model(config, self.display)
+            for config, memory_bytes in zip(self.configs, split_memory(self.configs), strict=True):
+                composed.append(await build_served_model(config, self._progress(config), memory_bytes))
+                registry.add(composed[-1].served)
         finally:
             self.display.finish()
-        registry.add(composed.served)
         registry.mark_ready()  # before the banner: whoever reads it may call at once
-        facts = BannerFacts(
-            name=config.name,
-            model_dir=str(config.model_dir),
-            host=config.server.host,
-            port=self.address[1],
-            details=composed.facts,
-            has_chat_template=composed.has_chat_template,
-            needs_key=bool(config.server.api_key or config.server.api_key_file),
-        )
-        self.stdout.write(banner(facts))
+        self.stdout.write(banner(self._facts(composed)))
         self.stdout.flush()
 
+    def _progress(self, config: Config) -> Progress:
+        """The display; with several models each stage names its model."""
+        if len(self.configs) == 1:
+            return self.display
+        return lambda stage, fraction: self.display(f"{config.name}: {stage}", fraction)
 
-def serve(config: Config, stdout: TextIO, stderr: TextIO) -> int:
-    """Serve until SIGTERM or Ctrl-C; the exit code."""
-    _start_logging(config.server.log_level, stderr)
-    for notice in config.notices:
+    def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
+        first, server = self.configs[0], self.configs[0].server
+        return BannerFacts(
+            name=first.name,
+            model_dir=str(first.model_dir),
+            host=server.host,
+            port=self.address[1],
+            details=composed[0].facts,
+            has_chat_template=composed[0].has_chat_template,
+            needs_key=bool(server.api_key or server.api_key_file),
+            others=tuple(
+                f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
+                for config, model in zip(self.configs[1:], composed[1:], strict=True)
+            ),
+        )
+
+
+def serve(configs: Sequence[Config], stdout: TextIO, stderr: TextIO) -> int:
+    """Serve these models, the first of which is the default, until SIGTERM or Ctrl-C; the exit code."""
+    first = configs[0]
+    _start_logging(first.server.log_level, stderr)
+    for notice in dict.fromkeys(notice for config in configs for notice in config.notices):
         stderr.write(f"dragoman: note: {notice}\n")
-    startup = _Startup(config, stdout, ProgressDisplay(stderr))
+    startup = _Startup(configs, stdout, ProgressDisplay(stderr))
     try:
-        registry = ModelRegistry(build_dialects(config), expected_names=(config.name,))
+        registry = ModelRegistry(build_dialects(first), expected_names=[config.name for config in configs])
         routes = (metrics_route(registry),)
-        return run(registry, _server_config(config), _listen_config(config), startup.load, startup.listening, routes)
+        return run(registry, _server_config(first), _listen_config(first), startup.load, startup.listening, routes)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1

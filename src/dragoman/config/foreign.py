@@ -62,7 +62,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_noted(NO_GPU, "gpu.required_memory_mb", "gpu.reserved_memory_mb", "gpu.minWorkers", "gpu.maxWorkers"),
     *_noted(ONE_PROCESS, "minWorkers", "maxWorkers", harmless=("1",)),
     *_noted(ONE_PROCESS, "max_idle_time", "retry_threshold", "option.parallel_loading", "option.pythonExecutable"),
-    *_noted(ONE_PROCESS, "option.enable_venv", "option.max_output_size", "load_models", "model_store"),
+    *_noted(ONE_PROCESS, "option.enable_venv", "option.max_output_size"),
     *_noted("loading has no time limit; /ping answers 503 until it is done", "option.model_loading_timeout"),
     *_noted("the port is bound at once; /ping answers 503 while loading", "wait_model_loading"),
     *_noted("management and inference share one address", "management_address"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
+from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
 
@@ -206,6 +207,20 @@ class ServerSettings:
         unit="seconds",
         unset="no limit",
         env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
+    )
+    load_models: tuple[str, ...] = option(
+        (),
+        ModelList(),
+        "Models to serve from one process, each with the options in its own directory; the first is the default one.",
+        unset="the model directory, or all in the model store",
+        key="load_models",
+    )
+    model_store: Path | None = option(
+        None,
+        FilePath("DIRECTORY"),
+        "Directory of models: every directory in it is one; if it holds files as well, it is itself the only model.",
+        unset="/opt/ml/model where nobody names a model and that exists",
+        key="model_store",
     )
     cors_allowed_origin: str = option(
         "",

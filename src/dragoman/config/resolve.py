@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dragoman.config.entries import ModelEntry
 from dragoman.config.foreign import ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
@@ -25,6 +26,7 @@ from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_env
 COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
 
 DEMO_NAME = "demo"
+WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
 HANDLER_NAME = "model.py"  # where LMI looks for an operator's own handler and formatters
 
 Group = TypeVar("Group")
@@ -46,12 +48,16 @@ class Origin:
     name: str = ""
 
 
+Origins = Mapping[str, Origin]
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """A complete, legal configuration.
 
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
+    `version` is what `load_models` says, "" where there are no versions.
     """
 
     model: ModelSettings
@@ -60,8 +66,9 @@ class Config:
     clients: ClientSettings
     directory: Path
     model_dir: Path
-    origins: Mapping[str, Origin]
+    origins: Origins
     notices: tuple[str, ...] = ()
+    version: str = ""
 
     @property
     def name(self) -> str:
@@ -88,26 +95,32 @@ def demo_model_dir() -> Path:
     return Path(__file__).resolve().parent.parent / "demo_model"
 
 
-def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path) -> Config:
+def resolve(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, entry: ModelEntry | None = None
+) -> Config:
     """The configuration of these sources; `demo_dir` is the model when nobody names one.
 
+    With `entry` it is that of one model among several, whose directory nobody else chooses.
     Raises: ConfigError with every problem found.
     """
-    findings = _Findings()
+    findings = _Findings(entry.notices if entry else ())
     findings.read(COMMAND_LINE, command_line)
     findings.read(ENVIRONMENT, read_environment(environ))
-    directory = findings.directory() or demo_dir
+    directory = entry.directory if entry else findings.directory() or demo_dir
     findings.read(FILE, _read_file(directory))
     values, origins = findings.choose()
     if not findings.problems:
         findings.problems += _contradictions(values, origins)
-    model_dir = _model_dir(values, origins, directory)
-    findings.problems += _missing(model_dir, origins["model_id"])
+    model_dir = _model_dir(values, origins, directory, entry)
+    findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
     findings.problems += _own_handler(directory)
     if findings.problems:
         raise ConfigError(findings.problems)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
-    if not values["name"]:
+    if entry and entry.name:
+        values["name"] = _renamed(entry.name, values["name"])
+        origins["name"] = Origin(entry.source)
+    elif not values["name"]:
         values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
@@ -118,7 +131,22 @@ def resolve(command_line: Sequence[Given], environ: Mapping[str, str], demo_dir:
         model_dir=model_dir,
         origins=MappingProxyType(origins),
         notices=tuple(findings.notices),
+        version=entry.version if entry else "",
     )
+
+
+def _renamed(name: str, names: Value) -> tuple[str, ...]:
+    """`name`, with all other names as aliases."""
+    assert isinstance(names, tuple)
+    return tuple(dict.fromkeys((name, *names)))
+
+
+def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
+    """What command line and environment say, with the origins; bad values count as not given: `resolve` reports them."""
+    findings = _Findings()
+    findings.read(COMMAND_LINE, command_line)
+    findings.read(ENVIRONMENT, read_environment(environ))
+    return findings.choose()
 
 
 def _build(group: type[Group], values: Mapping[str, Any]) -> Group:
@@ -132,11 +160,17 @@ def _read_file(directory: Path) -> list[Given]:
         raise ConfigError([f"{directory / PROPERTIES_NAME}: cannot be read as UTF-8 text: {error}"]) from error
 
 
-def _model_dir(values: Mapping[str, Value], origins: Mapping[str, Origin], directory: Path) -> Path:
-    """The weights' directory: option.model_id of the file, relative to the file, else the directory itself."""
+def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, entry: ModelEntry | None) -> Path:
+    """The weights' directory: option.model_id of the file, relative to the file, else the directory itself.
+
+    A model among several whose own directory has no weights, only options, may have them where the environment says.
+    """
     named = values["model_id"]
-    is_from_file = origins["model_id"].source.startswith(str(directory / PROPERTIES_NAME))
-    return directory / named if isinstance(named, Path) and is_from_file else directory
+    if not isinstance(named, Path):
+        return directory
+    if origins["model_id"].source.startswith(str(directory / PROPERTIES_NAME)):
+        return directory / named
+    return named if entry and not (directory / WEIGHTS_CONFIG).is_file() else directory
 
 
 def _missing(model_dir: Path, origin: Origin) -> list[str]:
@@ -188,9 +222,9 @@ class _Candidate:
 class _Findings:
     """Collects what the sources give, option by option, with problems and notices on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, notices: Sequence[str] = ()) -> None:
         self.problems: list[str] = []
-        self.notices: list[str] = []
+        self.notices: list[str] = list(notices)
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
 

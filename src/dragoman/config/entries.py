@@ -1,0 +1,83 @@
+"""Which model directories a process serves: the words of `load_models`, and what a model store holds.
+
+Does: read `[NAME[:VERSION[:ENGINE[:DEVICES]]]=]DIRECTORY` and list a store's directories. Does not: open a model, or know
+options. Used by the table of options and by `several`, at start-up.
+Source of both forms: LMI's front end (`load_models`, `model_store`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+ALL = "ALL"
+ENGINES = ("", "python", "mpi")  # of LMI's engines those that serve language models
+CPUS = ("", "*", "cpu", "-1")
+MAX_HEAD_PARTS = 4  # NAME:VERSION:ENGINE:DEVICES
+FORM = "[NAME[:VERSION]=]DIRECTORY"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """One model to serve. `directory` holds its serving.properties; `name` "" = as its options or the directory say.
+
+    `source` is who named it, for messages. `notices`: what was given with it and has no effect.
+    """
+
+    directory: Path
+    source: str
+    name: str = ""
+    version: str = ""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelList:
+    """ALL, or entries separated by commas or blanks."""
+
+    @property
+    def allowed(self) -> str:
+        """The two forms."""
+        return f"{ALL} (every directory in model_store), or {FORM} entries separated by commas"
+
+    @property
+    def placeholder(self) -> str:
+        """`MODELS`."""
+        return "MODELS"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The entries as they stand. Raises: ValueError if one of them is malformed or not a directory's name."""
+        words = tuple(text.replace(",", " ").split())
+        if words == (ALL,) or words == (ALL.lower(),):
+            return (ALL,)
+        for word in words:
+            parse_entry(word, "")
+        if not words or ALL in words or len(set(words)) < len(words):
+            raise ValueError(text)
+        return words
+
+
+def parse_entry(word: str, source: str) -> ModelEntry:
+    """The model that one entry names. Raises: ValueError unless it has the form, with a directory of this machine."""
+    head, equals, url = word.partition("=") if "=" in word else ("", "", word)
+    path = url.removeprefix("file://")
+    parts = head.split(":")
+    if not path or "://" in path or path == "NONE" or (equals and not parts[0]) or len(parts) > MAX_HEAD_PARTS:
+        raise ValueError(word)
+    name, version, engine, devices = (*parts, "", "", "")[:MAX_HEAD_PARTS]
+    notices = []
+    if engine.lower() not in ENGINES:
+        notices.append(f"{word} ({source}): no effect of engine {engine} here; the engine is built in")
+    if devices.lower() not in CPUS:
+        notices.append(f"{word} ({source}): no effect of device {devices} here; the model runs on the CPU")
+    return ModelEntry(Path(path).expanduser(), source, name, version, tuple(notices))
+
+
+def store_entries(store: Path, source: str) -> list[ModelEntry]:
+    """The models in `store`: each of its directories if it holds nothing else, else the store itself; [] if it is empty."""
+    if not store.is_dir():
+        return []
+    children = sorted(child for child in store.iterdir() if not child.name.startswith("."))
+    if not all(child.is_dir() for child in children):
+        return [ModelEntry(store, source)]
+    return [ModelEntry(child, source, name=child.name) for child in children]

@@ -1,0 +1,144 @@
+"""The configurations of all models that one process serves: which they are, and that they fit together.
+
+Does: choose between one model directory, `load_models` and a model store; check names and options that all models share.
+Does not: read sources or resolve options, `resolve` does. Called by the command line, at start-up.
+
+Which models, first match: 1. MODEL_DIR on the command line; 2. load_models; 3. model_store; 4. the default store, where it
+holds anything (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from dragoman.config.entries import ALL, ModelEntry, parse_entry, store_entries
+from dragoman.config.kinds import Value
+from dragoman.config.option import show
+from dragoman.config.options import ServerSettings
+from dragoman.config.resolve import Config, ConfigError, Origins, given_options, resolve
+from dragoman.config.sources import Given
+
+DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
+
+COMMAND_LINE = "command line"
+PER_MODEL = frozenset({"job_queue_size", "predict_timeout"})  # of the server's settings those that each model has
+PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.name not in PER_MODEL)
+
+
+def resolve_all(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path = DEFAULT_STORE
+) -> tuple[Config, ...]:
+    """The configuration of every model to serve, the default model's first.
+
+    Raises: ConfigError with the problems of all of them.
+    """
+    values, origins = given_options(command_line, environ)
+    entries, notices = _entries(values, origins, default_store)
+    if not entries:
+        config = resolve(command_line, environ, demo_dir)
+        return (_with_notes(replace(config, notices=(*notices, *config.notices))),)
+    problems: list[str] = []
+    configs: list[Config] = []
+    for entry in entries:
+        try:
+            configs.append(resolve(command_line, environ, demo_dir, entry))
+        except ConfigError as error:
+            problems += [problem for problem in error.problems if problem not in problems]
+    problems += _conflicts(configs)
+    if problems:
+        raise ConfigError(problems)
+    first = replace(configs[0], notices=(*notices, *configs[0].notices))
+    return tuple(_with_notes(config) for config in (first, *configs[1:]))
+
+
+def _entries(
+    values: Mapping[str, Value], origins: Origins, default_store: Path
+) -> tuple[Sequence[ModelEntry], Sequence[str]]:
+    """The models to serve, () for a single one that `resolve` finds; and what was given without effect.
+
+    Raises: ConfigError for a store without models, or two answers to which models.
+    """
+    listed, store = values["load_models"], values["model_store"]
+    if origins["model_id"].source == COMMAND_LINE:
+        return (), _unused_by_directory(values, origins)
+    words = listed if isinstance(listed, tuple) and listed != (ALL,) else ()
+    if words:
+        source = f"{origins['load_models'].source}: {origins['load_models'].name}"
+        return [parse_entry(word, source) for word in words], ()
+    if isinstance(store, Path):
+        return _stored(store, f"{origins['model_store'].source}: {origins['model_store'].name}"), ()
+    found = store_entries(default_store, "the default model store")
+    if listed and not found:
+        raise ConfigError(
+            [f"{_cite('load_models', values, origins)}: needs model_store; {default_store} holds no model"]
+        )
+    return found, ()
+
+
+def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
+    entries = store_entries(store, source)
+    if not entries:
+        raise ConfigError([f"{store} ({source}): must be a directory that holds at least one model"])
+    return entries
+
+
+def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Sequence[str]:
+    """Notes on what MODEL_DIR overrides. Raises: ConfigError where the command line itself says both."""
+    given = [name for name in ("load_models", "model_store") if origins[name].source != "default"]
+    for name in given:
+        if origins[name].source == COMMAND_LINE:
+            raise ConfigError([f"{_cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
+    return [f"{_cite(name, values, origins)}: no effect here; the command line names a directory" for name in given]
+
+
+def _conflicts(configs: Sequence[Config]) -> list[str]:
+    """What keeps these models from being served together."""
+    problems: list[str] = []
+    taken: dict[str, Config] = {}
+    for config in configs:
+        for name in config.model.name:
+            if name in taken:
+                problems.append(
+                    f"{config.directory}: the name {name} is taken by {taken[name].directory}{_hint(config)}"
+                )
+            taken.setdefault(name, config)
+        problems += _process_wide_conflicts(configs[0], config)
+    return problems
+
+
+def _hint(config: Config) -> str:
+    origin = config.origins["name"]
+    if origin.name and config.directory.as_posix() not in origin.source:
+        return f"; {origin.name} ({origin.source}) names one model only"
+    return ""
+
+
+def _process_wide_conflicts(first: Config, other: Config) -> list[str]:
+    """Options that are one for the whole process: a file's value may not differ from the default model's."""
+    return [
+        f"{other.cite(name)}: is one value for all models, and {first.directory} has "
+        f"{show(getattr(first.server, name))}; give it on the command line or in the environment"
+        for name in PROCESS_WIDE
+        if other.origins[name].source.startswith(str(other.directory))
+        and getattr(other.server, name) != getattr(first.server, name)
+    ]
+
+
+def _with_notes(config: Config) -> Config:
+    """The configuration, with notes on what was given and cannot act on this one model."""
+    notes = [
+        f"{config.cite(name)}: no effect in a model's own file; it says which models there are"
+        for name in ("load_models", "model_store")
+        if config.origins[name].source.startswith(str(config.directory))
+    ]
+    weights, is_given = config.model.model_id, config.origins["model_id"].source == "environment"
+    if is_given and config.model_dir not in (weights, weights and config.directory / weights):
+        notes.append(f"{config.cite('model_id')}: no effect on {config.name}; {config.directory} holds its own weights")
+    return replace(config, notices=(*config.notices, *notes))
+
+
+def _cite(name: str, values: Mapping[str, Value], origins: Origins) -> str:
+    origin = origins[name]
+    return f"{origin.name or name}={show(values[name])} ({origin.source})"

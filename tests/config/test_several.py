@@ -1,0 +1,197 @@
+"""Which models one process serves, and how each gets its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.entries import ModelList, parse_entry
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.several import resolve_all
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A directory with two models, `one` and `two`."""
+    for name in ("one", "two"):
+        (tmp_path / "models" / name).mkdir(parents=True)
+        (tmp_path / "models" / name / "config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "demo").mkdir()
+    return tmp_path / "models"
+
+
+def write(directory: Path, text: str) -> None:
+    (directory / "serving.properties").write_text(text, encoding="utf-8")
+
+
+def given(
+    models: Path, *, line: str = "", env: Mapping[str, str] | None = None, default_store: str = "none"
+) -> tuple[Config, ...]:
+    """The configurations of a command line and an environment, in which {} stands for the models' directory."""
+    arguments = read_arguments(line.replace("{}", str(models)).split())
+    assert arguments.problems == ()
+    environ = {name: text.replace("{}", str(models)) for name, text in (env or {}).items()}
+    return resolve_all(arguments.givens, environ, models.parent / "demo", models.parent / default_store)
+
+
+def problems(models: Path, **sources: str | Mapping[str, str]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        given(models, **sources)  # type: ignore[arg-type]
+    return [problem.replace(f"{models}/", "") for problem in caught.value.problems]
+
+
+def names(configs: tuple[Config, ...]) -> list[tuple[str, ...]]:
+    return [config.model.name for config in configs]
+
+
+# --- which models -----------------------------------------------------------------------------------------------------
+
+
+def test_a_store_of_directories_is_as_many_models_in_the_order_of_their_names(models: Path) -> None:
+    assert names(given(models, env={"SERVING_MODEL_STORE": "{}"})) == [("one",), ("two",)]
+    assert names(given(models, line="--model-store {} --load-models ALL")) == [("one",), ("two",)]
+
+
+def test_a_store_that_holds_files_is_itself_the_model(models: Path) -> None:
+    (models / "config.json").write_text("{}", encoding="utf-8")
+    [config] = given(models, env={"SERVING_MODEL_STORE": "{}"})
+    assert (config.name, config.model_dir) == ("models", models)
+
+
+def test_what_a_store_hides_does_not_count(models: Path) -> None:
+    (models / ".cache").mkdir()
+    (models / ".lock").touch()
+    assert names(given(models, env={"SERVING_MODEL_STORE": "{}"})) == [("one",), ("two",)]
+
+
+def test_listed_models_have_the_names_and_the_order_of_the_list(models: Path) -> None:
+    configs = given(models, env={"SERVING_LOAD_MODELS": "b::Python={}/two, a:7={}/one,{}/two/../two"}, line="")
+    assert names(configs) == [("b",), ("a",), ("two",)]
+    assert [config.version for config in configs] == ["", "7", ""]
+    assert configs[0].model_dir == models / "two"
+
+
+def test_the_default_store_counts_where_nobody_names_models(models: Path) -> None:
+    assert names(given(models, default_store="models")) == [("one",), ("two",)]
+    assert names(given(models, default_store="models", line="{}/two")) == [("two",)]
+    assert names(given(models, default_store="models", env={"SERVING_LOAD_MODELS": "x={}/one"})) == [("x",)]
+    assert names(given(models, default_store="models", env={"SERVING_LOAD_MODELS": "ALL"})) == [("one",), ("two",)]
+
+
+def test_without_models_anywhere_it_is_one_model_as_ever(models: Path) -> None:
+    assert names(given(models)) == [("demo",)]
+    assert names(given(models, env={"HF_MODEL_ID": "{}/two"})) == [("two",)]
+
+
+def test_a_directory_on_the_command_line_goes_before_the_environments_list(models: Path) -> None:
+    [config] = given(models, line="{}/two", env={"SERVING_LOAD_MODELS": "{}/one", "SERVING_MODEL_STORE": "{}"})
+    assert config.name == "two"
+    assert [notice.partition("=")[0] for notice in config.notices] == ["SERVING_LOAD_MODELS", "SERVING_MODEL_STORE"]
+
+
+def test_weights_may_lie_where_the_environment_says_and_options_in_the_store(models: Path) -> None:
+    (models.parent / "mounted").mkdir()
+    write(models.parent / "mounted", "option.max_model_len=64")
+    [config] = given(models, default_store="mounted", env={"HF_MODEL_ID": "{}/two"})
+    assert (config.name, config.model_dir, config.model.max_model_len) == ("two", models / "two", 64)
+    assert config.notices == ()
+
+
+def test_a_directory_with_weights_of_its_own_keeps_them_and_says_so(models: Path) -> None:
+    configs = given(models, env={"SERVING_MODEL_STORE": "{}", "HF_MODEL_ID": "{}/two"})
+    assert [config.model_dir for config in configs] == [models / "one", models / "two"]
+    assert "HF_MODEL_ID" in configs[0].notices[0]
+    assert "holds its own weights" in configs[0].notices[0]
+    assert configs[1].notices == (), "it is where the variable points"
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_model_has_the_options_of_its_own_file(models: Path) -> None:
+    write(models / "one", "option.tgi_compat=true\njob_queue_size=3\npredict_timeout=5")
+    write(models / "two", "option.max_rolling_batch_size=2\noption.served_model_name=second,zwei")
+    one, two = given(models, line="--dtype bf16", env={"SERVING_MODEL_STORE": "{}", "OPTION_MAX_MODEL_LEN": "32"})
+    assert (one.clients.tgi_compat, one.server.job_queue_size, one.server.predict_timeout) == (True, 3, 5.0)
+    assert (two.clients.tgi_compat, two.server.job_queue_size, two.engine.max_num_seqs) == (False, 1000, 2)
+    assert {config.model.dtype for config in (one, two)} == {"bf16"}, "the command line is for all"
+    assert {config.model.max_model_len for config in (one, two)} == {32}, "so is the environment"
+    assert two.model.name == ("two", "second", "zwei")
+
+
+def test_the_default_models_file_may_set_what_is_one_for_the_process(models: Path) -> None:
+    write(models / "one", "port=9000")
+    assert given(models, env={"SERVING_MODEL_STORE": "{}"})[0].server.port == 9000
+
+
+def test_another_models_file_may_not_differ_in_it(models: Path) -> None:
+    write(models / "two", "port=9000\nmax_request_size=5")
+    assert problems(models, env={"SERVING_MODEL_STORE": "{}", "SERVING_MAX_REQUEST_SIZE": "5"}) == [
+        "port=9000 (two/serving.properties line 1): is one value for all models, and one has 8080; "
+        "give it on the command line or in the environment"
+    ]
+
+
+def test_a_list_of_models_in_a_models_own_file_is_noted(models: Path) -> None:
+    write(models / "two", "load_models=x")
+    [config] = given(models, line="{}/two")
+    assert config.notices[0].startswith("load_models=x (")
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_problems_of_all_models_are_told_at_once(models: Path) -> None:
+    write(models / "one", "option.dtype=bad")
+    write(models / "two", "option.max_model_len=none")
+    found = problems(models, env={"SERVING_MODEL_STORE": "{}", "OPTION_MAX_BEST_OF": "0"})
+    assert {problem.partition(" ")[0] for problem in found} == {
+        "OPTION_MAX_BEST_OF=0", "option.dtype=bad", "option.max_model_len=none",
+    }  # fmt: skip
+    assert len(found) == 3, "what all models share is told once"
+
+
+def test_two_models_cannot_have_one_name(models: Path) -> None:
+    found = problems(models, env={"SERVING_LOAD_MODELS": "same={}/one,same={}/two"})
+    assert found == ["two: the name same is taken by one"]
+    [found_one] = problems(models, line="--name x --load-models {}/one,{}/two")
+    assert found_one.endswith("--name (command line) names one model only")
+
+
+@pytest.mark.parametrize("option", ["--load-models {}/one", "--model-store {}"])
+def test_the_command_line_cannot_say_both(models: Path, option: str) -> None:
+    [found] = problems(models, line="{}/two " + option)
+    assert found.endswith("contradicts MODEL_DIR; give one of them")
+
+
+@pytest.mark.parametrize("text", ["NONE", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
+def test_what_cannot_be_loaded_is_refused_with_what_is_allowed(models: Path, text: str) -> None:
+    [found] = problems(models, env={"SERVING_LOAD_MODELS": text})
+    assert found == f"SERVING_LOAD_MODELS={text} (environment): must be {ModelList().allowed}"
+
+
+def test_a_directory_that_is_not_there_is_named_with_its_source(models: Path) -> None:
+    [found] = problems(models, env={"SERVING_LOAD_MODELS": "a={}/three,b={}/two"})
+    assert found.startswith("directory=three (environment: SERVING_LOAD_MODELS): must be a directory")
+
+
+@pytest.mark.parametrize("where", ["empty", "missing"])
+def test_a_store_without_models_is_refused(models: Path, where: str) -> None:
+    (models / "empty").mkdir()
+    [found] = problems(models, line="--model-store {}/" + where)
+    assert found == f"{where} (command line: --model-store): must be a directory that holds at least one model"
+
+
+def test_all_models_of_no_store_are_refused(models: Path) -> None:
+    assert "needs model_store" in problems(models, env={"SERVING_LOAD_MODELS": "ALL"})[0]
+
+
+def test_engines_and_devices_of_a_list_are_noted_where_they_ask_for_something_else() -> None:
+    assert parse_entry("a:1:Python:cpu=/m", "here").notices == ()
+    engine, device = parse_entry("a::OnnxRuntime:gpu0=file:///m", "here").notices
+    assert "engine OnnxRuntime" in engine
+    assert "device gpu0" in device
+    assert parse_entry("a::OnnxRuntime:gpu0=file:///m", "here").directory == Path("/m")
