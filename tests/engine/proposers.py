@@ -1,0 +1,116 @@
+"""Proposers, draft runners and a grammar for the tests of speculation."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.speculative import SpeculationConfig, Wish
+from dragoman.types import EngineRequest, TokenMasker
+from tests.engine.fake_runner import FakeRunner, Logits
+from tests.engine.naive import naive_sequence
+
+
+class FunctionProposer:
+    """Proposes what a function says, and remembers every wish's limit."""
+
+    needs_slots = False
+
+    def __init__(self, guess: Callable[[Wish], Sequence[int]], config: SpeculationConfig | None = None) -> None:
+        self.config = config or SpeculationConfig()
+        self.limits: list[int] = []
+        self.is_closed = False
+        self._guess = guess
+
+    def propose(self, wishes: Sequence[Wish]) -> list[array[int]]:
+        """One call of the function per wish."""
+        self.limits += [wish.max_tokens for wish in wishes]
+        return [array("q", self._guess(wish)) for wish in wishes]
+
+    def retain(self, sequence_ids: Collection[int]) -> None:
+        """Nothing is kept."""
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """There is no cache."""
+
+    def close(self) -> None:
+        """Remember that it was called."""
+        self.is_closed = True
+
+
+class Oracle:
+    """Knows the answers, and lies about some tokens: a share of `num_wrong` in 8, always the same ones."""
+
+    def __init__(self, vocab_size: int, num_wrong: int) -> None:
+        self._vocab_size = vocab_size
+        self._num_wrong = num_wrong
+        self._answers: dict[tuple[int, int], list[int]] = {}
+
+    def __call__(self, wish: Wish) -> list[int]:
+        """The next tokens of the wish's sequence, more or less."""
+        sequence = wish.sequence
+        answer = self._answer(sequence.group.request, sequence.index)
+        begin = sequence.num_generated_tokens
+        drafts = answer[begin : begin + wish.max_tokens]
+        return [self._spoilt(begin + offset, token_id) for offset, token_id in enumerate(drafts)]
+
+    def _answer(self, request: EngineRequest, index: int) -> list[int]:
+        key = (id(request), index)
+        if key not in self._answers:
+            self._answers[key] = naive_sequence(request, index, self._vocab_size).token_ids
+        return self._answers[key]
+
+    def _spoilt(self, position: int, token_id: int) -> int:
+        is_wrong = (position * 5 + token_id) % 8 < self._num_wrong
+        return (token_id + 1) % self._vocab_size if is_wrong else token_id
+
+
+class SlipperyRunner(FakeRunner):
+    """A draft model that is right in two of three positions."""
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        """The logits of the model itself, turned by one token where their sum says so."""
+        logits = super().forward(batch)
+        wrong = (logits.sum(axis=1) * 1000).astype(np.int64) % 3 == 0
+        logits[wrong] = np.roll(logits[wrong], 1, axis=1)
+        return logits
+
+
+class NoSumOfThree:
+    """A grammar: no token together with the one before it may be a multiple of three. It is never finished."""
+
+    def __init__(self, last: int = 1) -> None:
+        self._last = last
+
+    def fork(self) -> TokenMasker:
+        """A copy."""
+        return NoSumOfThree(self._last)
+
+    def fill_mask(self, bitmask_row: Any) -> None:
+        """Clear the bit of every third token."""
+        bits = [int((token_id + self._last) % 3 != 0) for token_id in range(32)]
+        bitmask_row[:] = int("".join(map(str, reversed(bits))), 2)
+
+    def advance(self, token_id: int) -> bool:
+        """Move on if the token is allowed."""
+        if (token_id + self._last) % 3 == 0:
+            return False
+        self._last = token_id
+        return True
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        """How many of the tokens could follow."""
+        position = NoSumOfThree(self._last)
+        for count, token_id in enumerate(token_ids):
+            if not position.advance(token_id):
+                return count
+        return len(token_ids)
+
+    @property
+    def is_finished(self) -> bool:
+        """Never."""
+        return False
