@@ -33,7 +33,6 @@ NO_GPU = "the model runs on the CPU"
 ONE_PROCESS = "one process serves the model; there are no worker processes"
 BUILT_IN = "the engine is built in"
 NO_LORA = "LoRA adapters are not served"
-NO_SPECULATION = "speculative decoding is not available"
 NO_PARSER = "this parser cannot be chosen"
 OWN_SAMPLING = "this backend's own decoding strategy does not exist here"
 
@@ -54,6 +53,12 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_noted(BUILT_IN, "option.device_map", "option.low_cpu_mem_usage", "option.disable_flash_attn"),
     *_noted(BUILT_IN, "option.enforce_eager", "option.disable_sliding_window", harmless=OFF),
     *_noted(BUILT_IN, "option.tokenizer_mode", harmless=("auto",)),
+    *_noted(BUILT_IN, "option.swap_space", "option.block_size", "option.use_v2_block_manager"),
+    *_noted(BUILT_IN, "option.max_seq_len_to_capture", "option.guided_decoding_backend"),
+    *_noted("counters are served at /metrics", "option.disable_log_stats", harmless=OFF),
+    *_noted("seeds are given in the request", "option.seed"),
+    *_noted("option.max_model_len bounds both together", "option.max_input_len", "option.max_output_len"),
+    *_noted("text is sent as it is made", "rolling_batch_buffer"),
     *_noted("prompts are always computed in pieces", "option.enable_chunked_prefill", harmless=("true",)),
     *_noted("requests join the batch at the next step, without a window", "max_batch_delay", "option.waiting_steps"),
     *_noted(NO_GPU, "option.tensor_parallel_degree", "option.pipeline_parallel_degree", harmless=("1", "max")),
@@ -75,7 +80,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_noted("counters are served at /metrics instead", "log_request_metric", "metrics_aggregation"),
     *_noted("/ping tells the engine's own state", "allow_multi_status", harmless=OFF),
     *_noted("/ping tells the engine's own state", "error_rate_wlm", "error_rate_server", "error_rate_model"),
-    *_noted("/ping tells the engine's own state", "error_rate_any"),
+    *_noted("/ping tells the engine's own state", "error_rate_any", "health_check_override", "fail_fast"),
     # stop the start
     *_refused("statuses are fixed", "bad_request_http_code", harmless=("400",)),
     *_refused("statuses are fixed", "wlm_error_http_code", "throttle_error_http_code", harmless=("503",)),
@@ -90,9 +95,9 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_refused(NO_LORA, "option.enable_lora"),
     *_noted(NO_LORA, "option.max_loras", "option.max_lora_rank", "option.max_cpu_loras", "option.lora_dtype"),
     *_noted(NO_LORA, "option.fully_sharded_loras", "option.lora_extra_vocab_size", "option.long_lora_scaling_factors"),
-    *_refused(NO_SPECULATION, "option.speculative_draft_model", "option.speculative_model"),
-    *_refused(NO_SPECULATION, "option.speculative_config", "option.num_speculative_tokens"),
-    *_noted(NO_SPECULATION, "option.speculative_length", "option.draft_model_tp_size", "option.record_acceptance_rate"),
+    *_refused("speculation has options of its own, such as option.draft_model", "option.speculative_config"),
+    *_noted(ONE_PROCESS, "option.draft_model_tp_size", harmless=("1",)),
+    *_noted("counters are served at /metrics instead", "option.record_acceptance_rate", harmless=OFF),
     *_refused(NO_PARSER, "option.tool_call_parser", "option.reasoning_parser"),
     *_noted(NO_PARSER, "option.enable_auto_tool_choice", "option.enable_reasoning", harmless=OFF),
     *_noted(NO_PARSER, "option.chat_template_content_format", harmless=("auto",)),
@@ -115,6 +120,8 @@ FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
     "CUDA_MEMORY_FRACTION": "option.gpu_memory_utilization",
     "ENABLE_CUDA_GRAPHS": "option.enforce_eager",
     "SAGEMAKER_NUM_MODEL_WORKERS": "maxWorkers",
+    "SAGEMAKER_HEALTH_CHECK_OVERRIDE": "health_check_override",
+    "PYTHON_EXECUTABLE": "option.pythonExecutable",
     "SAGEMAKER_STARTUP_TIMEOUT": "option.model_loading_timeout",
     "MODEL_LOADING_TIMEOUT": "option.model_loading_timeout",
 })  # fmt: skip

@@ -128,7 +128,7 @@ class EngineSettings:
         "Tokens one step computes at most; longer prompts are computed in pieces of this size.",
         unit="tokens",
         key="option.max_rolling_batch_prefill_tokens",
-        keys=(Alias("option.max_num_batched_tokens"),),
+        keys=(Alias("option.max_num_batched_tokens"), Alias("option.max_num_tokens")),
         env=(Alias("MAX_BATCH_PREFILL_TOKENS"),),
     )
     max_num_seqs: int = option(
@@ -145,6 +145,39 @@ class EngineSettings:
         Choice(("prompt", "all", "off")),
         "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
         keys=(Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),),
+    )
+    prompt_lookup: bool = option(
+        False,
+        Switch(),
+        "Speculative decoding: draft tokens by copying what followed the last tokens earlier in the text.",
+    )
+    draft_model: Path | None = option(
+        None,
+        FilePath("MODEL_DIR"),
+        "Speculative decoding: a smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
+        unset="no draft model",
+        keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
+    )
+    num_assistant_tokens: int = option(
+        5,  # 5: default of OpenVINO Model Server
+        Integer(1, 32),
+        "Tokens drafted per step for a request that does not say how many.",
+        unit="tokens",
+        keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
+    )
+    max_ngram_size: int = option(
+        3,  # 3: default of OpenVINO Model Server
+        Integer(1, 16),
+        "Longest run of tokens that prompt_lookup matches, for a request that does not say it.",
+        unit="tokens",
+        keys=(Alias("option.ngram_prompt_lookup_max"),),
+    )
+    speculative_max_batch: int = option(
+        8,
+        Integer(1, 4096),
+        "With more running sequences nobody speculates: verifying drafts then costs more than it saves.",
+        unit="sequences",
+        keys=(Alias("option.speculative_disable_by_batch_size"),),
     )
 
 
@@ -310,6 +343,7 @@ class ClientSettings:
         "LMI: Python file with an input or output formatter, in the model directory or anywhere (see hooks.md).",
         unset="model.py in the model directory, if there is one",
         key="option.entryPoint",
+        env=(Alias("DJL_ENTRY_POINT"),),
     )
     hooks: bool = option(
         True,
