@@ -1,0 +1,175 @@
+"""Finding and loading model.py: which file, what it may import, what stops the start, what it leaves behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.hooks import HookLoadError, load_hooks
+from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
+
+
+class TestWhichFile:
+    def test_without_a_file_there_are_no_hooks(self, tmp_path: Path) -> None:
+        assert load_hooks(None, [tmp_path]) is None
+
+    def test_an_empty_file_changes_nothing(self, tmp_path: Path) -> None:
+        assert loaded(tmp_path, "").is_empty
+
+    @pytest.mark.parametrize("entry_point", ["own.py", "own"])
+    def test_a_file_is_named_with_or_without_its_ending(self, tmp_path: Path, entry_point: str) -> None:
+        path = write_file(tmp_path, ECHO, "own.py")
+        hooks = load_hooks(entry_point, [tmp_path])
+        assert hooks is not None
+        assert (hooks.path, hooks.is_empty) == (path, False)
+
+    def test_a_path_may_be_anywhere(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        path = write_file(tmp_path / "elsewhere", ECHO, "own.py")
+        assert getattr(load_hooks(str(path), [tmp_path]), "path", None) == path
+
+    def test_the_first_directory_goes_before_the_second(self, tmp_path: Path) -> None:
+        first, second = tmp_path / "a", tmp_path / "b"
+        for directory in (first, second):
+            directory.mkdir()
+            write_file(directory, ECHO)
+        assert getattr(load_hooks(None, [first, second]), "path", None) == first / "model.py"
+
+    def test_lmis_own_handlers_mean_the_default_file(self, tmp_path: Path) -> None:
+        assert load_hooks("djl_python.huggingface", [tmp_path]) is None
+        write_file(tmp_path, ECHO)
+        assert load_hooks("djl_python.huggingface", [tmp_path]) is not None
+
+    def test_of_two_decorated_functions_the_first_by_name_counts(self, tmp_path: Path) -> None:
+        source = "@output_formatter\ndef zz(o: RequestOutput): ...\n@output_formatter\ndef aa(o: RequestOutput): ...\n"
+        formatter = loaded(tmp_path, source).output_formatter
+        assert formatter is not None
+        assert formatter.function.__name__ == "aa"
+
+
+class TestWhatStopsTheStart:
+    @pytest.mark.parametrize(
+        ("entry_point", "reason"),
+        [("missing.py", "there is none of that name"), ("https://host/model.py", "code is not downloaded")],
+    )
+    def test_a_named_file_must_be_there(self, tmp_path: Path, entry_point: str, reason: str) -> None:
+        with pytest.raises(HookLoadError, match=reason):
+            load_hooks(entry_point, [tmp_path])
+
+    @pytest.mark.parametrize(
+        ("source", "reason"),
+        [
+            ("def broken(:\n", "SyntaxError"),
+            ("import no_such_module\n", "No module named 'no_such_module'"),
+            ("from djl_python.rolling_batch import X\n", "No module named 'djl_python.rolling_batch'"),
+            ("raise RuntimeError('not today')\n", "RuntimeError: not today"),
+            ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+            ("def handle(inputs): ...\n", r"defines handle\(\)"),
+            ("@output_formatter\ndef f(a, b, c): ...\n", "output formatter f: f must take one argument"),
+        ],
+    )
+    def test_a_file_that_cannot_act_is_refused_with_the_reason(self, tmp_path: Path, source: str, reason: str) -> None:
+        with pytest.raises(HookLoadError, match=reason) as caught:
+            loaded(tmp_path, source)
+        assert str(tmp_path / "model.py") in str(caught.value)
+
+    def test_the_traceback_begins_in_the_operators_file(self, tmp_path: Path) -> None:
+        with pytest.raises(HookLoadError) as caught:
+            loaded(tmp_path, "def deep():\n    return 1 / 0\ndeep()\n")
+        lines = str(caught.value).splitlines()
+        assert lines[1] == "Traceback (most recent call last):"
+        assert lines[2].strip().startswith(f'File "{tmp_path / "model.py"}", line ')
+        assert "return 1 / 0" in str(caught.value)
+        assert "importlib" not in str(caught.value)
+
+    def test_a_formatter_that_an_option_names_must_exist(self, tmp_path: Path) -> None:
+        with pytest.raises(HookLoadError, match=r"there is no model\.py in"):
+            load_hooks(None, [tmp_path], "mine")
+        with pytest.raises(HookLoadError, match="has no function named mine"):
+            loaded(tmp_path, ECHO, "mine")
+
+
+class TestImports:
+    def test_files_beside_it_can_be_imported_at_the_top_and_later(self, tmp_path: Path) -> None:
+        (tmp_path / "words.py").write_text("from djl_python.request_io import Token\nOPEN = '<'\n")
+        package = tmp_path / "more"
+        package.mkdir()
+        (package / "__init__.py").write_text("from .marks import CLOSE\n")
+        (package / "marks.py").write_text("CLOSE = '>'\n")
+        source = """
+        import words
+
+        @output_formatter
+        def write(output: RequestOutput):
+            import more.marks
+            from djl_python.request_io import TextInput as Late
+            assert isinstance(output.input, Late)
+            return words.OPEN + output.sequences[0].get_next_token()[0].text + more.marks.CLOSE
+        """
+        assert text_of(hooked(tmp_path, source), prompt()) == "< Deep>< learning>< is>"
+
+    def test_two_models_have_their_own_files_of_the_same_name(self, tmp_path: Path) -> None:
+        dialects = []
+        for name in ("one", "two"):
+            directory = tmp_path / name
+            directory.mkdir()
+            (directory / "utils.py").write_text(f"NAME = {name!r}\n")
+            source = (
+                "@output_formatter\ndef f(o: RequestOutput):\n    import utils\n    o.sequences[0].get_next_token()\n"
+            )
+            dialects.append(hooked(directory, source + "    return utils.NAME + ' '\n"))
+        assert [text_of(dialect, prompt()) for dialect in dialects] == ["one one one ", "two two two "]
+
+    def test_nothing_is_left_behind(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").write_text("VALUE = 1\n")
+        finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
+        dialect = hooked(tmp_path, "import beside\n" + ECHO)
+        text_of(dialect, prompt())
+        assert (sys.meta_path, sys.path) == (finders, path)
+        assert {"model", "beside", "djl_python"} & set(sys.modules) == {"model", "beside", "djl_python"} & modules
+        assert importlib.util.find_spec("djl_python") is None
+
+    def test_a_failed_load_leaves_nothing_behind_either(self, tmp_path: Path) -> None:
+        finders = list(sys.meta_path)
+        with pytest.raises(HookLoadError):
+            loaded(tmp_path, "import nowhere\n")
+        assert sys.meta_path == finders
+        assert "djl_python" not in sys.modules
+
+    def test_a_module_of_that_name_that_others_use_is_given_back(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        theirs = type(sys)("utils")
+        monkeypatch.setitem(sys.modules, "utils", theirs)
+        (tmp_path / "utils.py").write_text("NAME = 'own'\n")
+        hooks = loaded(tmp_path, "import utils\nassert utils.NAME == 'own'\n")
+        assert hooks.module.utils.NAME == "own"
+        assert sys.modules["utils"] is theirs
+
+    def test_files_named_like_the_standard_library_do_not_hide_it(self, tmp_path: Path) -> None:
+        (tmp_path / "random.py").write_text("raise RuntimeError('hidden')\n")
+        assert loaded(tmp_path, "import random\nrandom.random()\n").is_empty
+
+    def test_dataclasses_with_postponed_annotations_work(self, tmp_path: Path) -> None:
+        path = tmp_path / "model.py"
+        path.write_text(
+            "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+            "from djl_python.output_formatter import output_formatter, TextGenerationOutput\n"
+            "@dataclass\nclass Line:\n    text: str\n"
+            "@output_formatter\ndef write(output: TextGenerationOutput) -> str:\n"
+            "    return Line(output.sequences[0].get_next_token()[0].text).text\n"
+        )
+        hooks = load_hooks(None, [tmp_path])
+        assert hooks is not None
+        assert hooks.output_formatter is not None
+        assert hooks.output_formatter.signature.value == 1
+
+    def test_the_decorators_can_come_from_dragoman(self, tmp_path: Path) -> None:
+        (tmp_path / "model.py").write_text(
+            "from dragoman.hooks import RequestOutput, output_formatter\n"
+            "@output_formatter\ndef write(output: RequestOutput):\n    return output.sequences[0].get_next_token()[0].text\n"
+        )
+        assert load_hooks(None, [tmp_path]) is not None
