@@ -137,7 +137,7 @@ def optimizers(params: list[nn.Parameter], embedding: Tensor, rate: float) -> li
     """Muon for the layers' matrices, AdamW for the rest."""
     matrices = [p for p in params if p.dim() == 2 and p.shape != embedding.shape]
     rest = [p for p in params if not any(p is m for m in matrices)]
-    muon = torch.optim.Muon(matrices, lr=rate * 4, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(matrices, lr=rate * 2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
     adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [muon, adam]
 
@@ -234,7 +234,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--minutes", type=float, help="end the schedule after this time at the latest")
     parser.add_argument("--tokens", type=int, default=2560, help="tokens in one worker's batch, padding included")
-    parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has four times as much")
+    parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has twice as much")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread and its own batch")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
