@@ -85,14 +85,21 @@ class App:
 
 def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Sequence[Route] = ()) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
-    gate = Gate(config.max_request_size_bytes, config.api_keys)
     deferred = DeferredAnswers()
+    routes = all_routes(registry, config, deferred, extra_routes)
+    return App(RouteTable(routes), {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
+
+
+def all_routes(
+    registry: ModelRegistry, config: ServerConfig, deferred: DeferredAnswers, extra_routes: Sequence[Route] = ()
+) -> list[Route]:
+    """Every route of the application, those that describe the others included."""
+    gate = Gate(config.max_request_size_bytes, config.api_keys)
     inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate, deferred)
     management = ManagementRoutes(registry, gate)
     routes = [*inference.routes(), *management.routes(), *extra_routes]
     api = replace(config.api, needs_key=bool(config.api_keys))
-    table = RouteTable([*routes, *documentation_routes(routes, api)])
-    return App(table, {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
+    return [*routes, *documentation_routes(routes, api)]
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Literal
 from dragoman.errors import ALL_KINDS, ServerError
 from dragoman.server.dialects import lmi_errors, openai_errors, text, tgi
 from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from dragoman.server.openapi.json_schema import INTEGER, TEXT, Schema, an_object, any_of, ref
+from dragoman.server.openapi.json_schema import BOOLEAN, INTEGER, NULL, TEXT, Schema, an_object, any_of, ref
 
 Family = Literal["openai", "ovms", "lmi", "tgi", "text", "text_batch", "sagemaker"]
 
@@ -83,14 +83,16 @@ def front_answer(description: str) -> Answer:
 def error_schemas() -> dict[str, Schema]:
     """The components of all error bodies."""
     code: Schema = {**INTEGER, "description": "the HTTP status"}
+    nothing = {"generated_tokens": NULL, "inputs": NULL}
     failed: Schema = {
         "generated_text": {"const": ""},
-        "details": an_object({"finish_reason": {"const": "error"}}),
+        "details": an_object({"finish_reason": {"const": "error"}, **nothing}, {"tokens": NULL}),
         "error": TEXT,
         "code": code,
     }
     tgi_type = {"error_type": {**TEXT, "description": "with tgi_compat"}}
-    token = an_object({"id": {"const": -1}, "text": {"const": ""}})
+    token = an_object({"id": {"const": -1}, "text": {"const": ""}, "log_prob": {"const": -1}, "special_token": BOOLEAN})
+    dynamic = an_object({"code": code, "message": TEXT, "error": TEXT}, text="in dynamic batch mode")
     return {
         "OpenAiError": _openai_error(),
         "OvmsError": an_object({"error": TEXT}),
@@ -98,9 +100,13 @@ def error_schemas() -> dict[str, Schema]:
         "LmiError": any_of(
             an_object(failed, tgi_type, "a generation parameter is wrong, or the generation failed"),
             an_object({"error": TEXT, "code": code}, tgi_type, "the payload is wrong"),
-            an_object({"code": code, "message": TEXT, "error": TEXT}, text="dynamic batch mode"),
+            dynamic,
+            ref("LmiStreamError"),
         ),
-        "LmiStreamError": an_object({"token": token, **failed}, tgi_type, "the last object of a stream that failed"),
+        "LmiStreamError": any_of(
+            an_object({"token": token, **failed}, tgi_type, "the last object of a stream that failed, or its only one"),
+            dynamic,
+        ),
         "LmiChatError": an_object({"error": TEXT, "code": code}),
         "TgiError": an_object({"error": TEXT, "error_type": {"enum": sorted(_tgi_types())}}),
         "TextError": an_object({"error": TEXT}),

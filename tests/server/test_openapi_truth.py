@@ -1,0 +1,204 @@
+"""What the document promises is what the server does: ranges, defaults, examples, statuses and bodies, over real HTTP."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from dragoman.server.dialects.base import Dialect, HttpCall
+from dragoman.server.registry import DialectSet
+from tests.support.api_document import Checker, resolved
+from tests.support.live_routes import live_document
+from tests.support.real_dialects import real_dialects
+from tests.support.running_server import RunningServer, running_server
+
+DOCUMENT = live_document()
+CHECKER = Checker(DOCUMENT)
+HUGE = 2**31 - 1  # the largest count of LMI's parameters
+UINT32_MAX = 2**32 - 1
+MESSAGES = [{"role": "user", "content": "Say it"}]
+
+OPENAI_HEADERS = {"accept": "text/event-stream"}
+
+
+class Family(NamedTuple):
+    """A route, a body that it answers, and where in the body the parameters are."""
+
+    path: str
+    slot: str
+    component: str
+    body: Mapping[str, Any]
+    inside: str = ""
+    headers: Mapping[str, str] = {}
+
+
+FAMILIES = [
+    Family("/v1/completions", "completions_v1", "CompletionRequestV1", {"prompt": "a"}),
+    Family("/v3/completions", "completions_v3", "CompletionRequestV3", {"model": "fake", "prompt": "a"}),
+    Family("/invocations", "completions_invocations", "CompletionRequestInvocations", {"prompt": "a"}),
+    Family("/v1/chat/completions", "chat_v1", "ChatRequestV1", {"messages": MESSAGES}, headers=OPENAI_HEADERS),
+    Family("/v3/chat/completions", "chat_v3", "ChatRequestV3", {"model": "fake", "messages": MESSAGES}),
+    Family("/invocations", "chat_invocations", "ChatRequestInvocations", {"messages": MESSAGES}),
+    Family("/invocations", "lmi", "LmiParameters", {"inputs": "a"}, "parameters"),
+    Family("/generate", "tgi", "TgiParameters", {"inputs": "a"}, "parameters"),
+]
+
+# Parameters that must agree with others: what the others are while these are tried.
+BESIDE: Mapping[str, Mapping[str, Any]] = {
+    "min_tokens": {"max_tokens": UINT32_MAX},
+    "min_length": {"max_new_tokens": HUGE},
+    "max_tokens": {"echo": True},
+    "top_logprobs": {"logprobs": True},
+    "continue_final_message": {"messages": [*MESSAGES, {"role": "assistant", "content": "It"}]},
+}
+FAMILY_BESIDE = {("LmiParameters", "min_tokens"): {"max_new_tokens": HUGE}}
+
+
+class Case(NamedTuple):
+    """One value of one parameter on one route."""
+
+    family: Family
+    name: str
+    value: Any
+
+    @property
+    def id(self) -> str:
+        return f"{self.family.slot}-{self.name}-{json.dumps(self.value)[:30]}"
+
+
+def numbers_around(schema: Mapping[str, Any]) -> Iterator[float]:
+    """The last number inside the documented range and the first one outside, at both ends."""
+    step = 1 if schema["type"] == "integer" else 0.125
+    steps = {"minimum": -step, "exclusiveMinimum": step, "maximum": step, "exclusiveMaximum": -step}
+    for keyword, outwards in steps.items():
+        if keyword in schema:
+            yield from (schema[keyword], schema[keyword] + outwards)
+
+
+def values_for(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """Values at the limits of what the schema allows, on both sides, and null."""
+    for choice in schema.get("anyOf", [schema]):
+        match resolved(DOCUMENT, choice).get("type"):
+            case "integer" | "number":
+                yield from numbers_around(choice)
+            case "boolean":
+                yield from (True, False)
+            case "string" if "minLength" in choice:
+                yield from ("", "x")
+            case "array" if "maxItems" in choice:
+                yield from (["x"] * size for size in (choice["maxItems"], choice["maxItems"] + 1))
+            case "array" if "minItems" in choice:
+                yield []
+    yield None
+
+
+def cases(family: Family) -> Iterator[Case]:
+    for name, schema in DOCUMENT["components"]["schemas"][family.component]["properties"].items():
+        if name not in ("messages", "tools"):  # no single values; their own tests send conversations
+            for value in {json.dumps(value): value for value in values_for(schema)}.values():
+                yield Case(family, name, value)
+
+
+def body_of(case: Case) -> dict[str, Any]:
+    """The family's body with the parameter in its place."""
+    body = copy.deepcopy(dict(case.family.body))
+    place = body.setdefault(case.family.inside, {}) if case.family.inside else body
+    beside = FAMILY_BESIDE.get((case.family.component, case.name), BESIDE.get(case.name, {}))
+    place.update(beside)
+    place[case.name] = case.value
+    return body
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[RunningServer]:
+    """A server with the real dialects, whose answers are scripted."""
+    with running_server(dialects=real_dialects()) as server:
+        yield server
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: f"{family.slot}")
+def test_the_server_takes_exactly_what_is_documented(family: Family, client: httpx.Client) -> None:
+    differences: list[tuple[str, Any, str]] = []
+    taken: set[bool] = set()
+    for case in cases(family):
+        body = body_of(case)
+        answer = client.post(family.path, json=body, headers=dict(family.headers))
+        media_type = answer.headers["content-type"]
+        CHECKER.check_answer(("POST", family.path), answer.status_code, media_type, answer.content)
+        is_taken = answer.status_code == 200
+        taken.add(is_taken)
+        if is_taken != CHECKER.is_documented(family.path, body):
+            differences.append((case.name, case.value, answer.text))
+    assert differences == []
+    assert taken == {True, False}
+
+
+def defaults() -> Iterator[Case]:
+    for family in FAMILIES:
+        for name, schema in DOCUMENT["components"]["schemas"][family.component]["properties"].items():
+            if "default" in schema:
+                yield Case(family, name, schema["default"])
+
+
+def parsed(dialect: Dialect, family: Family, body: Mapping[str, Any]) -> Any:
+    headers = {"content-type": "application/json", **family.headers}
+    http = HttpCall("POST", family.path, json.dumps(body).encode(), headers, request_id="r")
+    call = dialect.parse(http)
+    # a limit that was asked for is refused where it does not fit, a default one is cut to what does
+    return [replace(request, on_overflow="clip") for request in call.requests], call.stream
+
+
+@pytest.mark.parametrize("case", list(defaults()), ids=lambda case: case.id)
+def test_sending_a_documented_default_is_the_same_as_leaving_it_out(case: Case) -> None:
+    dialects: DialectSet = real_dialects()
+    dialect = getattr(dialects, case.family.slot)
+    body = copy.deepcopy(dict(case.family.body))
+    (body.setdefault(case.family.inside, {}) if case.family.inside else body)[case.name] = case.value
+    assert parsed(dialect, case.family, body) == parsed(dialect, case.family, case.family.body)
+
+
+def examples() -> list[Any]:
+    return [
+        pytest.param(path, media_type, content["example"], id=path)
+        for path, item in DOCUMENT["paths"].items()
+        for operation in item.values()
+        for media_type, content in operation.get("requestBody", {}).get("content", {}).items()
+        if "example" in content
+    ]
+
+
+@pytest.mark.parametrize(("path", "media_type", "example"), examples())
+def test_every_example_is_documented_and_answered(
+    path: str, media_type: str, example: Any, client: httpx.Client
+) -> None:
+    assert CHECKER.is_documented(path, example)
+    answer = client.post(re.sub(r"{\w+}", "fake", path), json=example, headers={"content-type": media_type})
+    assert answer.status_code in (200, 206)
+    CHECKER.check_answer(("POST", path), answer.status_code, answer.headers["content-type"], answer.content)
+    assert "x-request-id" in answer.headers
+
+
+# The command line adds /metrics, whose own test reads it.
+READ = [path for path, item in DOCUMENT["paths"].items() if "get" in item and path != "/metrics"]
+
+
+@pytest.mark.parametrize("path", READ)
+def test_every_page_that_is_read_answers_as_documented(path: str, client: httpx.Client) -> None:
+    for name in ("fake", "nobody"):
+        answer = client.get(path.replace("{name}", name))
+        media_type = answer.headers["content-type"]
+        CHECKER.check_answer(("GET", path), answer.status_code, media_type, answer.content)
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=x", "next_page_token=-1"])
+def test_a_page_of_models_that_cannot_be_is_refused_as_documented(query: str, client: httpx.Client) -> None:
+    answer = client.get(f"/models?{query}")
+    assert answer.status_code == 400
+    CHECKER.check_answer(("GET", "/models"), 400, answer.headers["content-type"], answer.content)
