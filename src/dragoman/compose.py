@@ -20,6 +20,9 @@ from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, defau
 from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
 from dragoman.engine.rolling.kv_cache_size import GIB, available_memory_bytes, choose_num_blocks
 from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.speculative import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculative_draft import DraftModelProposer
+from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.hooks import HookLoadError, HookOptions, HookPool, Hooks, HookTokenizer, load_hooks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.config import read_json
@@ -115,13 +118,14 @@ def build_dialects(config: Config) -> DialectSet:
     """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
     clients = config.clients
     limits = _limits(config)
+    speculates = config.speculation.prompt_lookup or config.speculation.draft_model is not None
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
         shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
-        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits))
+        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, speculates))
 
     def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, config.name, limits))
+        return CompletionsDialect(CompletionsOptions(api, config.name, limits, speculates))
 
     return DialectSet(
         lmi=LmiDialect(_lmi_options(config)),
@@ -284,8 +288,10 @@ class LazyGrammarCompiler:
 def _build_engine(config: Config, progress: Progress, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
     loaded = load_model(config.model_dir, _model_options(config), progress)
+    draft = _load_draft(config, progress)
     max_model_len = _max_model_len(config, loaded)
-    num_blocks = _num_blocks(config, loaded, max_model_len, memory_bytes)
+    block_bytes = loaded.block_bytes + (draft.block_bytes if draft is not None else 0)
+    num_blocks = _num_blocks(config, block_bytes, max_model_len, memory_bytes)
     progress("allocating the key/value cache", 0.0)
     runner = OpenVinoRunner(loaded, num_blocks)
     limits = RollingConfig(
@@ -293,9 +299,32 @@ def _build_engine(config: Config, progress: Progress, memory_bytes: int | None) 
         max_num_seqs=config.engine.max_num_seqs,
         prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
     )
-    own = default_capabilities(runner)
+    proposer = _proposer(config, draft, runner)
+    own = default_capabilities(runner, proposer)
     capabilities = replace(own, max_model_len=min(own.max_model_len, max_model_len))
-    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, capabilities)
+    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, capabilities, proposer)
+
+
+def _load_draft(config: Config, progress: Progress) -> LoadedModel | None:
+    """The draft model of speculative decoding, with the model's own precisions; None if there is none."""
+    directory = config.speculation.draft_model
+    if directory is None:
+        return None
+    if not directory.is_dir():
+        raise ConfigError([f"{config.cite('draft_model')}: must be a directory on this machine that holds a model"])
+    return load_model(directory, _model_options(config), lambda stage, part: progress(f"draft model: {stage}", part))
+
+
+def _proposer(config: Config, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
+    """Who guesses for speculative decoding. Raises: ConfigError if the draft model does not fit the model."""
+    asked = config.speculation
+    limits = SpeculationConfig(asked.num_assistant_tokens, asked.max_ngram_size, asked.speculative_max_batch)
+    if draft is None:
+        return PromptLookupProposer(limits) if asked.prompt_lookup else None
+    try:
+        return DraftModelProposer(OpenVinoRunner(draft, runner.num_blocks), runner, limits)
+    except ValueError as error:
+        raise ConfigError([f"{config.cite('draft_model')}: {error}"]) from error
 
 
 def _model_options(config: Config) -> ModelOptions:
@@ -329,10 +358,10 @@ def _max_model_len(config: Config, loaded: LoadedModel) -> int:
     return asked or own
 
 
-def _num_blocks(config: Config, loaded: LoadedModel, max_model_len: int, memory_bytes: int | None) -> int:
+def _num_blocks(config: Config, block_bytes: int, max_model_len: int, memory_bytes: int | None) -> int:
     try:
         return choose_num_blocks(
-            loaded.block_bytes,
+            block_bytes,
             BLOCK_SIZE,
             max_model_len=max_model_len,
             max_num_seqs=config.engine.max_num_seqs,

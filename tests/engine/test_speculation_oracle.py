@@ -66,7 +66,6 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
     num_slots=st.sampled_from([48, 60, 72, 300]),  # 46 is the longest request
     max_batch_tokens=st.sampled_from([4, 7, 16, 64]),
     max_num_seqs=st.integers(1, 8),
-    max_batch=st.sampled_from([2, 8]),
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -77,12 +76,11 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     num_slots: int,
     max_batch_tokens: int,
     max_num_seqs: int,
-    max_batch: int,
     prefix_cache: PrefixCacheMode,
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, make_proposer(kind, runner, max_batch))
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2))
     collector = Collector(core)
     for step in range(31):
         for key, arrival in enumerate(arrivals):

@@ -172,7 +172,8 @@ def _top_share(context: Sequence[int]) -> float:
 )
 def test_a_draft_of_another_size_is_refused_with_both_numbers(name: str, sizes: dict[str, int]) -> None:
     target = FakeRunner(vocab_size=VOCAB_SIZE)
-    draft = FakeRunner(**{"vocab_size": VOCAB_SIZE, **sizes})
+    facts: dict[str, Any] = {"vocab_size": VOCAB_SIZE, **sizes}
+    draft = FakeRunner(**facts)
     with pytest.raises(
         ValueError, match=f"{name} of the draft model is {sizes[name]}, must be {getattr(target, name)}"
     ):

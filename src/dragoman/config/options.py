@@ -14,6 +14,7 @@ from typing import cast
 from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
+from dragoman.config.speculation import SpeculationSettings
 
 # --- conversions of aliases -------------------------------------------------------------------------------------------
 
@@ -145,39 +146,6 @@ class EngineSettings:
         Choice(("prompt", "all", "off")),
         "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
         keys=(Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),),
-    )
-    prompt_lookup: bool = option(
-        False,
-        Switch(),
-        "Speculative decoding: draft tokens by copying what followed the last tokens earlier in the text.",
-    )
-    draft_model: Path | None = option(
-        None,
-        FilePath("MODEL_DIR"),
-        "Speculative decoding: a smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
-        unset="no draft model",
-        keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
-    )
-    num_assistant_tokens: int = option(
-        5,  # 5: default of OpenVINO Model Server
-        Integer(1, 32),
-        "Tokens drafted per step for a request that does not say how many.",
-        unit="tokens",
-        keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
-    )
-    max_ngram_size: int = option(
-        3,  # 3: default of OpenVINO Model Server
-        Integer(1, 16),
-        "Longest run of tokens that prompt_lookup matches, for a request that does not say it.",
-        unit="tokens",
-        keys=(Alias("option.ngram_prompt_lookup_max"),),
-    )
-    speculative_max_batch: int = option(
-        8,
-        Integer(1, 4096),
-        "With more running sequences nobody speculates: verifying drafts then costs more than it saves.",
-        unit="sequences",
-        keys=(Alias("option.speculative_disable_by_batch_size"),),
     )
 
 
@@ -392,7 +360,7 @@ class ClientSettings:
     )
 
 
-GROUPS: tuple[type, ...] = (ModelSettings, EngineSettings, ServerSettings, ClientSettings)
+GROUPS: tuple[type, ...] = (ModelSettings, EngineSettings, SpeculationSettings, ServerSettings, ClientSettings)
 """The settings classes, in the order of help and docs; a class's docstring is its heading."""
 
 OPTIONS: tuple[Option, ...] = tuple(

@@ -22,12 +22,12 @@ from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option, show
 from dragoman.config.options import OPTIONS, ClientSettings, EngineSettings, ModelSettings, ServerSettings
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.config.speculation import SpeculationSettings
 
 COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
 
 DEMO_NAME = "demo"
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
-HANDLER_NAME = "model.py"  # where LMI looks for an operator's own handler and formatters
 
 Group = TypeVar("Group")
 
@@ -62,6 +62,7 @@ class Config:
 
     model: ModelSettings
     engine: EngineSettings
+    speculation: SpeculationSettings
     server: ServerSettings
     clients: ClientSettings
     directory: Path
@@ -77,7 +78,7 @@ class Config:
 
     def value(self, option: Option) -> Value:
         """The value of one option of the table."""
-        for group in (self.model, self.engine, self.server, self.clients):
+        for group in (self.model, self.engine, self.speculation, self.server, self.clients):
             if type(group) is option.group:
                 found: Value = getattr(group, option.name)
                 return found
@@ -110,10 +111,9 @@ def resolve(
     findings.read(FILE, _read_file(directory))
     values, origins = findings.choose()
     if not findings.problems:
-        findings.problems += _contradictions(values, origins)
+        findings.problems += _contradictions(values, origins) + _two_proposers(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
     findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
-    findings.problems += _own_handler(directory)
     if findings.problems:
         raise ConfigError(findings.problems)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
@@ -125,6 +125,7 @@ def resolve(
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
+        speculation=_build(SpeculationSettings, values),
         server=_build(ServerSettings, values),
         clients=_build(ClientSettings, values),
         directory=directory,
@@ -180,12 +181,13 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
     return [f"{where}: must be a directory on this machine that holds a model; there is none of that name"]
 
 
-def _own_handler(directory: Path) -> list[str]:
-    """An operator's model.py would change the answers, so serving without running it would be wrong."""
-    path = directory / HANDLER_NAME
-    if not path.is_file():
+def _two_proposers(values: Mapping[str, Value], origins: Origins) -> list[str]:
+    """A sequence has one draft at a time, so only one may make it."""
+    if values["draft_model"] is None or not values["prompt_lookup"]:
         return []
-    return [f"{path}: a handler or formatter of your own is not run; take the file away to serve the model as it is"]
+    draft, lookup = origins["draft_model"], origins["prompt_lookup"]
+    where = f"{draft.name}={values['draft_model']} ({draft.source})"
+    return [f"{where}: must not be given together with {lookup.name}=true ({lookup.source}); choose one of them"]
 
 
 def _contradictions(values: dict[str, Value], origins: dict[str, Origin]) -> list[str]:

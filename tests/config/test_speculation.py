@@ -1,0 +1,55 @@
+"""The options of speculative decoding: one proposer, the names other servers use, and what clients see of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.compose import build_dialects
+from dragoman.config.resolve import Config, ConfigError, resolve
+from dragoman.server.dialects.base import HttpCall
+
+
+def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
+    (tmp_path / "serving.properties").write_text(properties, encoding="utf-8")
+    return resolve(read_arguments(line.split()).givens, {}, tmp_path)
+
+
+def test_a_draft_model_and_prompt_lookup_exclude_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolved(tmp_path, "--draft-model small --prompt-lookup")
+    assert "--draft-model=small (command line): must not be given together with --prompt-lookup=true" in str(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("option.speculative_draft_model=/small", "draft_model", Path("/small")),
+        ("option.speculative_model=/small", "draft_model", Path("/small")),
+        ("option.num_speculative_tokens=4", "num_assistant_tokens", 4),
+        ("option.speculative_length=4", "num_assistant_tokens", 4),
+        ("option.ngram_prompt_lookup_max=4", "max_ngram_size", 4),
+        ("option.speculative_disable_by_batch_size=4", "speculative_max_batch", 4),
+    ],
+)
+def test_the_names_of_other_servers_act(tmp_path: Path, line: str, name: str, value: object) -> None:
+    assert getattr(resolved(tmp_path, "", line + "\n").speculation, name) == value
+
+
+@pytest.mark.parametrize("route", ["completions_v1", "completions_v3", "chat_v1", "chat_v3"])
+@pytest.mark.parametrize(("line", "acts"), [("", False), ("--prompt-lookup", True), ("--draft-model small", True)])
+def test_the_requests_parameters_act_where_somebody_drafts(tmp_path: Path, route: str, line: str, acts: bool) -> None:
+    dialect = getattr(build_dialects(resolved(tmp_path, line)), route)
+    path = f"/{route[-2:]}/" + ("completions" if route.startswith("completions") else "chat/completions")
+    content = {"prompt": "a"} if route.startswith("completions") else {"messages": [{"role": "user", "content": "a"}]}
+    body = {"model": "m", "num_assistant_tokens": 3, "stream_options": None, "tools": None, **content}
+    call = dialect.parse(
+        HttpCall("POST", path, json.dumps(body).encode(), {"content-type": "application/json"}, request_id="r")
+    )
+    assert call.requests[0].sampling.num_assistant_tokens == (3 if acts else None)
+    assert ("num_assistant_tokens" in call.ignored) is not acts
