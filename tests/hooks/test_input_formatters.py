@@ -11,7 +11,7 @@ import pytest
 
 from dragoman.errors import HookError, InvalidParameter, InvalidPayload
 from dragoman.server.dialects.base import HttpCall
-from dragoman.types import TextPrompt
+from dragoman.types import ChatPrompt, TextPrompt
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, hooked_dialects, loaded, prompt, text_of
 from tests.support.real_dialects import real_dialects
 
@@ -92,7 +92,8 @@ class TestRequests:
     def test_no_other_route_is_touched(self, tmp_path: Path) -> None:
         dialects = hooked_dialects(loaded(tmp_path, READ + ECHO))
         (request,) = dialects.chat_v1.parse(call_of({"messages": [{"role": "user", "content": "q"}]})).requests
-        assert getattr(request.prompt, "messages", ())[0]["content"] == "q"
+        assert isinstance(request.prompt, ChatPrompt)
+        assert request.prompt.messages[0]["content"] == "q"
         assert json.loads(ask(dialects.tgi, prompt()).body)
 
 

@@ -55,7 +55,7 @@ class TestInput:
                 request.get_as_bytes(key)
 
     def test_what_is_not_json_is_shown(self) -> None:
-        with pytest.raises(ValueError, match="not valid JSON: .*got b'{'"):
+        with pytest.raises(ValueError, match=r"not valid JSON: .*got b'\{'"):
             item(b"{").get_as_json()
 
     def test_arrays_and_tables(self) -> None:

@@ -149,7 +149,7 @@ async def test_too_many_calls_that_wait_are_an_overload(release: threading.Event
     with pytest.raises(Overloaded, match="1 calls already wait"):
         await pool.run(lambda: None)
     release.set()
-    assert await asyncio.gather(first, second) == [True, "second"]
+    assert (await first, await second) == (True, "second")
 
 
 @in_loop
