@@ -39,7 +39,7 @@ def problems(model_dir: Path, **sources: str | Mapping[str, str]) -> list[str]:
 
 def example(option: Option) -> str:
     """A legal text that differs from the option's default."""
-    for text in ("7", "true", "17", "bf16", "all", "vllm", "0.26", "sse", "lmi", "debug", "some-name"):
+    for text in ("7", "true", "false", "17", "bf16", "all", "vllm", "0.26", "sse", "lmi", "debug", "some-name"):
         try:
             if option.row.kind.parse(text) != option.default:
                 return text
@@ -335,13 +335,6 @@ def test_model_id_in_the_file_points_to_the_weights_relative_to_it(model_dir: Pa
 def test_a_model_that_is_not_a_directory_stops_the_start(text: str, model_dir: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(environment\): must be a directory on this machine"):
         given(model_dir, env={"HF_MODEL_ID": text})
-
-
-def test_a_handler_of_the_operators_own_is_not_passed_over(model_dir: Path) -> None:
-    (model_dir / "model.py").touch()
-    assert problems(model_dir) == [
-        "model.py: a handler or formatter of your own is not run; take the file away to serve the model as it is"
-    ]
 
 
 def test_a_secret_is_never_shown(model_dir: Path) -> None:
