@@ -66,10 +66,16 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice."""
+    """A constraint on the output text. `source` is a JSON text for json_schema, a JSON array text for choice.
+
+    `frame`: a Lark grammar in which this one stands as `@output`, for text around it; "" = there is none.
+    `covers_tool_calls`: every tool call in the output follows the grammar, so that none can turn out to be malformed.
+    """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
     source: str = ""
+    frame: str = ""
+    covers_tool_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,7 @@ class GenerationRequest:
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
     tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools
+    parallel_tool_calls: bool = True  # more than one tool may be called at a time
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ loop, or on a tokenise thread for long prompts. Nothing after it validates again
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.engine.base import Capabilities
@@ -33,6 +33,10 @@ GrammarCompiler = Callable[[Grammar], TokenMasker]
 """Raises ServerError, or ValueError with the reason, for a grammar that does not compile."""
 
 
+Constrain = Callable[[GenerationRequest, str], Grammar | None]
+"""(request, prompt text) -> the grammar for its answer: the client's own, or one that also covers reasoning and calls."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceLimits:
     """What a service allows. `max_model_len` None = as much as the engine; it can only make the context shorter.
@@ -54,10 +58,18 @@ class PromptTokens(NamedTuple):
 
 
 class PreparedRequest(NamedTuple):
-    """A request ready to run."""
+    """A request ready to run. `request`: what was asked, with the grammar that was settled on."""
 
     prompt_text: str
     engine_request: EngineRequest
+    request: GenerationRequest
+
+
+class _Constraint(NamedTuple):
+    """A compiled grammar, or none."""
+
+    grammar: Grammar | None
+    masker: TokenMasker | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,7 @@ class Preparer:
     limits: ServiceLimits
     compile_grammar: GrammarCompiler | None
     draw_seed: Callable[[], int]
+    constrain: Constrain | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -81,7 +94,8 @@ class Preparer:
 
     def is_long(self, request: GenerationRequest) -> bool:
         """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
-        return request.sampling.grammar is not None or num_characters(request.prompt) > self.limits.max_inline_chars
+        has_grammar = request.sampling.grammar is not None or request.parse_tool_calls
+        return has_grammar or num_characters(request.prompt) > self.limits.max_inline_chars
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """The request as the engine takes it.
@@ -94,6 +108,10 @@ class Preparer:
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         text, token_ids = self.tokenize(request.prompt)
+        constraint = self._constraint(request, text)
+        if constraint.grammar is not sampling.grammar:
+            sampling = replace(sampling, grammar=constraint.grammar)
+            request = replace(request, sampling=sampling)
         token_ids = _truncated(token_ids, request.truncate_prompt_tokens)
         return PreparedRequest(
             text,
@@ -105,9 +123,10 @@ class Preparer:
                 seed=self.draw_seed() if sampling.seed is None else sampling.seed,
                 eos_token_ids=self.tokenizer.eos_token_ids,
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
-                masker=self._masker(sampling.grammar),
+                masker=constraint.masker,
                 stop_criterion=self._stop_criterion(request),
             ),
+            request,
         )
 
     def tokenize(self, prompt: Prompt) -> PromptTokens:
@@ -248,6 +267,28 @@ class Preparer:
         variants = dict.fromkeys(form for word in words for form in (word, word if word[:1] == " " else f" {word}"))
         encoded = dict.fromkeys(tuple(self.tokenizer.encode_continuation(form)) for form in variants)
         return tuple(ids for ids in encoded if ids)
+
+    def _constraint(self, request: GenerationRequest, prompt_text: str) -> _Constraint:
+        """The grammar of the answer. One that the client did not ask for is left out where it cannot be had.
+
+        Raises: InvalidRequest if the client's grammar, or the tools that must be called, cannot be followed.
+        """
+        own = request.sampling.grammar
+        wanted = own if self.constrain is None else self.constrain(request, prompt_text)
+        if wanted is own:
+            return _Constraint(own, self._masker(own))
+        is_forced = request.tool_choice not in ("auto", "none", None)
+        if not (self.capabilities.grammar and self.compile_grammar):
+            if is_forced:
+                raise self._unsupported("tool_choice", request.tool_choice, "auto or none")
+            return _Constraint(own, self._masker(own))
+        try:
+            return _Constraint(wanted, self._masker(wanted))
+        except InvalidRequest as error:
+            if is_forced:
+                problem = f"tools cannot be called as tool_choice {request.tool_choice} asks: {error.message}"
+                raise InvalidParameter(problem, param="tools") from error
+        return _Constraint(own, self._masker(own))
 
     def _masker(self, grammar: Grammar | None) -> TokenMasker | None:
         if grammar is None:

@@ -50,6 +50,7 @@ ParserFactory = Callable[[GenerationRequest, str], TextParser | None]
 class SequenceText:
     """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
 
+    `shown_ids`: special tokens that the parser has to see.
     Every token is in exactly one event, in order, and an event's text is the text of its tokens.
     """
 
@@ -59,7 +60,12 @@ class SequenceText:
     )  # fmt: skip
 
     def __init__(
-        self, index: int, request: GenerationRequest, pieces: TokenPieces, parser: TextParser | None = None
+        self,
+        index: int,
+        request: GenerationRequest,
+        pieces: TokenPieces,
+        parser: TextParser | None = None,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.is_finished = False
         self._index = index
@@ -72,6 +78,7 @@ class SequenceText:
             pieces,
             skip_special_tokens=request.skip_special_tokens,
             spaces_between_special_tokens=request.spaces_between_special_tokens,
+            shown_ids=shown_ids,
         )
         self._scanner = StopScanner(request.stop) if request.stop else None
         self._held: deque[TokenOutput] = deque()

@@ -19,6 +19,7 @@ from dragoman.engine.base import Engine
 from dragoman.errors import EngineFailed, RequestTimeout
 from dragoman.server.fold import ResultFold
 from dragoman.server.prepare import (
+    Constrain,
     GrammarCompiler,
     PreparedRequest,
     Preparer,
@@ -40,12 +41,15 @@ _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client ca
 class Extensions:
     """What a service can do beyond plain text. `compile_grammar` None = requests with a grammar are refused.
 
-    `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer. `draw_seed` gives the
-    seed of requests that name none.
+    `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
+    in `marker_ids`. `constrain` makes room for both in a request's grammar. `draw_seed` gives the seed of requests that
+    name none.
     """
 
     compile_grammar: GrammarCompiler | None = None
     make_parser: ParserFactory | None = None
+    marker_ids: frozenset[int] = frozenset()
+    constrain: Constrain | None = None
     draw_seed: Callable[[], int] | None = None
 
 
@@ -68,7 +72,7 @@ class Service:
         self._pool = pool
         self._limits = limits or ServiceLimits()
         self._pieces = TokenPieces(tokenizer)
-        self._make_parser = extensions.make_parser
+        self._extensions = extensions
         self._preparer = Preparer(
             model_name=name,
             capabilities=engine.capabilities,
@@ -78,6 +82,7 @@ class Service:
             limits=self._limits,
             compile_grammar=extensions.compile_grammar,
             draw_seed=extensions.draw_seed or _draw_seed,
+            constrain=extensions.constrain,
         )
 
     @property
@@ -97,7 +102,7 @@ class Service:
         """
         deadline = self._deadline()
         prepared = await self._prepare(request, deadline)
-        progress = _Progress(request, prepared, self._pieces, self._make_parser)
+        progress = _Progress(prepared, self._pieces, self._extensions)
         outputs = self._engine.generate(prepared.engine_request)
         try:
             async for output in outputs if deadline is None else _Bounded(outputs, deadline):
@@ -146,21 +151,19 @@ class _Progress:
 
     __slots__ = ("_num_unfinished", "_pieces", "_prepared", "_prompt", "_sequences", "_waits_for_prompt")
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        prepared: PreparedRequest,
-        pieces: TokenPieces,
-        make_parser: ParserFactory | None,
-    ) -> None:
+    def __init__(self, prepared: PreparedRequest, pieces: TokenPieces, extensions: Extensions) -> None:
         self._prepared = prepared
         self._pieces = pieces
         self._prompt: PromptInfo | None = None  # known, and not in an event yet
         self._waits_for_prompt = True
+        request, make_parser = prepared.request, extensions.make_parser
         parsers = [
             make_parser(request, prepared.prompt_text) if make_parser else None for _ in range(request.sampling.n)
         ]
-        self._sequences = [SequenceText(index, request, pieces, parser) for index, parser in enumerate(parsers)]
+        self._sequences = [
+            SequenceText(index, request, pieces, parser, frozenset() if parser is None else extensions.marker_ids)
+            for index, parser in enumerate(parsers)
+        ]
         self._num_unfinished = request.sampling.n
 
     @property

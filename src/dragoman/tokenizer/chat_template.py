@@ -36,6 +36,7 @@ class ChatTemplate:
     """A model's chat template, or its templates by name (`default`, `tool_use`). Immutable: every thread may use it.
 
     `special_tokens`: `bos_token` and the like, for the template. `now`: the clock that templates may ask for the date.
+    `sources` are the templates' texts by name.
     Raises: ValueError if a template does not compile or none is the default.
     """
 
@@ -48,6 +49,7 @@ class ChatTemplate:
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
         sources = {"default": source} if isinstance(source, str) else dict(source)
+        self.sources: Mapping[str, str] = sources
         self._special_tokens = dict(special_tokens or {})
         self._limits = limits or RenderLimits()
         self._templates = {name: self._compile(name, text, now) for name, text in sources.items()}

@@ -19,10 +19,10 @@ class IncrementalDetokenizer:
 
     A token that leaves a character incomplete adds ""; the token that completes it adds the whole character.
     `at_start`: the first token begins a text, where SentencePiece's leading space is not shown; a completion goes on from
-    its prompt, so there the space is part of the text.
+    its prompt, so there the space is part of the text. `shown_ids`: special tokens that are text even so.
     """
 
-    __slots__ = ("_at_start", "_decode", "_follows_special", "_pieces", "_skips_special", "_spaces_special")
+    __slots__ = ("_at_start", "_decode", "_follows_special", "_pieces", "_shown_ids", "_skips_special", "_spaces_special")
 
     def __init__(
         self,
@@ -31,8 +31,10 @@ class IncrementalDetokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
         at_start: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._pieces = pieces
+        self._shown_ids = shown_ids
         self._skips_special = skip_special_tokens
         self._spaces_special = spaces_between_special_tokens
         self._at_start = at_start
@@ -43,7 +45,7 @@ class IncrementalDetokenizer:
         """The text that this token adds."""
         own, _, is_special = self._pieces[token_id]
         if is_special:
-            if self._skips_special:
+            if self._skips_special and token_id not in self._shown_ids:
                 return ""
             if self._follows_special and self._spaces_special:
                 own = b" " + own

@@ -1,8 +1,8 @@
 """Compiles a request's output grammar into a TokenMasker, through llguidance.
 
-Does: JSON schema, any JSON object, regular expressions, Lark grammars and choices, for one tokenizer's vocabulary; caches
-what it compiled. Does not: parse requests or touch logits. Compiling is called by the service, on any thread; the maskers
-it returns are used on the engine thread only. llguidance is imported when the first compiler is constructed.
+Does: JSON schema, any JSON object, regular expressions, Lark or GBNF grammars and choices, for one tokenizer's
+vocabulary; caches what it compiled. Does not: parse requests or touch logits. Compiling is called by the service, on any
+thread; the maskers it returns are used on the engine thread only. llguidance is imported with the first compiler.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
 _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
 
 
@@ -110,7 +111,7 @@ class GrammarCompiler:
                 inner = _lark(grammar.source)
             case "choice":
                 inner = _lark(_choice_rule(grammar.source))
-        return _without_forcing(inner)
+        return _without_forcing(inner, grammar.frame)
 
 
 class GrammarMasker:
@@ -198,17 +199,23 @@ def _invalid(kind: str, reason: str) -> InvalidParameter:
 
 
 def _lark(source: str) -> str:
+    if _GBNF_RULE.search(source):
+        module = importlib.import_module("llguidance.gbnf_to_lark")
+        try:
+            source = module.gbnf_to_lark(source)
+        except module.GbnfToLarkError as error:
+            raise _invalid("GBNF", str(error)) from error
     return json.dumps({"grammars": [{"lark_grammar": source}]})
 
 
-def _without_forcing(source: str) -> str:
-    """The grammar, as part of one that tells llguidance to allow every tokenisation of a forced text.
+def _without_forcing(source: str, frame: str) -> str:
+    """The grammar, in its frame, as part of one that tells llguidance to allow every tokenisation of a forced text.
 
     Otherwise it allows only the one its own tokeniser would choose, for which it would need the real tokenizer.
     """
     grammars = json.loads(source)["grammars"]
     grammars[0]["name"] = "output"
-    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: @output'}
+    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or "start: @output")}
     return json.dumps({"grammars": [outer, *grammars]})
 
 

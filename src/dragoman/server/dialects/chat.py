@@ -167,7 +167,13 @@ class ChatDialect:
             logprobs=top_logprobs,
             max_tokens=LMI_STRICT_MAX_TOKENS if self._is_strict(route) else None,
         )
-        return replace(request, parse_tool_calls=tools.is_parsed, parse_reasoning=True, tool_choice=tools.choice)
+        return replace(
+            request,
+            parse_tool_calls=tools.is_parsed,
+            parse_reasoning=True,
+            tool_choice=tools.choice,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+        )
 
     def _facts(self, body: ChatBody, route: _Route, http: HttpCall, top_logprobs: int | None) -> ChatFacts:
         options = self._options

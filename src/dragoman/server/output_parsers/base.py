@@ -1,0 +1,64 @@
+"""What the parsers of a model's output share: markers in the text, and the search for them as the text comes.
+
+Does: say how a marker is written and how a grammar names it; split growing text where a marker begins.
+Does not: know any format. Used by every module of this package, on the event loop; the values are immutable.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A piece of text that a model uses as a sign. `token_id`: its control token, None where it is ordinary text."""
+
+    text: str
+    token_id: int | None = None
+
+    @property
+    def lark(self) -> str:
+        """The marker in a Lark grammar."""
+        return json.dumps(self.text, ensure_ascii=False) if self.token_id is None else f"<[{self.token_id}]>"
+
+    @property
+    def regex(self) -> str:
+        """The marker's text in a regular expression between slashes."""
+        return re.escape(self.text).replace("/", r"\/")
+
+    def up_to(self, name: str, before: str = "") -> str:
+        """A Lark rule `name` for any text that ends with the first such marker; `before` (a regex) begins it.
+
+        A control token cannot be part of a text, so that there any text may stand before it.
+        """
+        if self.token_id is None:
+            return f"{name}[lazy]: /{before}(?s:.*){self.regex}/"
+        return f"{name}: /{before}(?s:.*)/ {self.lark}"
+
+
+class Split(NamedTuple):
+    """Text before a marker, and after it; `after` None = there is no marker yet, and `rest` may be its beginning."""
+
+    before: str
+    after: str | None
+    rest: str = ""
+
+
+def split_at(text: str, marker: str, *, is_last: bool) -> Split:
+    """Cut growing text at the first marker; what may still become one stays in `rest`, unless nothing follows."""
+    position = text.find(marker)
+    if position >= 0:
+        return Split(text[:position], text[position + len(marker) :])
+    size = 0 if is_last else num_open(text, marker)
+    return Split(text[: len(text) - size], None, text[len(text) - size :])
+
+
+def num_open(text: str, marker: str) -> int:
+    """How many characters at the end of `text` may be the beginning of `marker`."""
+    for size in range(min(len(text), len(marker) - 1), 0, -1):
+        if text.endswith(marker[:size]):
+            return size
+    return 0
