@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 from dragoman.server.output_parsers import OutputFormat
@@ -63,7 +63,7 @@ def parser(layout: OutputFormat, prompt_text: str = "", *, covered: bool = False
 def pieces(text: str, cuts: Iterable[int]) -> list[str]:
     """The text cut at these positions."""
     edges = [0, *sorted({cut % (len(text) + 1) for cut in cuts}), len(text)]
-    return [text[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [text[begin:end] for begin, end in pairwise(edges)]
 
 
 def parsed(made: TextParser, texts: Sequence[str]) -> Output:

@@ -44,7 +44,7 @@ def whole(tools: str, text: str, *, covered: bool = False) -> Output:
     ],
 )
 def test_calls_are_found_and_the_rest_is_content(
-    tools: str, text: str, content: str, calls: list[tuple[str, str, str]], covered: bool
+    tools: str, text: str, content: str, calls: list[tuple[str | None, str | None, str]], covered: bool
 ) -> None:
     assert whole(tools, text, covered=covered) == Output(content, "", calls)
 
