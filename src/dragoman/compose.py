@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from dragoman import __version__
 from dragoman.config.generation import default_sampling
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import Config, ConfigError
@@ -26,6 +27,7 @@ from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.hooks import HookLoadError, HookOptions, HookPool, Hooks, HookTokenizer, load_hooks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.config import read_json
+from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
@@ -35,6 +37,7 @@ from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
 from dragoman.server.hooked import with_hooks
 from dragoman.server.openapi import ApiFacts
+from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import DialectSet, ServedModel
 from dragoman.server.service import Extensions, Service
@@ -79,7 +82,7 @@ async def build_served_model(config: Config, progress: Progress, memory_bytes: i
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
-        extensions=Extensions(compile_grammar=LazyGrammarCompiler(text.tokenizer, engine.capabilities.vocab_size)),
+        extensions=_extensions(config, text, engine.capabilities.vocab_size),
     )
     served = ServedModel(
         name=config.name,
@@ -97,6 +100,14 @@ async def build_served_model(config: Config, progress: Progress, memory_bytes: i
         version=config.version,
     )
     return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
+
+
+def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
+    """Grammars, and the model's ways of writing tool calls and reasoning."""
+    model = config.model
+    output = choose_output_format(text.chat_template, text.tokenizer, model.tool_call_parser, model.reasoning_parser)
+    compiler = LazyGrammarCompiler(text.tokenizer, vocab_size)
+    return Extensions(compiler, output.parser, output.marker_ids, output.constraint)
 
 
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
@@ -118,14 +129,15 @@ def build_dialects(config: Config) -> DialectSet:
     """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
     clients = config.clients
     limits = _limits(config)
+    fingerprint = model_fingerprint(config.model_dir, __version__, config.model.dtype, config.model.kv_dtype)
     speculates = config.speculation.prompt_lookup or config.speculation.draft_model is not None
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
         shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
-        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, speculates))
+        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, speculates, fingerprint))
 
     def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, config.name, limits, speculates))
+        return CompletionsDialect(CompletionsOptions(api, config.name, limits, speculates, fingerprint))
 
     return DialectSet(
         lmi=LmiDialect(_lmi_options(config)),

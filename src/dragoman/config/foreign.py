@@ -33,7 +33,7 @@ NO_GPU = "the model runs on the CPU"
 ONE_PROCESS = "one process serves the model; there are no worker processes"
 BUILT_IN = "the engine is built in"
 NO_LORA = "LoRA adapters are not served"
-NO_PARSER = "this parser cannot be chosen"
+OWN_PARSERS = "on wherever the chat template has it; option.tool_call_parser and option.reasoning_parser switch it off"
 OWN_SAMPLING = "this backend's own decoding strategy does not exist here"
 
 
@@ -98,9 +98,8 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_refused("speculation has options of its own, such as option.draft_model", "option.speculative_config"),
     *_noted(ONE_PROCESS, "option.draft_model_tp_size", harmless=("1",)),
     *_noted("counters are served at /metrics instead", "option.record_acceptance_rate", harmless=OFF),
-    *_refused(NO_PARSER, "option.tool_call_parser", "option.reasoning_parser"),
-    *_noted(NO_PARSER, "option.enable_auto_tool_choice", "option.enable_reasoning", harmless=OFF),
-    *_noted(NO_PARSER, "option.chat_template_content_format", harmless=("auto",)),
+    *_noted(OWN_PARSERS, "option.enable_auto_tool_choice", "option.enable_reasoning", harmless=("true",)),
+    *_noted("content is fitted to the template", "option.chat_template_content_format", harmless=("auto",)),
     *_refused("give stop strings in the request", "option.stop_sequence"),
     *_refused(OWN_SAMPLING, "option.decoding_strategy", harmless=("greedy",)),
     *_noted(OWN_SAMPLING, "option.max_sparsity", "option.max_splits"),

@@ -98,6 +98,19 @@ class ModelSettings:
         "Jinja chat template to use instead of the model's own: a file, or the template itself.",
         unset="the model's own",
     )
+    tool_call_parser: str = option(
+        "auto",
+        Choice(
+            ("auto", "none", "hermes", "mistral", "llama3_json", "json"),
+            {"qwen": "hermes", "qwen2_5": "hermes", "qwen3": "hermes", "llama3": "llama3_json", "llama": "llama3_json"},
+        ),
+        "How the model writes tool calls; auto recognises it in the chat template, none leaves them in the text.",
+    )
+    reasoning_parser: str = option(
+        "auto",
+        Choice(("auto", "none", "think", "deepseek_r1", "magistral"), {"qwen3": "think", "glm45": "think"}),
+        "How the model marks its reasoning; auto recognises it in the chat template, none leaves it in the text.",
+    )
     threads: int | None = option(
         None,
         Integer(1, 4096, auto=True),

@@ -5,8 +5,9 @@ Does: recognise formats, find their control tokens. Does not: parse. Called by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Protocol
 
 from dragoman.errors import ServerError
 from dragoman.server.output_parsers.base import Marker
@@ -33,12 +34,21 @@ REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
 }
 """Reasoning formats by the names that `option.reasoning_parser` takes."""
 
-ControlTokenId = Callable[[str], int | None]
-"""The id of a control token by its text; None if there is none, or it is an ordinary token."""
+
+class NamedTokens(Protocol):
+    """What has to be known of a tokenizer."""
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token by its text, None if there is none."""
+        ...
+
+    def is_special(self, token_id: int) -> bool:
+        """True for control tokens, which are not part of the text."""
+        ...
 
 
 def choose_output_format(
-    template: ChatTemplate | None, control_token_id: ControlTokenId, tools: str = AUTO, reasoning: str = AUTO
+    template: ChatTemplate | None, tokens: NamedTokens, tools: str = AUTO, reasoning: str = AUTO
 ) -> OutputFormat:
     """How the output of the model with this template is read. Raises: KeyError for an unknown name."""
     source = "" if template is None else "\n".join(template.sources.values())
@@ -51,11 +61,11 @@ def choose_output_format(
         else None
     )
     if thought is not None:
-        begin, end = (_marker(one.text, control_token_id) for one in (thought.begin, thought.end))
+        begin, end = (_marker(one.text, tokens) for one in (thought.begin, thought.end))
         is_opening = template is not None and _opens_reasoning(template, begin.text)
         thought = replace(thought, begin=begin, end=end, is_template_opening=is_opening)
-    opens = _marker(tool_format.opens, control_token_id) if tool_format and tool_format.opens else None
-    syntax_opens = _marker(tool_format.syntax.opens, control_token_id) if tool_format else None
+    opens = _marker(tool_format.opens, tokens) if tool_format and tool_format.opens else None
+    syntax_opens = _marker(tool_format.syntax.opens, tokens) if tool_format else None
     marks = (syntax_opens, *((thought.begin, thought.end) if thought else ()))
     ids = frozenset(mark.token_id for mark in marks if mark is not None and mark.token_id is not None)
     return OutputFormat(tool_format, thought, opens, ids)
@@ -81,8 +91,9 @@ def recognise_reasoning(template: str) -> ReasoningFormat | None:
     return REASONING_FORMATS["magistral"] if "[/THINK]" in template else None
 
 
-def _marker(text: str, control_token_id: ControlTokenId) -> Marker:
-    return Marker(text, control_token_id(text))
+def _marker(text: str, tokens: NamedTokens) -> Marker:
+    token_id = tokens.token_to_id(text)
+    return Marker(text, token_id if token_id is not None and tokens.is_special(token_id) else None)
 
 
 def _opens_reasoning(template: ChatTemplate, begin: str) -> bool:

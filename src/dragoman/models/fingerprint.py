@@ -1,0 +1,31 @@
+"""Tells one model from another in a few characters, for clients that want to know whether their answers can repeat.
+
+Does: hash what decides the numbers: configuration, weights, types, release. Does not: read whole weight files, which may be
+large: their sizes, beginnings and ends stand for them. Called by the composition root, once per model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+_SAMPLE_BYTES = 1 << 20
+_NUM_CHARACTERS = 10
+
+
+def model_fingerprint(model_dir: Path, *settings: str) -> str:
+    """`fp_` and ten hexadecimal digits; the same for the same files and settings on any machine."""
+    digest = hashlib.sha256("\0".join(settings).encode())
+    for path in sorted([model_dir / "config.json", *model_dir.glob("*.safetensors"), *model_dir.glob("*.gguf")]):
+        if path.is_file():
+            digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
+            digest.update(_sample(path))
+    return f"fp_{digest.hexdigest()[:_NUM_CHARACTERS]}"
+
+
+def _sample(path: Path) -> bytes:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        begin = file.read(_SAMPLE_BYTES)
+        file.seek(max(len(begin), size - _SAMPLE_BYTES))
+        return begin + file.read()
