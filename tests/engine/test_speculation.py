@@ -196,6 +196,33 @@ def test_a_budget_for_fewer_tokens_than_the_drafts_serves_everybody() -> None:
     assert [collector.sequence(key) for key in range(3)] == [answer_of(request) for request in requests]
 
 
+def test_refused_drafts_never_reach_the_prefix_cache() -> None:
+    """They fill a block and are overwritten; a prompt that consists of them must not be given that block."""
+    first = unending([1, 2, 3], max_tokens=8)
+    answer = answer_of(first).token_ids
+    wrong = next(token_id for token_id in range(1, VOCAB_SIZE) if token_id not in answer)
+    collector = make_collector(FunctionProposer(lambda wish: [wrong] * 5), prefix_cache="all")
+    collector.add(0, first)
+    collector.run()
+    second = unending([1, 2, 3, answer[0], wrong, wrong, wrong, wrong, 5, 6], max_tokens=8, num_assistant_tokens=0)
+    collector.add(1, second)
+    collector.run()
+    assert collector.sequence(0) == answer_of(first)
+    assert collector.sequence(1) == answer_of(second)
+
+
+def test_accepted_drafts_reach_the_prefix_cache() -> None:
+    first = unending([1, 2, 3], max_tokens=15)
+    collector = make_collector(right(), prefix_cache="all")
+    collector.add(0, first)
+    collector.run()
+    second = unending([1, 2, 3, *answer_of(first).token_ids], max_tokens=4)
+    collector.add(1, second)
+    collector.run()
+    assert collector.outputs[1][0].num_cached_tokens == 16
+    assert collector.sequence(1) == answer_of(second)
+
+
 # --- what cannot be accepted is not proposed --------------------------------------------------------------------------
 
 
