@@ -28,8 +28,8 @@ fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model
-	$(RUN) benchmarks/step_cost.py $(ARGS)
+bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model, and speculation
+	$(RUN) -m benchmarks $(ARGS)
 
 docs: $(VENV)/.installed-dev  ## write the generated pages, and the answers that the README shows
 	$(VENV)/bin/dragoman config --docs > docs/options.md

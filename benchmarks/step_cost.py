@@ -2,9 +2,10 @@
 
 Does: time named cases on synthetic batches. Does not: load a model. Run by hand, on an otherwise idle machine:
 
-    python benchmarks/step_cost.py --rows 32 --vocab-size 32768 152064 --only sample
+    python -m benchmarks.step_cost --rows 1 8 32 64 --vocab-size 32768 152064 --only sample
 
-A new part of the step gets its own cases: a function from a `Shape` to a `Trial`, listed in `CASES`.
+Whole steps come from whole_step.py. A new part of the step gets its own cases: a function from a `Shape` to a `Trial`,
+listed in `CASES`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.whole_step import all_penalties, step_trial
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
 from dragoman.types import EngineRequest, SamplingParams
@@ -97,7 +99,7 @@ def sampler_case(name: str, target_ms: Mapping[int, float], *, is_flat: bool = F
     return Case(f"sample: {name}", prepare, target_ms)
 
 
-PENALTIES: dict[str, Any] = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.2}
+PENALTIES = all_penalties()
 
 SAMPLER_CASES = (
     sampler_case("greedy", GREEDY_MS, temperature=0.0),
@@ -113,7 +115,33 @@ SAMPLER_CASES = (
     sampler_case("top-p, flat distribution", NO_TARGET, is_flat=True, temperature=1.0, top_p=0.9),
 )
 
-CASES: tuple[Case, ...] = (*SAMPLER_CASES,)
+
+# --- whole steps ------------------------------------------------------------------------------------------------------
+
+GREEDY_STEP_MS = {32_768: 2.0, 152_064: 4.0}
+SAMPLED_STEP_MS = {32_768: 5.0, 152_064: 12.0}
+
+
+def step_case(name: str, target_ms: Mapping[int, float], **params: Any) -> Case:
+    """A whole step without its forward, for a batch whose rows all have these parameters."""
+
+    def prepare(shape: Shape) -> Trial:
+        logits = make_logits(shape, is_flat=False)
+        return Trial(*step_trial(logits, SamplingParams(**params), NUM_PROMPT_TOKENS, NUM_GENERATED_TOKENS))
+
+    return Case(f"step: {name}", prepare, target_ms)
+
+
+STEP_CASES = (
+    step_case("greedy", GREEDY_STEP_MS, temperature=0.0),
+    step_case("greedy, log-probability", GREEDY_STEP_MS, temperature=0.0, logprobs=0),
+    step_case("greedy, 5 log-probabilities", NO_TARGET, temperature=0.0, logprobs=5),
+    step_case("top-k, top-p", SAMPLED_STEP_MS, temperature=0.7, top_k=50, top_p=0.9),
+    step_case("top-p", SAMPLED_STEP_MS, temperature=0.7, top_p=0.9),
+    step_case("top-k, top-p, penalties", SAMPLED_STEP_MS, temperature=0.7, top_k=50, top_p=0.9, **PENALTIES),
+)
+
+CASES: tuple[Case, ...] = (*STEP_CASES, *SAMPLER_CASES)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
