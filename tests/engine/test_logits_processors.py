@@ -18,6 +18,7 @@ from dragoman.engine.rolling.logits_processors import (
     PresencePenalty,
     RepetitionPenalty,
 )
+from dragoman.engine.rolling.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sampler import Sampler
 from tests.support.sampling import make_state, row_of
 
@@ -106,7 +107,12 @@ CASES: list[Any] = [
         (-INF, -1.0, 0.5, 4.0, -3.0),
         id="minimum length: holds with ignore_eos too",
     ),
-    pytest.param(GrammarMask(), {"masker": OnlyOdd()}, (-INF, -1.0, -INF, 4.0, -INF), id="grammar: others masked"),
+    pytest.param(
+        GrammarMask(MaskPrefetcher(5)),
+        {"masker": OnlyOdd()},
+        (-INF, -1.0, -INF, 4.0, -INF),
+        id="grammar: others masked",
+    ),
 ]
 
 
@@ -146,6 +152,6 @@ def test_rows_of_one_call_are_edited_as_if_alone(
 def test_a_grammar_mask_reaches_every_bit_of_a_vocabulary_that_fills_no_word() -> None:
     sampler = Sampler(77)
     logits = np.arange(77, dtype=np.float32)[None].copy()
-    GrammarMask().apply(logits, [0], [make_state(sampler, masker=OnlyOdd())])
+    GrammarMask(MaskPrefetcher(77)).apply(logits, [0], [make_state(sampler, masker=OnlyOdd())])
     assert np.flatnonzero(np.isfinite(logits[0])).tolist() == list(range(1, 77, 2))
     assert logits[0, 75] == 75.0

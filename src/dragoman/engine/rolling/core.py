@@ -69,6 +69,10 @@ class EngineCore:
         """True if the next step would run something even if no command comes in."""
         return self._scheduler.has_work
 
+    def close(self) -> None:
+        """Stop what the step loop started; nothing runs afterwards."""
+        self._sampler.close()
+
     def check_integrity(self) -> None:
         """Raises AssertionError if the scheduler's and the block manager's books contradict each other; for tests."""
         self._scheduler.check_integrity()
@@ -124,11 +128,11 @@ class EngineCore:
 
     def _run(self, batch: ScheduledBatch) -> StepResult:
         """Copy, forward, sample. Changes no sequence."""
-        copies = self._speculation.take_copies(batch.copies)
-        if copies:
-            self._runner.copy_blocks(copies)
-        logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
+        if batch.copies:
+            self._runner.copy_blocks(batch.copies)
         states = [state for entry in batch.entries for state in _states_of(entry)]
+        self._sampler.prefetch(states)
+        logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
         result = StepResult()
         if batch.num_prompt_rows:
             result.prompt_logprobs = self._prompt_logprobs(batch, logits[len(states) :])

@@ -125,6 +125,7 @@ class RollingEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._death = self._death or "the engine was shut down"
+        self._core.close()
         self._runner.close()
         if self._proposer is not None:
             self._proposer.close()

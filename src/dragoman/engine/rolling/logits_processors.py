@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from dragoman.engine.rolling.logits_filters import keep_only
+from dragoman.engine.rolling.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
 
 NEG_INF = np.float32(-np.inf)
@@ -175,13 +176,14 @@ class GrammarMask:
 
     is_argmax_invariant: ClassVar[bool] = False
 
+    def __init__(self, prefetcher: MaskPrefetcher) -> None:
+        self._prefetcher = prefetcher
+
     def is_needed(self, state: SamplerState) -> bool:
         return state.masker is not None
 
     def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
         vocab_size = logits.shape[1]
-        words = np.zeros((len(rows), -(-vocab_size // 32)), dtype="<u4")
-        for row, state, row_words in zip(rows, states, words, strict=True):
-            assert state.masker is not None
-            state.masker.fill_mask(row_words)
-            keep_only(logits[row], np.unpackbits(row_words.view(np.uint8), count=vocab_size, bitorder="little"))
+        for row, state in zip(rows, states, strict=True):
+            words = self._prefetcher.take(state)
+            keep_only(logits[row], np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little"))

@@ -25,6 +25,7 @@ from dragoman.engine.rolling.logits_processors import (
     PresencePenalty,
     RepetitionPenalty,
 )
+from dragoman.engine.rolling.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.random_stream import uniforms
 from dragoman.engine.rolling.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
 from dragoman.types import EngineRequest, Logprob, PromptLogprob
@@ -64,6 +65,7 @@ class Sampler:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
         self._scratch = Scratch(vocab_size)
+        self._masks = MaskPrefetcher(vocab_size)
         self._temperature = Temperature()
         self._processors: tuple[LogitsProcessor, ...] = (
             RepetitionPenalty(),
@@ -73,7 +75,7 @@ class Sampler:
             AllowedTokens(),
             BadWordsMask(),
             MinTokens(),
-            GrammarMask(),
+            GrammarMask(self._masks),
         )
 
     def new_state(self, request: EngineRequest, sequence_index: int) -> SamplerState:
@@ -83,6 +85,17 @@ class Sampler:
             if processor.is_needed(state) and not (state.is_greedy and processor.is_argmax_invariant):
                 state.active |= 1 << bit
         return state
+
+    def prefetch(self, states: Sequence[SamplerState]) -> None:
+        """Begin what sampling from these very states will need and logits do not matter for: the grammars' masks.
+
+        Called right before the forward pass, which runs meanwhile; the states must not change in between.
+        """
+        self._masks.start(states)
+
+    def close(self) -> None:
+        """Stop the thread that `prefetch` may have started."""
+        self._masks.close()
 
     def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
         """The next token of every row. Does not observe it: the caller does, once it is appended.
