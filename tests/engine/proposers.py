@@ -10,8 +10,9 @@ import numpy as np
 
 from dragoman.engine.rolling.runner import ForwardBatch
 from dragoman.engine.rolling.speculative import SpeculationConfig, Wish
+from dragoman.engine.rolling.speculative_draft import DraftModelProposer
 from dragoman.types import EngineRequest, TokenMasker
-from tests.engine.fake_runner import FakeRunner, Logits
+from tests.engine.fake_runner import FakeRunner, Logits, reference_logits
 from tests.engine.naive import naive_sequence
 
 
@@ -33,9 +34,6 @@ class FunctionProposer:
 
     def retain(self, sequence_ids: Collection[int]) -> None:
         """Nothing is kept."""
-
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """There is no cache."""
 
     def close(self) -> None:
         """Remember that it was called."""
@@ -67,6 +65,25 @@ class Oracle:
     def _spoilt(self, position: int, token_id: int) -> int:
         is_wrong = (position * 5 + token_id) % 8 < self._num_wrong
         return (token_id + 1) % self._vocab_size if is_wrong else token_id
+
+
+class CheckedDraft(DraftModelProposer):
+    """A draft model that is the model itself, and notes every proposal that is not what it would say after this text."""
+
+    def __init__(self, runner: FakeRunner, target: FakeRunner, config: SpeculationConfig | None = None) -> None:
+        super().__init__(runner, target, config)
+        self.mistakes: list[tuple[list[int], list[int]]] = []
+
+    def propose(self, wishes: Sequence[Wish]) -> list[array[int]]:
+        """As the draft model does."""
+        proposals = super().propose(wishes)
+        for wish, draft_ids in zip(wishes, proposals, strict=True):
+            text = wish.sequence.token_ids.tolist()
+            for draft_id in draft_ids:
+                if draft_id != int(reference_logits(text, self._runner.vocab_size)[-1].argmax()):
+                    self.mistakes.append((text, draft_ids.tolist()))
+                text.append(draft_id)
+        return proposals
 
 
 class SlipperyRunner(FakeRunner):

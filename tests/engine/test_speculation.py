@@ -238,6 +238,16 @@ def test_drafts_outside_the_vocabulary_are_cut() -> None:
     assert {output.num_draft_tokens for output in collector.outputs[0]} == {0, 1}
 
 
+def test_drafts_that_complete_a_forbidden_word_are_refused() -> None:
+    plain = unending()
+    tokens = answer_of(plain).token_ids
+    banned = replace(plain, bad_word_ids=((tokens[3], tokens[4]), (tokens[6], tokens[7], tokens[8])))
+    oracle = Oracle(VOCAB_SIZE, 0)
+    collector = run(FunctionProposer(lambda wish: oracle(replace(wish, sequence=_Twin(wish, plain)))), banned)  # type: ignore[arg-type]
+    assert collector.sequence(0) == answer_of(banned) != answer_of(plain)
+    assert collector.core.stats.num_accepted_tokens > 0
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request
-from tests.engine.proposers import FunctionProposer, NoSumOfThree, Oracle, SlipperyRunner
+from tests.engine.proposers import CheckedDraft, FunctionProposer, NoSumOfThree, Oracle, SlipperyRunner
 from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, workloads
 from tests.support.sampling import chi_square, chi_square_limit
 
@@ -53,9 +53,10 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
     if kind == "lookup":
         return PromptLookupProposer(config)
     if kind in ("same draft", "other draft"):
-        draft_class = FakeRunner if kind == "same draft" else SlipperyRunner
+        same = kind == "same draft"
+        draft_class, proposer_class = (FakeRunner, CheckedDraft) if same else (SlipperyRunner, DraftModelProposer)
         draft = draft_class(num_blocks=runner.num_blocks, block_size=runner.block_size, vocab_size=VOCAB_SIZE)
-        return DraftModelProposer(draft, runner, config)
+        return proposer_class(draft, runner, config)
     return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind]), config)
 
 
@@ -80,7 +81,8 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2))
+    proposer = make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
     collector = Collector(core)
     for step in range(31):
         for key, arrival in enumerate(arrivals):
@@ -94,6 +96,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     event(f"preempted: {core.stats.num_preemptions > 0}, copied: {runner.num_copies > 0}")
     assert core.stats.num_used_blocks == 0
     assert not collector.errors
+    assert not isinstance(proposer, CheckedDraft) or not proposer.mistakes
     for key, arrival in enumerate(arrivals):
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:

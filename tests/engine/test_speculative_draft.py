@@ -18,6 +18,7 @@ from dragoman.engine.rolling.speculative_draft import DraftModelProposer
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request, naive_sequence
+from tests.engine.proposers import CheckedDraft
 
 VOCAB_SIZE = 24
 
@@ -41,8 +42,8 @@ class Drafted:
     def __init__(self, config: SpeculationConfig | None = None, num_blocks: int = 64, **draft_sizes: Any) -> None:
         runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=num_blocks, max_model_len=2048)
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
-        proposer = DraftModelProposer(self.draft, runner, config)
-        core = EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=16), proposer)
+        self.proposer = CheckedDraft(self.draft, runner, config)
+        core = EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=16), self.proposer)
         self.stats = core.stats
         self.collector = Collector(core)
 
@@ -52,6 +53,7 @@ class Drafted:
         for key, request in enumerate(requests, first):
             self.collector.add(key, request)
         self.collector.run()
+        assert not self.proposer.mistakes
         for key, request in enumerate(requests, first):
             for index in range(request.sampling.n):
                 expected = naive_sequence(request, index, VOCAB_SIZE)
@@ -134,6 +136,22 @@ def test_when_blocks_run_short_sequences_go_on_without_drafts() -> None:
     drafted.run(unending())
     assert 0 < drafted.stats.num_draft_tokens < 15
     assert drafted.stats.num_preemptions == 0
+
+
+def test_refused_drafts_leave_nothing_behind_in_the_drafts_cache() -> None:
+    drafted = Drafted()
+    drafted.run(*(unending([1, 2, seed], max_tokens=60, temperature=1.0, seed=seed) for seed in range(3)))
+    assert 0 < drafted.stats.num_accepted_tokens < drafted.stats.num_draft_tokens
+
+
+def test_a_preempted_sequence_starts_anew_in_its_new_blocks() -> None:
+    drafted = Drafted(num_blocks=26)
+    for key in range(2):
+        drafted.collector.add(key, unending([1, 2, key], max_tokens=60))
+    drafted.collector.run()
+    assert drafted.stats.num_preemptions > 0
+    assert not drafted.proposer.mistakes
+    assert drafted.stats.num_accepted_tokens == drafted.stats.num_draft_tokens > 0
 
 
 # --- confidence -------------------------------------------------------------------------------------------------------

@@ -82,10 +82,6 @@ class Proposer(Protocol):
         """Forget every sequence but these: the others have finished or lost their blocks."""
         ...
 
-    def copy_blocks(self, pairs: Rows[tuple[int, int]]) -> None:
-        """Copy whole blocks, (source, destination) each, in this order, as the model's cache does."""
-        ...
-
     def close(self) -> None:
         """Release what it holds."""
         ...
@@ -99,7 +95,6 @@ class Speculation:
         self._blocks = blocks
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
-        self._copies: list[tuple[int, int]] = []  # made by the proposer's cache already, not by the model's
 
     def set_drafts(self, running: Rows[Sequence]) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -117,7 +112,7 @@ class Speculation:
             wishes = [wish for sequence in running if (wish := self._wish(sequence, proposer.config)) is not None]
             wishes = self._affordable(wishes, len(running))
             if proposer.needs_slots:
-                wishes = self._with_slots(wishes, proposer)
+                wishes = self._with_slots(wishes)
             proposals = proposer.propose(wishes) if wishes else []
         except Exception:
             logger.exception("speculative decoding failed and is switched off; answers do not change")
@@ -125,17 +120,6 @@ class Speculation:
             return
         for wish, draft_ids in zip(wishes, proposals, strict=True):
             wish.sequence.set_drafts(self._legal(wish, draft_ids))
-
-    def take_copies(self, planned: Rows[tuple[int, int]]) -> list[tuple[int, int]]:
-        """All block copies for the model to run before its forward: those made early, then `planned`.
-
-        Mutates: the proposer's cache follows `planned`.
-        """
-        copies = [*self._copies, *planned]
-        self._copies.clear()
-        if planned and self._proposer is not None:
-            self._proposer.copy_blocks(planned)
-        return copies
 
     def _wish(self, sequence: Sequence, config: SpeculationConfig) -> Wish | None:
         """What the sequence wants drafted, None if it does not speculate in this step.
@@ -170,18 +154,14 @@ class Speculation:
                 affordable.append(wish)
         return affordable
 
-    def _with_slots(self, wishes: list[Wish], proposer: Proposer) -> list[Wish]:
-        """The wishes whose slots could be had. Mutates: block tables; the proposer's cache follows them."""
+    def _with_slots(self, wishes: list[Wish]) -> list[Wish]:
+        """The wishes whose slots could be had. Mutates: block tables."""
         served = []
         for wish in wishes:
             sequence = wish.sequence
             end = sequence.num_tokens + wish.max_tokens
             if self._blocks.append(sequence.sequence_id, sequence.num_computed_tokens, end):
                 served.append(replace(wish, block_table=self._blocks.table(sequence.sequence_id)))
-        copies = self._blocks.take_copies()
-        self._copies += copies
-        if copies:
-            proposer.copy_blocks(copies)
         return served
 
     def _legal(self, wish: Wish, draft_ids: array[int]) -> array[int]:

@@ -6,7 +6,8 @@ on the engine thread only.
 
 The draft's cache has as many blocks of the same size, so a block number means the same tokens in both. What the draft
 has computed is known per sequence, and for full blocks by the hash of their whole prefix: a later request with the same
-prompt, or a sibling, finds the draft's blocks as it finds the model's.
+prompt, or a sibling, finds the draft's blocks as it finds the model's. When the model's cache copies a block, which it does
+only to part siblings at the end of their prompt, the draft need not: it computes the tokens of that block for each of them.
 """
 
 from __future__ import annotations
@@ -97,12 +98,6 @@ class DraftModelProposer:
         """Forget every sequence but these. What full blocks hold is still known."""
         for sequence_id in [key for key in self._progress if key not in sequence_ids]:
             del self._progress[sequence_id]
-
-    def copy_blocks(self, pairs: Rows[tuple[int, int]]) -> None:
-        """Copy in the draft's cache what is copied in the model's."""
-        self._runner.copy_blocks(pairs)
-        for source, destination in pairs:
-            self._content[destination] = self._content[source]
 
     def close(self) -> None:
         """Close the draft's runner."""

@@ -41,9 +41,6 @@ class PromptLookupProposer:
         for sequence_id in [key for key in self._indices if key not in sequence_ids]:
             del self._indices[sequence_id]
 
-    def copy_blocks(self, pairs: Rows[tuple[int, int]]) -> None:
-        """Nothing: there is no cache."""
-
     def close(self) -> None:
         """Forget every sequence."""
         self._indices.clear()
