@@ -129,7 +129,7 @@ def held_out(rng: Random) -> list[tuple[str, str]]:
 
 def tool_pairs(rng: Random, count: int) -> list[tuple[str, str]]:
     """Chats with one tool and the call that is right."""
-    out = []
+    out: list[tuple[str, str]] = []
     while len(out) < count:
         tool, question, request, _, _ = rng.choice(tools.CASES)(rng)
         out.append((chat_prompt(Exchange([("user", question)], None, [tool])), request))

@@ -109,8 +109,8 @@ def pad(group: list[Coded]) -> tuple[Tensor, Tensor, Tensor]:
     for row, (ids, weights) in enumerate(group):
         data[row, : len(ids)] = ids
         mass[row, : len(ids)] = weights
-    ids, weights = torch.from_numpy(data), torch.from_numpy(mass)
-    return ids[:, :-1], ids[:, 1:], weights[:, 1:]
+    tokens, loads = torch.from_numpy(data), torch.from_numpy(mass)
+    return tokens[:, :-1], tokens[:, 1:], loads[:, 1:]
 
 
 def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
