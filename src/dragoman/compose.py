@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-from dragoman import __version__
 from dragoman.config.generation import default_sampling
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import Config, ConfigError
@@ -129,7 +128,7 @@ def build_dialects(config: Config) -> DialectSet:
     """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
     clients = config.clients
     limits = _limits(config)
-    fingerprint = model_fingerprint(config.model_dir, __version__, config.model.dtype, config.model.kv_dtype)
+    fingerprint = model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype)
     speculates = config.speculation.prompt_lookup or config.speculation.draft_model is not None
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:

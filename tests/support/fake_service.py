@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from dragoman.engine.base import Capabilities, Health
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+from dragoman.server.prepare import PromptTokens
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
+from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_result
 
 PATIENCE_S = 10.0  # how long a condition may take before a test fails; a machine under load is slow
@@ -81,10 +83,14 @@ class Script:
 class FakeService:
     """The service protocol over scripted generations. The journal has `start`, `pause`, `end` and `abort <id>`.
 
-    `script` applies to every prompt but those with one of their own in `scripts`.
+    `script` applies to every prompt but those with one of their own in `scripts`. Its tokens are bytes.
     """
 
+    chat_template = None
+    max_model_len = 64
+
     def __init__(self) -> None:
+        self.tokenizer = ByteTokenizer()
         self.script = Script()
         self.scripts: dict[str, Script] = {}
         self.journal = Journal()
@@ -109,6 +115,15 @@ class FakeService:
             async for _ in events:
                 pass
         return scripted_result(request)
+
+    async def tokenize(self, prompt: Prompt) -> PromptTokens:
+        """The prompt's bytes."""
+        assert isinstance(prompt, TextPrompt)
+        return PromptTokens(prompt.text, tuple(self.tokenizer.encode(prompt.text)))
+
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The bytes as text."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
     async def _play(self, position: int, request: GenerationRequest) -> None:
         script = self.scripts.get(getattr(request.prompt, "text", ""), self.script)

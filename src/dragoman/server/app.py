@@ -19,6 +19,7 @@ from dragoman.server.openapi import ApiFacts, documentation_routes
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import Responder
 from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable
+from dragoman.server.tokens_routes import TokenRoutes
 
 logger = logging.getLogger("dragoman.server")
 
@@ -97,7 +98,8 @@ def all_routes(
     gate = Gate(config.max_request_size_bytes, config.api_keys)
     inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate, deferred)
     management = ManagementRoutes(registry, gate)
-    routes = [*inference.routes(), *management.routes(), *extra_routes]
+    tokens = TokenRoutes(registry, gate)
+    routes = [*inference.routes(), *tokens.routes(), *management.routes(), *extra_routes]
     api = replace(config.api, needs_key=bool(config.api_keys))
     return [*routes, *documentation_routes(routes, api)]
 

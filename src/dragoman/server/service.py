@@ -91,6 +91,11 @@ class Service:
         return self._pieces.tokenizer
 
     @property
+    def chat_template(self) -> ChatTemplate | None:
+        """The model's chat template, None if it has none."""
+        return self._preparer.chat_template
+
+    @property
     def max_model_len(self) -> int:
         """The context length: prompt and completion tokens of one sequence."""
         return self._preparer.max_model_len

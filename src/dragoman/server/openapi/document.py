@@ -17,9 +17,10 @@ from dragoman.server.openapi.facts import ApiFacts
 from dragoman.server.openapi.json_schema import TEXT, used_components
 from dragoman.server.openapi.management_operations import HEADERS, MANAGEMENT, PARAMETERS
 from dragoman.server.openapi.operations import INFERENCE, Key, Operation
+from dragoman.server.openapi.token_operations import TOKENS, token_schemas
 from dragoman.server.routes import Route
 
-OPERATIONS: Mapping[Key, Operation] = {**INFERENCE, **MANAGEMENT}
+OPERATIONS: Mapping[Key, Operation] = {**INFERENCE, **TOKENS, **MANAGEMENT}
 
 UNDESCRIBED = "x-undescribed"
 """Marks a route that was added without a description; a test allows none."""
@@ -43,6 +44,7 @@ def openapi_document(routes: Sequence[Route], facts: ApiFacts) -> dict[str, Any]
         **lmi_bodies.request_bodies(facts),
         **answers.answer_schemas(),
         **errors.error_schemas(),
+        **token_schemas(),
     }
     document: dict[str, Any] = {
         "openapi": "3.1.0",
