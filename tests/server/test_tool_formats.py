@@ -1,0 +1,238 @@
+"""Which format a model is taken to write, and how the service applies it: control tokens shown, grammars compiled or not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dragoman.config.options import OPTIONS
+from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.server.output_parsers import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS, choose_output_format
+from dragoman.server.output_parsers.base import Marker
+from dragoman.server.output_parsers.reasoning import Opening
+from dragoman.server.service import Extensions, Service
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Grammar, SamplingParams
+from tests.server.output_texts import USER, request, tool
+from tests.support.byte_tokenizer import EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
+from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+
+TOOL_LOOP = "{% for tool in tools or [] %}{{ tool }}{% endfor %}"
+HERMES = TOOL_LOOP + "<tool_call>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+OPENED_BY_MODEL = "{# </think> #}"
+OPENED_BY_TEMPLATE = "{% if enable_thinking %}<think>\n{% endif %}" + OPENED_BY_MODEL
+MISTRAL = HERMES.replace("<tool_call>", "[TOOL_CALLS]")
+
+
+class Tokens:
+    """Control tokens by their text; every other token is ordinary."""
+
+    def __init__(self, **special: int) -> None:
+        self._special = special
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._special.get(token.strip("<>[]/|"), 3)
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id in self._special.values()
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "reasoning"),
+    [
+        (HERMES, "hermes", None),
+        (HERMES + "{{ '</think>' }}", "hermes", "think"),
+        (MISTRAL, "mistral", None),
+        (MISTRAL + "[THINK][/THINK]", "mistral", "magistral"),
+        (TOOL_LOOP + "<|python_tag|>", "llama3_json", None),
+        (TOOL_LOOP + '{{ \'{"name": function name, "parameters": \' }}', "llama3_json", None),
+        (HERMES + "<function=", "json", None),
+        (TOOL_LOOP, "json", None),
+        ("no tools".replace("tools", "t") + "</think>", None, "think"),
+        ("{{ messages }}", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_chat_template_tells_the_formats(template: str | None, tools: str | None, reasoning: str | None) -> None:
+    found = choose_output_format(None if template is None else ChatTemplate(template), Tokens())
+    assert (found.tool_format and found.tool_format.name) == tools
+    assert (found.reasoning and found.reasoning.name) == reasoning
+
+
+def test_the_operator_chooses_by_name_or_chooses_none() -> None:
+    template = ChatTemplate(HERMES + "{{ '</think>' }}")
+    for tools in TOOL_FORMATS:
+        for reasoning in REASONING_FORMATS:
+            found = choose_output_format(template, Tokens(), tools, reasoning)
+            assert found.tool_format is not None
+            assert found.reasoning is not None
+            assert (found.tool_format.name, found.reasoning.name) == (tools, reasoning)
+    none = choose_output_format(template, Tokens(), NONE, NONE)
+    assert (none.tool_format, none.reasoning) == (None, None)
+    assert none.parser(request(), "") is None
+
+
+@pytest.mark.parametrize(
+    ("option", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)]
+)
+def test_the_options_name_every_format(option: str, formats: Mapping[str, object]) -> None:
+    (row,) = [one.row for one in OPTIONS if one.name == option]
+    for name in (AUTO, NONE, *formats):
+        assert row.kind.parse(name) == name
+    with pytest.raises(ValueError, match="pythonic"):
+        row.kind.parse("pythonic")
+
+
+def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
+    found = choose_output_format(ChatTemplate(MISTRAL + "[THINK][/THINK]"), Tokens(TOOL_CALLS=9, THINK=8))
+    assert found.opens == Marker("[TOOL_CALLS]", 9)
+    assert found.marker_ids == {8, 9}
+    assert choose_output_format(ChatTemplate(HERMES), Tokens()).opens == Marker("<tool_call>")
+
+
+@pytest.mark.parametrize(
+    ("ending", "prompt_text", "opening"),
+    [
+        (OPENED_BY_TEMPLATE, "[user]", "closed"),
+        (OPENED_BY_TEMPLATE, "[user]<think>\n", "open"),
+        (OPENED_BY_MODEL, "[user]", "maybe"),
+        (OPENED_BY_MODEL, "[user]<think>\n\n</think>\n\n", "closed"),
+    ],
+)
+def test_prompts_tell_where_the_reasoning_begins(ending: str, prompt_text: str, opening: Opening) -> None:
+    template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}" + ending)
+    found = choose_output_format(template, Tokens())
+    assert found.reasoning is not None
+    assert found.reasoning.opening(prompt_text) == opening
+
+
+@pytest.mark.parametrize(
+    ("said", "opening"), [("<think>Hm", "open"), ("<think>Hm</think>Ye", "closed"), ("Ye", "maybe")]
+)
+def test_a_continued_message_tells_where_its_reasoning_stands(said: str, opening: Opening) -> None:
+    assert REASONING_FORMATS["think"].opening(f"[assistant]{said}", said) == opening
+
+
+def test_ids_are_never_the_same_and_have_the_templates_form() -> None:
+    ids = {one.name: [one.new_id() for _ in range(100)] for one in TOOL_FORMATS.values()}
+    assert all(len(set(own)) == 100 for own in ids.values())
+    assert all(len(own) == 9 and own.isalnum() for own in ids["mistral"])
+    assert all(own.startswith("call_") for own in ids["hermes"] + ids["llama3_json"])
+
+
+# --- in the service ---------------------------------------------------------------------------------------------------
+
+MARK = FIM_IDS.prefix  # a control token of the byte tokenizer, <|pre|>
+
+
+def compiler(grammars: list[Grammar] | None = None) -> Any:
+    """The real compiler over bytes; notes what it compiled."""
+    tokens = [ByteTokenizer().token_bytes(token_id) for token_id in range(VOCAB_SIZE)]
+    real = GrammarCompiler(Vocabulary(tokens, frozenset(range(256, VOCAB_SIZE)), EOS_ID))
+
+    def compile_grammar(grammar: Grammar) -> Any:
+        if grammars is not None:
+            grammars.append(grammar)
+        return real.compile(grammar)
+
+    return compile_grammar
+
+
+def answer(
+    asked: GenerationRequest,
+    text: str | Sequence[int],
+    template: str = HERMES,
+    can_mask: bool = True,
+    **extensions: Any,
+) -> GenerationResult:
+    """What a service with that template makes of the text."""
+    output = choose_output_format(ChatTemplate(template), Tokens(TOOL_CALLS=MARK))
+    script = saying(text) if isinstance(text, str) else lambda request, index: list(text)
+    engine = FakeEngine(script, capabilities=replace(ABILITIES, grammar=can_mask))
+    service = Service(
+        name="m",
+        engine=engine,
+        tokenizer=ByteTokenizer(),
+        chat_template=ChatTemplate(template),
+        extensions=Extensions(
+            **{
+                "compile_grammar": compiler(),
+                "make_parser": output.parser,
+                "marker_ids": output.marker_ids,
+                "constrain": output.constraint,
+                **extensions,
+            }
+        ),
+    )
+    return asyncio.run(service.generate(asked))
+
+
+OSLO_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("choice", ["auto", "required", "weather"])
+def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> None:
+    grammars: list[Grammar] = []
+    result = answer(request(choice), OSLO_CALL, compile_grammar=compiler(grammars))
+    (sequence,) = result.sequences
+    assert [(call.name, call.arguments) for call in sequence.tool_calls] == [("weather", '{"city": "Oslo"}')]
+    assert (sequence.content, sequence.text) == ("", OSLO_CALL)
+    assert [grammar.covers_tool_calls for grammar in grammars] == [True]
+
+
+def test_every_sequence_of_a_request_has_its_own_calls() -> None:
+    asked = replace(request("auto"), sampling=SamplingParams(n=3))
+    calls = [sequence.tool_calls for sequence in answer(asked, OSLO_CALL).sequences]
+    assert [len(own) for own in calls] == [1, 1, 1]
+    assert len({own[0].id for own in calls}) == 3
+
+
+def test_a_mark_that_is_a_control_token_is_seen_although_control_tokens_are_hidden() -> None:
+    class Named(ByteTokenizer):
+        def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
+            return b"[TOOL_CALLS]" if token_id == MARK else super().token_bytes(token_id)
+
+    output = choose_output_format(ChatTemplate(MISTRAL), Tokens(TOOL_CALLS=MARK))
+    script = [*b"Wait.", MARK, *b'[{"name": "add", "arguments": {"a": 1}}]']
+    service = Service(
+        name="m",
+        engine=FakeEngine(lambda request, index: script),
+        tokenizer=Named(),
+        chat_template=ChatTemplate(MISTRAL),
+        extensions=Extensions(make_parser=output.parser, marker_ids=output.marker_ids),
+    )
+    (sequence,) = asyncio.run(service.generate(request("auto"))).sequences
+    assert (sequence.content, [call.name for call in sequence.tool_calls]) == ("Wait.", ["add"])
+    plain = replace(request(None), parse_tool_calls=False, parse_reasoning=False)
+    (sequence,) = asyncio.run(service.generate(plain)).sequences
+    assert sequence.content.startswith("Wait.[{")
+
+
+def test_tools_whose_schema_does_not_compile_are_refused_only_if_they_must_be_called() -> None:
+    broken = tool("f", a={"type": "string", "pattern": "(?<=x)y"})
+    broken["function"]["strict"] = True
+    prompt = ChatPrompt((USER,), (broken,))
+    with pytest.raises(InvalidParameter, match=r"^tools cannot be called as tool_choice required asks: ") as caught:
+        answer(request("required", prompt=prompt), "x")
+    assert caught.value.param == "tools"
+    text = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    (sequence,) = answer(request("auto", prompt=prompt), text).sequences
+    assert [call.arguments for call in sequence.tool_calls] == ['{"a": 1}']
+
+
+def test_an_engine_without_grammars_still_serves_free_choices() -> None:
+    (sequence,) = answer(request("auto"), OSLO_CALL, can_mask=False).sequences
+    assert len(sequence.tool_calls) == 1
+    with pytest.raises(UnsupportedFeature, match="tool_choice required is not supported"):
+        answer(request("required"), OSLO_CALL, can_mask=False)
+
+
+def test_without_tools_the_text_is_left_alone() -> None:
+    asked = request(None, prompt=ChatPrompt((USER,)), parse_tool_calls=False)
+    (sequence,) = answer(asked, OSLO_CALL).sequences
+    assert (sequence.content, sequence.tool_calls) == (OSLO_CALL, ())
