@@ -239,11 +239,49 @@ def test_compiling_works_on_any_thread(compiler: GrammarCompiler) -> None:
     assert masks == [{97, 98}] * 4
 
 
-def test_json_may_contain_whitespace_between_tokens_but_does_not_begin_with_it(compiler: GrammarCompiler) -> None:
-    masker = compiler.compile(Grammar("json_object"))
-    assert not masker.advance(ord(" "))
-    feed(masker, b'{ "k" : [ 1 , 2.5e3, null ] }')
+@pytest.mark.parametrize(
+    "grammar", [Grammar("json_object"), Grammar("json_schema", '{"type": "object", "additionalProperties": true}')]
+)
+def test_json_has_one_blank_after_commas_and_colons_and_no_other_space(
+    compiler: GrammarCompiler, grammar: Grammar
+) -> None:
+    masker = compiler.compile(grammar)
+    for text in (b'{"k": [1, 2.5e3, null], "', b"x"):
+        assert not masker.advance(ord("\n"))
+        feed(masker, text)
+        assert not masker.advance(ord("\n"))
+    feed(masker, b'": {}}')
     assert masker.is_finished
+
+
+def test_a_schemas_own_settings_for_white_space_count(compiler: GrammarCompiler) -> None:
+    source = '{"enum": [[1, 2]], "x-guidance": {"whitespace_flexible": false, "item_separator": ";"}}'
+    feed(compiler.compile(Grammar("json_schema", source)), b"[1;2]")
+
+
+def test_a_grammar_in_gbnf_is_followed(compiler: GrammarCompiler) -> None:
+    masker = compiler.compile(Grammar("lark", 'root ::= "(" root ")" | letter{2}\nletter ::= [x-y]'))
+    feed(masker, b"((xy))")
+    assert masker.is_finished
+
+
+def test_a_lark_grammar_may_speak_of_gbnf_signs(compiler: GrammarCompiler) -> None:
+    masker = compiler.compile(Grammar("lark", 'start: "a ::= " "b"'))
+    feed(masker, b"a ::= b")
+    assert masker.is_finished
+
+
+def test_a_frame_stands_around_the_grammar(compiler: GrammarCompiler) -> None:
+    frame = 'start: "<" @output ">"'
+    for grammar, text in (
+        (Grammar("choice", '["a", "b"]', frame), b"<b>"),
+        (Grammar("json_schema", '{"enum": [7]}', frame), b"<7>"),
+        (Grammar("regex", "x+", frame), b"<xx>"),
+        (Grammar("lark", 'start: "y"', frame), b"<y>"),
+    ):
+        masker = compiler.compile(grammar)
+        feed(masker, text)
+        assert masker.is_finished
 
 
 def test_every_tokenisation_of_a_forced_text_is_allowed(compiler: GrammarCompiler) -> None:

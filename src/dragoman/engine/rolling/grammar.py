@@ -25,6 +25,7 @@ from dragoman.types import Grammar, TokenMasker
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
+_SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
 _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
 
 
@@ -101,10 +102,10 @@ class GrammarCompiler:
         match grammar.kind:
             case "json_schema":
                 # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
-                schema = json.dumps(_parse_json(grammar.kind, grammar.source))
+                schema = json.dumps(_spaced(_parse_json(grammar.kind, grammar.source)))
                 inner = matcher_class.grammar_from_json_schema(schema)
             case "json_object":
-                inner = matcher_class.grammar_from_json_schema('{"type": "object"}')
+                inner = matcher_class.grammar_from_json_schema(json.dumps(_spaced({"type": "object"})))
             case "regex":
                 inner = matcher_class.grammar_from_regex(grammar.source)
             case "lark":
@@ -217,6 +218,16 @@ def _without_forcing(source: str, frame: str) -> str:
     grammars[0]["name"] = "output"
     outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or "start: @output")}
     return json.dumps({"grammars": [outer, *grammars]})
+
+
+def _spaced(schema: Any) -> Any:
+    """The schema with JSON's white space fixed to one blank after a comma or colon, as models see it most often.
+
+    Where blanks and line breaks are free, small models write them until the limit; and each costs a step.
+    """
+    if not isinstance(schema, dict) or _SETTINGS in schema:
+        return schema
+    return {**schema, _SETTINGS: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
 
 
 def _parse_json(kind: str, source: str) -> Any:
