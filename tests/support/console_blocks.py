@@ -13,11 +13,12 @@ _BLOCK = re.compile(
     r"^```console\n\$ (?P<command>(?:[^\n]*\\\n)*[^\n]*)\n(?P<answer>(?:(?!```)[^\n]*\n)*)```$", re.MULTILINE
 )
 
-# What differs from run to run: identifiers and times; or from release to release.
+# What differs from run to run: identifiers, times, what earlier requests left in the cache; or from release to release.
 _VARYING = [
     (re.compile(r'"id":\s?"(?:chatcmpl|cmpl)-[^"]*"'), '"id":"..."'),
     (re.compile(r'"id":\s?"call_[^"]*"'), '"id":"..."'),
     (re.compile(r'"system_fingerprint":\s?"[^"]*"'), '"system_fingerprint":"..."'),
+    (re.compile(r'"cached_tokens":\s?\d+'), '"cached_tokens":0'),
     (re.compile(r'"created":\s?\d+'), '"created":0'),
 ]
 
