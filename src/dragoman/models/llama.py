@@ -40,10 +40,17 @@ ProgressCallback = Callable[[int, int], None]  # layers done, layers in all
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How weights are stored in the graph. `fuse_projections`: one matmul for QKV and one for gate and up."""
+    """How weights are stored in the graph."""
 
     weight_type: WeightType
-    fuse_projections: bool = True
+
+    @property
+    def fuses_projections(self) -> bool:
+        """One matmul for QKV and one for gate and up: pays for int4, where a lone sequence is bound by calls.
+
+        For int8 it is no faster, and apart the plugin folds the activation into the gate's matmul.
+        """
+        return self.weight_type == "int4"
 
 
 class LlamaBuilder:
@@ -150,7 +157,7 @@ class LlamaBuilder:
 
     def _projections(self, x: Node, names: list[str], widths: list[int], *, has_bias: bool) -> list[Node]:
         columns = self._config.hidden_size
-        if not self._options.fuse_projections:
+        if not self._options.fuses_projections:
             return [
                 self._projection(x, name, width, columns, has_bias) for name, width in zip(names, widths, strict=True)
             ]
