@@ -28,7 +28,7 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-_GRAPH_FORMAT = 2  # raised when the builders change, so that graphs cached by an earlier build of this version are not used
+_GRAPH_FORMAT = 2  # raised when the builders change: graphs cached before that are not used
 
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _DYNAMIC_QUANTIZATION_GROUP = 128
@@ -142,7 +142,8 @@ def _cached_graph(model_dir: Path, options: ModelOptions) -> Path | None:
     if options.cache_dir is None:
         return None
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
-    facts = [__version__, _GRAPH_FORMAT, ov.__version__, str(model_dir.resolve()), stats, asdict(BuildOptions(options.weight_type))]
+    versions = [__version__, _GRAPH_FORMAT, ov.__version__]
+    facts = [*versions, str(model_dir.resolve()), stats, asdict(BuildOptions(options.weight_type))]
     facts.append((model_dir / "config.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return options.cache_dir / f"{model_dir.resolve().name}-{digest}.xml"
