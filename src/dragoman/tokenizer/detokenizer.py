@@ -22,7 +22,15 @@ class IncrementalDetokenizer:
     its prompt, so there the space is part of the text. `shown_ids`: special tokens that are text even so.
     """
 
-    __slots__ = ("_at_start", "_decode", "_follows_special", "_pieces", "_shown_ids", "_skips_special", "_spaces_special")
+    __slots__ = (
+        "_at_start",
+        "_decode",
+        "_follows_special",
+        "_pieces",
+        "_shown_ids",
+        "_skips_special",
+        "_spaces_special",
+    )
 
     def __init__(
         self,
