@@ -74,6 +74,19 @@ async def seeded(client: httpx.AsyncClient, prompt: str) -> str:
     return str(answer.json()["choices"][0]["text"])
 
 
+async def chat(client: httpx.AsyncClient, prompt: str) -> str:
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": LENGTH, "temperature": 0, "stream": True}
+    answer = await client.post("/v1/chat/completions", json=body, headers={"accept": "text/event-stream"})
+    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+    return "".join(json.loads(event)["choices"][0]["delta"].get("content") or "" for event in events)
+
+
+async def lmi_chat(client: httpx.AsyncClient, prompt: str) -> str:
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": LENGTH, "temperature": 0}
+    answer = await client.post("/invocations", json=body)
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
 RAW_DIALECTS: list[Ask] = [lmi, lmi_stream, completion, ovms_stream, text, text_batch, tgi]
 
 
@@ -82,14 +95,15 @@ def test_64_streams_of_mixed_dialects_give_the_text_of_a_lone_request(server: Se
         limits = httpx.Limits(max_connections=80)
         async with httpx.AsyncClient(base_url=server.base_url, timeout=120, limits=limits) as client:
             alone = {prompt: await completion(client, prompt) for prompt in PROMPTS}
+            alone_chat = {prompt: await chat(client, prompt) for prompt in PROMPTS}
             alone_seeded = {prompt: await seeded(client, prompt) for prompt in PROMPTS}
-            asks = [(RAW_DIALECTS[i % len(RAW_DIALECTS)], PROMPTS[i % len(PROMPTS)]) for i in range(56)]
-            together = await asyncio.gather(
-                *(ask(client, prompt) for ask, prompt in asks), *(seeded(client, prompt) for prompt in PROMPTS)
-            )
-        for (ask, prompt), answer in zip(asks, together, strict=False):
-            assert answer == alone[prompt], f"{ask.__name__}({prompt!r})"
-        assert list(together[56:]) == [alone_seeded[prompt] for prompt in PROMPTS]
+            asks = [(RAW_DIALECTS[i % len(RAW_DIALECTS)], PROMPTS[i % len(PROMPTS)]) for i in range(40)]
+            asks += [(ask, prompt) for ask in (chat, lmi_chat, seeded) for prompt in PROMPTS]
+            together = await asyncio.gather(*(ask(client, prompt) for ask, prompt in asks))
+        alone_by: dict[Ask, dict[str, str]] = {chat: alone_chat, lmi_chat: alone_chat, seeded: alone_seeded}
+        for (ask, prompt), answer in zip(asks, together, strict=True):
+            assert answer == alone_by.get(ask, alone)[prompt], f"{ask.__name__}({prompt!r})"
+        assert len(asks) == 64
 
     asyncio.run(scenario())
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import numpy.typing as npt
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +17,8 @@ from dragoman.engine.rolling.logits_filters import ranked
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
 from dragoman.engine.rolling.scheduler import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.speculative import SpeculationConfig
+from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeRunner, reference_logits
@@ -50,7 +55,7 @@ def naive_beams(request: EngineRequest) -> list[Generated]:
     finished: dict[int, tuple[NaiveBeam, FinishReason]] = {}
 
     def end_reason(slot: int, token_id: int) -> FinishReason | None:
-        if len(beams[slot].token_ids) + 1 < params.min_tokens:
+        if len(beams[slot].token_ids) + 1 < params.min_tokens and request.masker is None:
             return None
         return ends.get(token_id)
 
@@ -86,7 +91,7 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
     num_groups, size = draw(st.sampled_from([(1, 2), (1, 3), (1, 4), (2, 1), (2, 2), (3, 1)]))
     width = num_groups * size
     token_ids = st.integers(0, VOCAB_SIZE - 1)
-    return make_request(
+    request = make_request(
         draw(st.lists(token_ids, min_size=1, max_size=12)),
         max_tokens=draw(st.integers(1, 10)),
         num_beams=width,
@@ -102,6 +107,34 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
         logprobs=draw(st.sampled_from([None, 0, 2])),
         ignore_eos=draw(st.booleans()),
     )
+    return replace(request, masker=EveryOther()) if draw(st.booleans()) else request
+
+
+class EveryOther:
+    """A grammar: even and odd tokens in turn, as the first one began; end-of-sequence (0) at any time."""
+
+    def __init__(self, parity: int | None = None) -> None:
+        self._parity = parity
+
+    def fork(self) -> EveryOther:
+        return EveryOther(self._parity)
+
+    def fill_mask(self, bitmask_row: npt.NDArray[np.uint32]) -> None:
+        bitmask_row[:] = {None: 0xFFFFFFFF, 0: 0x55555555, 1: 0xAAAAAAAB}[self._parity]
+
+    def advance(self, token_id: int) -> bool:
+        if self._parity is not None and token_id and token_id % 2 != self._parity:
+            return False
+        self._parity = 1 - token_id % 2
+        return True
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        state = self.fork()
+        return next((i for i, token_id in enumerate(token_ids) if not state.advance(token_id)), len(token_ids))
+
+    @property
+    def is_finished(self) -> bool:
+        return False
 
 
 plain_requests = st.builds(
@@ -119,6 +152,7 @@ plain_requests = st.builds(
     max_batch_tokens=st.sampled_from([4, 7, 64]),
     max_num_seqs=st.integers(4, 9),
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+    speculates=st.booleans(),
 )
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_search_gives_the_hypotheses_of_a_naive_one(
@@ -129,9 +163,12 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
     max_batch_tokens: int,
     max_num_seqs: int,
     prefix_cache: PrefixCacheMode,
+    speculates: bool,
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache))
+    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache)
+    proposer = PromptLookupProposer(SpeculationConfig(max_ngram_size=1)) if speculates else None
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
     collector = Collector(core)
     for key, request in enumerate(requests):
         collector.add(key, request)
