@@ -16,7 +16,7 @@ from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.logits_filters import ranked
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
-from dragoman.engine.rolling.scheduler import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.scheduler import RollingConfig
 from dragoman.engine.rolling.speculative import SpeculationConfig
 from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.errors import CapacityError
@@ -149,9 +149,12 @@ plain_requests = st.builds(
     abort_step=st.one_of(st.none(), st.integers(1, 12)),
     block_size=st.sampled_from([1, 2, 4, 8]),
     num_slots=st.integers(112, 200),  # four beams of 22 tokens each, and the reserve
-    max_batch_tokens=st.sampled_from([4, 7, 64]),
-    max_num_seqs=st.integers(4, 9),
-    prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+    config=st.builds(
+        RollingConfig,
+        max_batch_tokens=st.sampled_from([4, 7, 64]),
+        max_num_seqs=st.integers(4, 9),
+        prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+    ),
     speculates=st.booleans(),
 )
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -160,13 +163,10 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
     abort_step: int | None,
     block_size: int,
     num_slots: int,
-    max_batch_tokens: int,
-    max_num_seqs: int,
-    prefix_cache: PrefixCacheMode,
+    config: RollingConfig,
     speculates: bool,
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
-    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache)
     proposer = PromptLookupProposer(SpeculationConfig(max_ngram_size=1)) if speculates else None
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
     collector = Collector(core)
