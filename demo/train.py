@@ -153,6 +153,14 @@ def save(model: DemoLlama, path: Path, steps: int, tokens: int, seconds: float) 
     torch.save({"model": model.state_dict(), "cost": cost}, path)
 
 
+@torch.no_grad()
+def shrink(model: DemoLlama) -> None:
+    """Make the layers' matrices smaller, queries and keys most, so that attention that is too sharp can learn again."""
+    for name, weight in model.model.layers.named_parameters():
+        if weight.dim() == 2:
+            weight.mul_(0.3 if "q_proj" in name or "k_proj" in name else 0.6)
+
+
 def write_row(log: TextIO, step: int, losses: list[float], tokens: int, seconds: float) -> None:
     """One line of the log."""
     row = {"step": step, "loss": round(sum(losses) / len(losses), 4), "tokens": tokens, "seconds": round(seconds)}
@@ -218,6 +226,8 @@ def train(args: argparse.Namespace) -> None:
     model = DemoLlama(DemoConfig(vocab_size=tokenizer.get_vocab_size()))
     if args.start:
         model.load_state_dict(torch.load(args.start)["model"])
+    if args.shrink:
+        shrink(model)
     model.share_memory()
     grads = torch.zeros(args.workers, sum(p.numel() for p in model.parameters())).share_memory_()
     barrier = torch.multiprocessing.get_context("spawn").Barrier(args.workers)
@@ -231,6 +241,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="src/dragoman/demo_model/tokenizer.json")
     parser.add_argument("--run", default="/tmp/demo-run", help="folder for the checkpoint and the log")
     parser.add_argument("--start", help="checkpoint to go on from")
+    parser.add_argument("--shrink", action="store_true", help="shrink the matrices of the checkpoint first")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--minutes", type=float, help="end the schedule after this time at the latest")
     parser.add_argument("--tokens", type=int, default=2560, help="tokens in one worker's batch, padding included")

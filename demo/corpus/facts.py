@@ -82,89 +82,6 @@ ABOUT = [
     "{x}: what is it?",
     "What about {x}?",
 ]
-# Loose wordings: one of each part, so that the name of the topic counts and not the words around it.
-ASKING = [
-    "Can you",
-    "Could you",
-    "Would you",
-    "Please",
-    "Would you please",
-    "I want you to",
-    "I would like you to",
-    "Kindly",
-    "You could",
-    "Now",
-    "First,",
-    "It would be nice if you could",
-    "Are you able to",
-    "Will you",
-    "I am asking you to",
-    "",
-]
-DOING = [
-    "give me details on",
-    "say something about",
-    "give me a lesson on",
-    "give me an explanation of",
-    "provide some background on",
-    "offer a few words on",
-    "help me with",
-    "help me learn about",
-    "help me to know",
-    "inform me about",
-    "give an introduction to",
-    "make clear to me",
-    "walk me through",
-    "give me the basics of",
-    "give me a quick look at",
-    "show me what you have on",
-    "write a few lines on",
-    "write a short note on",
-    "give me the main points of",
-    "clarify",
-    "outline",
-    "introduce me to",
-    "give me an idea of",
-    "present",
-    "discuss",
-    "go over",
-    "tell us about",
-    "answer a question about",
-    "note down some facts on",
-]
-WANTING = [
-    "I want to know about {x}.",
-    "I want to read about {x}.",
-    "I am curious about {x}.",
-    "I am learning about {x}.",
-    "I wonder about {x}.",
-    "I want to understand {x}.",
-    "I need help with {x}.",
-    "We are studying {x} at school.",
-    "My homework is about {x}.",
-    "I read about {x} today.",
-    "I have never heard of {x}.",
-    "I like to hear about {x}.",
-    "Have you heard of {x}?",
-    "What have you learned about {x}?",
-    "Do you have any information on {x}?",
-    "What is there to know about {x}?",
-    "What is special about {x}?",
-    "What can be said about {x}?",
-    "Any facts about {x}?",
-    "Some words about {x}, please.",
-    "Facts about {x}",
-    "Information about {x}",
-    "The topic is {x}.",
-    "Topic: {x}",
-    "Next question: {x}",
-    "Today's subject: {x}",
-    "{x}, please.",
-    "About {x}",
-    "{x} explained",
-    "{x} in simple words",
-    "Definition of {x}",
-]
 ONE = [
     "What {is} {x}? Answer in one sentence.",
     "Describe {x} in one sentence.",
@@ -294,21 +211,10 @@ def numbered(sentences: tuple[str, ...]) -> str:
     return "\n".join(f"{index}. {sentence}" for index, sentence in enumerate(sentences, 1))
 
 
-def loose_template(rng: Random) -> str:
-    """A wording put together at random."""
-    if rng.random() < 0.5:
-        return rng.choice(WANTING)
-    start = rng.choice(ASKING)
-    end = "?" if start.startswith(("Can", "Could", "Would you", "Are", "Will")) and "please" not in start else "."
-    return f"{start} {rng.choice(DOING)} {{x}}{end}".strip()
-
-
 def topic_question(topic: Topic, rng: Random) -> tuple[str, str]:
     """One question about the topic, and its answer."""
     roll = rng.random()
-    if roll < 0.22:
-        return fill(loose_template(rng), topic, rng), topic.text
-    if roll < 0.50:
+    if roll < 0.42:
         return fill(rng.choice(IS_QUESTIONS), topic, rng), topic.text
     if roll < 0.82:
         return fill(rng.choice(ABOUT), topic, rng), topic.text

@@ -140,11 +140,11 @@ def sum_pair(rng: Random) -> tuple[str, str]:
     roll = rng.random()
     if roll < 0.45:
         a, b = rng.randint(0, 12), rng.randint(0, 12)
-        if rng.random() < 0.1:
-            a, b = rng.randint(0, 20), rng.randint(0, 20)
+        if rng.random() < 0.3:
+            a, b = rng.randint(0, 50), rng.randint(0, 50)
         sign, word, result = "+", "plus", a + b
     elif roll < 0.65:
-        a, b = sorted((rng.randint(0, 12), rng.randint(0, 12)), reverse=True)
+        a, b = sorted((rng.randint(0, 20), rng.randint(0, 20)), reverse=True)
         sign, word, result = "-", "minus", a - b
     elif roll < 0.88:
         a, b = rng.randint(0, 10), rng.randint(0, 10)
