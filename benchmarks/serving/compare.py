@@ -17,7 +17,8 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,11 @@ class Contender:
 def http_contender(server: peers.Server, workload: Workload) -> Contender:
     """A contender that is asked over HTTP."""
 
+    seeds = count()
+
     def measure(clients: int, requests: int) -> Summary:
-        timings = asyncio.run(closed_loop(server.url, FORMS[server.form], workload, clients, requests))
+        fresh = replace(workload, seed=next(seeds))  # new prompts every time: a prefix cache must not help
+        timings = asyncio.run(closed_loop(server.url, FORMS[server.form], fresh, clients, requests))
         return summarize(timings, workload.output_tokens, **BOUNDS)
 
     return Contender(server.name, measure)
