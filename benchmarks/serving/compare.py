@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -18,7 +19,6 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class Contender:
 def http_contender(server: peers.Server, workload: Workload) -> Contender:
     """A contender that is asked over HTTP."""
 
-    seeds = count()
+    seeds = itertools.count()
 
     def measure(clients: int, requests: int) -> Summary:
         fresh = replace(workload, seed=next(seeds))  # new prompts every time: a prefix cache must not help
