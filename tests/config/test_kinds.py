@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.config.kinds import Choice, FilePath, Integer, Kind, Names, Number, Switch, Text, Value
@@ -57,6 +57,7 @@ def test_every_kind_says_in_words_what_it_allows(kind: Kind) -> None:
     assert "\n" not in kind.allowed
 
 
+@example("~0", FilePath())
 @given(st.text(max_size=20), st.sampled_from(KINDS))
 def test_no_text_makes_a_kind_fail_in_another_way(text: str, kind: Kind) -> None:
     try:

@@ -7,6 +7,7 @@ Source of both forms: LMI's front end (`load_models`, `model_store`).
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def parse_entry(word: str, source: str) -> ModelEntry:
         notices.append(f"{word} ({source}): no effect of engine {engine} here; the engine is built in")
     if devices.lower() not in CPUS:
         notices.append(f"{word} ({source}): no effect of device {devices} here; the model runs on the CPU")
-    return ModelEntry(Path(path).expanduser(), source, name, version, tuple(notices))
+    return ModelEntry(Path(os.path.expanduser(path)), source, name, version, tuple(notices))
 
 
 def store_entries(store: Path, source: str) -> list[ModelEntry]:

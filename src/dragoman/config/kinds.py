@@ -6,6 +6,7 @@ Called by `resolve` and by the help and docs writers, at start-up only.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -240,4 +241,4 @@ class FilePath:
         """The path with `~` expanded."""
         if not text.strip():
             raise ValueError(text)
-        return Path(text.strip()).expanduser()
+        return Path(os.path.expanduser(text.strip()))  # an unknown `~user` stays as it is

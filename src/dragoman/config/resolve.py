@@ -9,6 +9,7 @@ OPTION_ and SERVING_ names go before the names other servers use; 4. the default
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -250,7 +251,7 @@ class _Findings:
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""
         candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
-        return Path(candidates[0].text).expanduser() if candidates else None
+        return Path(os.path.expanduser(candidates[0].text)) if candidates else None
 
     def choose(self) -> tuple[dict[str, Value], dict[str, Origin]]:
         """Every option's value and origin."""
