@@ -1,4 +1,9 @@
-"""On the real kernels a sequence's logits do not depend on its batch-mates or on how its prompt was chunked."""
+"""On the real kernels a sequence's logits do not depend on its batch-mates or on how its prompt was chunked.
+
+Exactly so with f32 weights everywhere, and with packed weights where the CPU computes in bf16. Without bf16 the plugin
+changes the matmul kernel of packed weights with the number of tokens in a step (at 81, for some shapes also at 5), so
+there the same holds but for rounding.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +14,6 @@ import pytest
 
 from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.loader import KvType
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
@@ -19,14 +23,23 @@ PROMPT = [int(token_id) for token_id in np.random.RandomState(1).randint(0, SHAP
 DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, SHAPE.vocab_size, 6)]
 
 
-@pytest.fixture(scope="module", params=["bf16", "u8"])
+@pytest.fixture(scope="module", params=["int8-bf16", "int8-u8", "int4-u8", "f32-f32", "f32-u8"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    kv_type: KvType = request.param
+    weight_type, kv_type = request.param.split("-")
     directory = write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
     try:
-        return load_model(directory, ModelOptions(kv_type=kv_type))
+        return load_model(directory, ModelOptions(weight_type=weight_type, kv_type=kv_type))
     except ValueError:
         pytest.skip("this CPU has no bf16")
+
+
+def assert_equal(loaded: LoadedModel, found: Any, expected: Any) -> None:
+    """Bit for bit, or where the plugin does not allow that, up to rounding: of f32, and of a u8 key that it tips over."""
+    if loaded.options.weight_type == "f32" or loaded.inference_type == "bf16":
+        assert np.array_equal(found, expected)
+    else:
+        assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
+        assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
 
 
 def blocks_of(sequence: int) -> range:
@@ -54,12 +67,12 @@ def run(loaded: LoadedModel, *, num_others: int, chunks: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("num_others", [1, 2, 7, 63])
-def test_batch_mates_do_not_change_a_bit(loaded: LoadedModel, num_others: int) -> None:
+def test_batch_mates_change_nothing(loaded: LoadedModel, num_others: int) -> None:
     alone = run(loaded, num_others=0, chunks=[90])
-    assert np.array_equal(alone, run(loaded, num_others=num_others, chunks=[90]))
+    assert_equal(loaded, run(loaded, num_others=num_others, chunks=[90]), alone)
 
 
 @pytest.mark.parametrize("chunks", [[32, 32, 26], [50, 40], [5] * 18, [2, 88], [87, 3]], ids=str)
-def test_chunking_the_prompt_does_not_change_a_bit(loaded: LoadedModel, chunks: list[int]) -> None:
+def test_chunking_the_prompt_changes_nothing(loaded: LoadedModel, chunks: list[int]) -> None:
     whole = run(loaded, num_others=0, chunks=[90])
-    assert np.array_equal(whole, run(loaded, num_others=0, chunks=chunks))
+    assert_equal(loaded, run(loaded, num_others=0, chunks=chunks), whole)
