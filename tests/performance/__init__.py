@@ -1,0 +1,1 @@
+"""The guard for speed: counted instructions and ratios, never a clock."""
