@@ -29,10 +29,31 @@ def pairs(line: str) -> list[tuple[str, str]]:
         ("--trust-remote-code model", [("--trust-remote-code", "true"), ("MODEL_DIR", "model")]),
         ("--tensor-parallel-degree 2 model", [("--tensor-parallel-degree", "2"), ("MODEL_DIR", "model")]),
         ("--max-rolling-batch-size 3", [("--max-rolling-batch-size", "3")]),
+        ("-s store -f file", [("-s", "store"), ("-f", "file")]),
+        ("-s=store model", [("-s", "store"), ("MODEL_DIR", "model")]),
+        ("-m a=x", [("-m", "a=x")]),
+        ("-m a=x b=y -s store", [("-m", "a=x,b=y"), ("-s", "store")]),
+        ("-m a=x --port 1 --models b=y c", [("-m", "a=x,b=y,c"), ("--port", "1")]),
+        ("model --load-models a,b --load-models=c", [("--load-models", "a,b,c"), ("MODEL_DIR", "model")]),
     ],
 )
 def test_flags_and_the_model_directory_are_told_apart(line: str, expected: list[tuple[str, str]]) -> None:
     assert pairs(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("flag", "key"),
+    [
+        ("-m", "load_models"),
+        ("--models", "load_models"),
+        ("-s", "model_store"),
+        ("-f", "config_file"),
+        ("-w", "workflows"),
+    ],
+)
+def test_the_flags_of_lmis_command_line_mean_the_options_they_mean_there(flag: str, key: str) -> None:
+    (given,) = read_arguments([flag, "x"]).givens
+    assert (given.name, given.key) == (flag, key)
 
 
 def test_a_negated_switch_keeps_the_key_of_the_switch() -> None:
@@ -45,6 +66,8 @@ def test_a_negated_switch_keeps_the_key_of_the_switch() -> None:
     [
         ("--port", "--port (command line): must be followed by a value"),
         ("--port --tgi-compat", "--port (command line): must be followed by a value"),
+        ("-s -f file", "-s (command line): must be followed by a value"),
+        ("-m -s=store", "-m (command line): must be followed by a value"),
         ("a b c", "b c (command line): unexpected; one model directory at most may be given"),
     ],
 )

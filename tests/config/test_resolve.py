@@ -48,8 +48,9 @@ def example(option: Option) -> str:
     raise AssertionError(f"no example for {option.name}")
 
 
-FLAGGED = [option for option in OPTIONS if option.flag]
-KEYED = [option for option in OPTIONS if option.key and option.name != "model_id"]
+# what the two others name is read at once, so it has to be there: they have tests of their own
+FLAGGED = [option for option in OPTIONS if option.flag and option.name != "config_file"]
+KEYED = [option for option in OPTIONS if option.key and option.name not in ("model_id", "config_file")]
 
 
 # --- precedence -------------------------------------------------------------------------------------------------------
@@ -275,14 +276,15 @@ def test_a_batch_size_over_one_agrees_with_dynamic_batching(model_dir: Path) -> 
 
 @pytest.mark.parametrize("row", FOREIGN_OPTIONS, ids=lambda row: row.key)
 def test_a_foreign_option_is_reported_or_refused_but_never_dropped(row: ForeignOption, model_dir: Path) -> None:
+    shown = "(hidden)" if row.is_secret else "unusual"
     if row.is_refused:
         assert problems(model_dir, file=f"{row.key}=unusual") == [
-            f"{row.key}=unusual (serving.properties line 1): not supported; {row.reason}"
+            f"{row.key}={shown} (serving.properties line 1): not supported; {row.reason}"
         ]
     else:
         config = given(model_dir, file=f"{row.key}=unusual")
         where = model_dir / "serving.properties"
-        assert config.notices == (f"{row.key}=unusual ({where} line 1): no effect here; {row.reason}",)
+        assert config.notices == (f"{row.key}={shown} ({where} line 1): no effect here; {row.reason}",)
 
 
 @pytest.mark.parametrize("row", [one for one in FOREIGN_OPTIONS if one.harmless], ids=lambda row: row.key)
@@ -291,11 +293,38 @@ def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(row: ForeignO
     assert given(model_dir, file=f"{row.key}={text}").notices == ()
 
 
-@pytest.mark.parametrize("variable", FOREIGN_VARIABLES)
-def test_variables_of_other_servers_are_reported(variable: str, model_dir: Path) -> None:
-    notices = given(model_dir, env={variable: "unusual"}).notices
-    assert len(notices) == 1
-    assert notices[0].startswith(f"{variable}=unusual (environment): no effect here; ")
+@pytest.mark.parametrize(("variable", "key"), FOREIGN_VARIABLES.items())
+def test_variables_of_other_servers_are_reported_or_refused(variable: str, key: str, model_dir: Path) -> None:
+    row = next(row for row in FOREIGN_OPTIONS if row.key == key)
+    if row.is_refused:
+        [said] = problems(model_dir, env={variable: "unusual"})
+    else:
+        [said] = given(model_dir, env={variable: "unusual"}).notices
+    shown = "(hidden)" if row.is_secret else "unusual"
+    assert said.startswith(f"{variable}={shown} (environment): ")
+    assert said.endswith(row.reason)
+
+
+def test_arguments_of_translators_are_reported(model_dir: Path) -> None:
+    [notice] = given(model_dir, env={"ARGS_TOP_K": "5"}).notices
+    assert notice.startswith("ARGS_TOP_K=5 (environment): no effect here; ")
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "is_told"),
+    [
+        ("http://127.0.0.1:8080", "8080", False),
+        ("http://127.0.0.1:8081", "8081", False),
+        ("http://127.0.0.1:8081", "8080", True),
+        ("http://0.0.0.0:8080", "8080", True),
+        ("unix:/tmp/management.sock", "8080", True),
+    ],
+)
+def test_a_management_address_is_reported_unless_it_is_the_servers_own(
+    address: str, port: str, is_told: bool, model_dir: Path
+) -> None:
+    config = given(model_dir, line=f"--port {port}", env={"SERVING_MANAGEMENT_ADDRESS": address})
+    assert [notice.partition("=")[0] for notice in config.notices] == ["SERVING_MANAGEMENT_ADDRESS"] * is_told
 
 
 # --- the model's directory and name -----------------------------------------------------------------------------------

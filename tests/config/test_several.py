@@ -74,6 +74,14 @@ def test_listed_models_have_the_names_and_the_order_of_the_list(models: Path) ->
     assert configs[0].model_dir == models / "two"
 
 
+def test_the_flags_of_lmis_command_line_say_the_same(models: Path) -> None:
+    assert names(given(models, line="-s {}")) == [("one",), ("two",)]
+    assert names(given(models, line="-m b::Python={}/two a={}/one -s {}")) == [("b",), ("a",)]
+    assert names(given(models, line="--models [b:1:Python:*]={}/two")) == [("b",)]
+    [found] = problems(models, line="-s {} -w {}/workflow.json")
+    assert found.endswith("(command line): not supported; workflows of several models are not run")
+
+
 def test_the_default_store_counts_where_nobody_names_models(models: Path) -> None:
     assert names(given(models, default_store="models")) == [("one",), ("two",)]
     assert names(given(models, default_store="models", line="{}/two")) == [("two",)]

@@ -1,20 +1,28 @@
 """Reads the command line into named texts, in the same form as the other sources give theirs.
 
-Does: split `--name value`, `--name=value`, switches (`--name`, `--no-name`, `--name=false`) and the one argument.
+Does: split `--name value`, `--name=value`, switches (`--name`, `--no-name`, `--name=false`), LMI's short flags and the
+one argument.
 Does not: judge values or look at other sources. Called by the subcommands, at start-up. An argument parser of the
 standard library would word unknown and bad options differently from the other sources, so this is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
-from dragoman.config.names import NameIndex
+from dragoman.config.names import Match, NameIndex
+from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 SOURCE = "command line"
+
+FLAG_KEYS: Mapping[str, str] = MappingProxyType(
+    {flag: option.name for option in OPTIONS for flag in option.row.flags} | {"-w": "workflows"}
+)
+"""Flags of LMI's command line whose key does not follow from their name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +76,32 @@ class _Reader:
                 given = self._named(name, self._words.pop(0))
             self.givens.append(given)  # `resolve` tells what it may have meant
         elif has_value:
-            self.givens.append(given)
+            self._add(given, matches[0])
         else:
-            self._take_value(name, is_switch=matches[0].is_switch)
+            self._take_value(name, matches[0])
 
     def _named(self, name: str, value: str) -> Given:
-        return Given(name, name.lstrip("-").replace("-", "_"), value, SOURCE)
+        return Given(name, FLAG_KEYS.get(name) or name.lstrip("-").replace("-", "_"), value, SOURCE)
 
-    def _take_value(self, name: str, *, is_switch: bool) -> None:
+    def _add(self, given: Given, match: Match) -> None:
+        """Note one value; lists that are given in parts become one."""
+        before = next((one for one in self.givens if one.key == given.key), None) if match.is_list else None
+        if before is None:
+            self.givens.append(given)
+        else:
+            self.givens[self.givens.index(before)] = replace(before, text=f"{before.text},{given.text}")
+
+    def _take_value(self, name: str, match: Match) -> None:
         follower = self._words[0] if self._words else None
-        if is_switch:
+        if match.is_switch:
             takes_it = follower is not None and follower.lower() in TRUE_WORDS + FALSE_WORDS
             self.givens.append(self._named(name, self._words.pop(0) if takes_it else "true"))
-        elif follower is None or follower.startswith("--"):
+        elif follower is None or _is_flag(follower):
             self.problems.append(f"{name} ({SOURCE}): must be followed by a value")
+        elif match.is_list:
+            end = next((index for index, word in enumerate(self._words) if _is_flag(word)), len(self._words))
+            self._add(self._named(name, ",".join(self._words[:end])), match)
+            del self._words[:end]
         else:
             self.givens.append(self._named(name, self._words.pop(0)))
 
@@ -92,3 +112,8 @@ class _Reader:
             stray = " ".join(self._arguments[1:])
             self.problems.append(f"{stray} ({SOURCE}): unexpected; one model directory at most may be given")
         self.givens += [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in self._arguments[:1]]
+
+
+def _is_flag(word: str) -> bool:
+    """True for what cannot be a value: `-1` can."""
+    return word.startswith("--") or word.partition("=")[0] in FLAG_KEYS

@@ -1,7 +1,7 @@
 """Which model directories a process serves: the words of `load_models`, and what a model store holds.
 
-Does: read `[NAME[:VERSION[:ENGINE[:DEVICES]]]=]DIRECTORY` and list a store's directories. Does not: open a model, or know
-options. Used by the table of options and by `several`, at start-up.
+Does: read `[NAME[:VERSION[:ENGINE[:DEVICES]]]=]DIRECTORY` and list a store's directories and archives. Does not: open or
+unpack a model, or know options. Used by the table of options and by `several`, at start-up.
 Source of both forms: LMI's front end (`load_models`, `model_store`).
 """
 
@@ -11,16 +11,20 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dragoman.config.archives import archive_stem, is_archive
+
 ALL = "ALL"
 ENGINES = ("", "python", "mpi")  # of LMI's engines those that serve language models
 CPUS = ("", "*", "cpu", "-1")
 MAX_HEAD_PARTS = 4  # NAME:VERSION:ENGINE:DEVICES
-FORM = "[NAME[:VERSION]=]DIRECTORY"
+FORM = "[NAME[:VERSION[:ENGINE[:DEVICES]]]=]PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """One model to serve. `directory` holds its serving.properties; `name` "" = as its options or the directory say.
+    """One model to serve. `directory` holds its serving.properties, or is an archive that will be unpacked.
+
+    `name` "" = as its options or the directory say.
 
     `source` is who named it, for messages. `notices`: what was given with it and has no effect.
     """
@@ -39,7 +43,10 @@ class ModelList:
     @property
     def allowed(self) -> str:
         """The two forms."""
-        return f"{ALL} (every directory in model_store), or {FORM} entries separated by commas"
+        return (
+            f"{ALL} (everything in model_store), or {FORM} entries separated by commas, "
+            "with the path of a directory or archive on this machine"
+        )
 
     @property
     def placeholder(self) -> str:
@@ -47,7 +54,7 @@ class ModelList:
         return "MODELS"
 
     def parse(self, text: str) -> tuple[str, ...]:
-        """The entries as they stand. Raises: ValueError if one of them is malformed or not a directory's name."""
+        """The entries as they stand. Raises: ValueError if one of them is malformed or not a path of this machine."""
         words = tuple(text.replace(",", " ").split())
         if words == (ALL,) or words == (ALL.lower(),):
             return (ALL,)
@@ -59,10 +66,12 @@ class ModelList:
 
 
 def parse_entry(word: str, source: str) -> ModelEntry:
-    """The model that one entry names. Raises: ValueError unless it has the form, with a directory of this machine."""
-    head, equals, url = word.partition("=") if "=" in word else ("", "", word)
-    path = url.removeprefix("file://")
-    parts = head.split(":")
+    """The model that one entry names. Raises: ValueError unless it has the form, with a path of this machine.
+
+    The head may stand in brackets, as LMI's front end also takes it.
+    """
+    head, equals, path = _split(word)
+    parts = head.removeprefix("[").removesuffix("]").split(":")
     if not path or "://" in path or path == "NONE" or (equals and not parts[0]) or len(parts) > MAX_HEAD_PARTS:
         raise ValueError(word)
     name, version, engine, devices = (*parts, "", "", "")[:MAX_HEAD_PARTS]
@@ -71,14 +80,31 @@ def parse_entry(word: str, source: str) -> ModelEntry:
         notices.append(f"{word} ({source}): no effect of engine {engine} here; the engine is built in")
     if devices.lower() not in CPUS:
         notices.append(f"{word} ({source}): no effect of device {devices} here; the model runs on the CPU")
-    return ModelEntry(Path(os.path.expanduser(path)), source, name, version, tuple(notices))
+    directory = Path(os.path.expanduser(path))
+    stem = archive_stem(directory) if is_archive(directory) else ""
+    return ModelEntry(directory, source, name or stem, version, tuple(notices))
+
+
+def _split(word: str) -> tuple[str, str, str]:
+    """Head, equals sign and path of one entry; the head may be absent."""
+    head, equals, url = word.partition("=") if "=" in word else ("", "", word)
+    return head, equals, url.removeprefix("file://")
+
+
+def counted_from(home: Path, words: tuple[str, ...]) -> tuple[str, ...]:
+    """The entries, with relative paths made to count from `home`."""
+    moved = []
+    for word in words:
+        head, equals, path = _split(word)
+        moved.append(word if word == ALL else f"{head}{equals}{home / os.path.expanduser(path)}")
+    return tuple(moved)
 
 
 def store_entries(store: Path, source: str) -> list[ModelEntry]:
-    """The models in `store`: each of its directories if it holds nothing else, else the store itself; [] if it is empty."""
+    """The models in `store`: its directories and archives if it holds nothing else, else itself; [] if it is empty."""
     if not store.is_dir():
         return []
     children = sorted(child for child in store.iterdir() if not child.name.startswith("."))
-    if not all(child.is_dir() for child in children):
+    if not all(child.is_dir() or is_archive(child) for child in children):
         return [ModelEntry(store, source)]
-    return [ModelEntry(child, source, name=child.name) for child in children]
+    return [ModelEntry(child, source, name=child.name if child.is_dir() else archive_stem(child)) for child in children]

@@ -223,14 +223,15 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class FilePath:
-    """A path; whether it exists is for the one who opens it to say."""
+    """A path, or a `file://` URL; whether it exists is for the one who opens it to say."""
 
     name: str = "PATH"
+    what: str = "path"
 
     @property
     def allowed(self) -> str:
-        """Not empty."""
-        return "a path"
+        """Not elsewhere: nothing is downloaded."""
+        return f"a {self.what} on this machine"
 
     @property
     def placeholder(self) -> str:
@@ -239,6 +240,7 @@ class FilePath:
 
     def parse(self, text: str) -> Path:
         """The path with `~` expanded."""
-        if not text.strip():
+        path = text.strip().removeprefix("file://")
+        if not path or "://" in path:
             raise ValueError(text)
-        return Path(os.path.expanduser(text.strip()))  # an unknown `~user` stays as it is
+        return Path(os.path.expanduser(path))  # an unknown `~user` stays as it is

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from dragoman.config.entries import ModelList
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
 from dragoman.config.kinds import Switch
 from dragoman.config.option import Alias, Option
@@ -46,6 +47,11 @@ class Match:
         if isinstance(self.target, ForeignOption):
             return "false" in self.target.harmless
         return isinstance(self.target.row.kind, Switch)
+
+    @property
+    def is_list(self) -> bool:
+        """True if the flag takes all words up to the next flag, and adds up where it is given twice, as LMI's `-m`."""
+        return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList)
 
 
 class NameIndex:

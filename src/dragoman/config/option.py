@@ -29,7 +29,7 @@ class Row:
     """The facts of one option that its field does not hold.
 
     `key` is the name in serving.properties; one that begins with `option.` has the variable OPTION_<NAME>, any other
-    SERVING_<NAME>. `keys` and `env` are further names. `unset` says what a default of None means.
+    SERVING_<NAME>. `keys`, `env` and `flags` are further names. `unset` says what a default of None means.
     """
 
     kind: Kind
@@ -39,6 +39,7 @@ class Row:
     key: str = ""
     keys: tuple[Alias, ...] = ()
     env: tuple[Alias, ...] = ()
+    flags: tuple[str, ...] = ()  # further flags: those of LMI's command line
     is_secret: bool = False  # neither flag nor key: visible to other users of the machine; the value is never shown
 
 

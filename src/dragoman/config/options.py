@@ -27,20 +27,21 @@ def _mebibytes(text: str) -> str:
     return str(int(text) * 1024 * 1024)
 
 
-def _address_part(text: str, index: int) -> str:
+def split_address(text: str) -> tuple[str, str]:
+    """Host and port of `http://HOST:PORT`. Raises: ValueError if it has another form."""
     scheme, separator, address = text.rpartition("://")
     host, colon, port = address.rstrip("/").rpartition(":")
     if not colon or not host or (separator and scheme != "http"):
         raise ValueError(text)
-    return (host, port)[index]
+    return host, port
 
 
 def _address_host(text: str) -> str:
-    return _address_part(text, 0)
+    return split_address(text)[0]
 
 
 def _address_port(text: str) -> str:
-    return _address_part(text, 1)
+    return split_address(text)[1]
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ class ModelSettings:
 
     model_id: Path | None = option(
         None,
-        FilePath("MODEL_DIR"),
+        FilePath("MODEL_DIR", "directory"),
         "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory.",
         unset="the bundled demo model",
         env=(Alias("HF_MODEL_ID"),),
@@ -222,19 +223,29 @@ class ServerSettings:
         unset="no limit",
         env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
     )
+    config_file: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "LMI's config.properties: options for the server and all its models, after all other sources.",
+        unset="conf/config.properties or config.properties in MODEL_SERVER_HOME, if that variable is set",
+        key="config_file",
+        flags=("-f",),
+    )
     load_models: tuple[str, ...] = option(
         (),
         ModelList(),
         "Models to serve from one process, each with the options in its own directory; the first is the default one.",
         unset="the model directory, or all in the model store",
         key="load_models",
+        flags=("--models", "-m"),
     )
     model_store: Path | None = option(
         None,
-        FilePath("DIRECTORY"),
-        "Directory of models: every directory in it is one; if it holds files as well, it is itself the only model.",
+        FilePath("DIRECTORY", "directory"),
+        "Directory of models: every directory and archive in it is one; if it holds other files, it is itself the model.",
         unset="/opt/ml/model where nobody names a model and that exists",
         key="model_store",
+        flags=("-s",),
     )
     cors_allowed_origin: str = option(
         "",

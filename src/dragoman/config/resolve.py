@@ -4,31 +4,42 @@ Does: precedence, conversion, unknown and contradicting options, the model's dir
 Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
 
 Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. serving.properties; 3. the environment, where
-OPTION_ and SERVING_ names go before the names other servers use; 4. the default.
+OPTION_ and SERVING_ names go before the names other servers use; 4. config.properties; 5. the default.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from dragoman.config.entries import ModelEntry
-from dragoman.config.foreign import ForeignOption
+from dragoman.config.entries import ModelEntry, counted_from
+from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option, show
-from dragoman.config.options import OPTIONS, ClientSettings, EngineSettings, ModelSettings, ServerSettings
+from dragoman.config.options import (
+    OPTIONS,
+    ClientSettings,
+    EngineSettings,
+    ModelSettings,
+    ServerSettings,
+    split_address,
+)
+from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 from dragoman.config.speculation import SpeculationSettings
 
-COMMAND_LINE, FILE, ENVIRONMENT = range(3)  # the layers, highest first
+COMMAND_LINE, FILE, ENVIRONMENT, SERVER_FILE = range(4)  # the layers, highest first
 
 DEMO_NAME = "demo"
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
+
+_MODEL_ID, _CONFIG_FILE = (
+    next(option for option in OPTIONS if option.name == name) for name in ("model_id", "config_file")
+)
 
 Group = TypeVar("Group")
 
@@ -106,11 +117,11 @@ def resolve(
     Raises: ConfigError with every problem found.
     """
     findings = _Findings(entry.notices if entry else ())
-    findings.read(COMMAND_LINE, command_line)
-    findings.read(ENVIRONMENT, read_environment(environ))
+    findings.read_shared(command_line, environ)
     directory = entry.directory if entry else findings.directory() or demo_dir
     findings.read(FILE, _read_file(directory))
     values, origins = findings.choose()
+    findings.judge_foreign(values)
     if not findings.problems:
         findings.problems += _contradictions(values, origins) + _two_proposers(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
@@ -144,11 +155,18 @@ def _renamed(name: str, names: Value) -> tuple[str, ...]:
 
 
 def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> tuple[dict[str, Value], Origins]:
-    """What command line and environment say, with the origins; bad values count as not given: `resolve` reports them."""
+    """What all models share, with the origins; bad values count as not given: `resolve` reports them.
+
+    Raises: ConfigError if config.properties cannot be read.
+    """
     findings = _Findings()
-    findings.read(COMMAND_LINE, command_line)
-    findings.read(ENVIRONMENT, read_environment(environ))
+    findings.read_shared(command_line, environ)
     return findings.choose()
+
+
+def is_from_file(origin: Origin, directory: Path) -> bool:
+    """True if the value stands in the serving.properties of `directory`."""
+    return origin.source.startswith(f"{directory / PROPERTIES_NAME} line ")
 
 
 def _build(group: type[Group], values: Mapping[str, Any]) -> Group:
@@ -170,7 +188,7 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
     named = values["model_id"]
     if not isinstance(named, Path):
         return directory
-    if origins["model_id"].source.startswith(str(directory / PROPERTIES_NAME)):
+    if is_from_file(origins["model_id"], directory):
         return directory / named
     return named if entry and not (directory / WEIGHTS_CONFIG).is_file() else directory
 
@@ -230,6 +248,20 @@ class _Findings:
         self.notices: list[str] = list(notices)
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
+        self._foreign: list[tuple[ForeignOption, Given]] = []
+        self._server_file = ServerFile(None, Path())
+
+    def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
+        """Read what is the same for all models. Raises: ConfigError if config.properties cannot be read."""
+        self.read(COMMAND_LINE, command_line)
+        self.read(ENVIRONMENT, read_environment(environ))
+        named, origin = self._choose_one(_CONFIG_FILE)
+        assert named is None or isinstance(named, Path)
+        try:
+            self._server_file = read_server_file(named, f"{origin.name}={named} ({origin.source})", environ)
+        except ServerFileError as error:
+            raise ConfigError([str(error)]) from error
+        self.read(SERVER_FILE, self._server_file.givens)
 
     def read(self, layer: int, givens: Sequence[Given]) -> None:
         """Sort one layer's values to their options."""
@@ -239,7 +271,10 @@ class _Findings:
                 self._unknown(given)
             for match in matches:
                 if isinstance(match.target, ForeignOption):
-                    self._foreign(match.target, given)
+                    self._foreign.append((match.target, given))
+                    continue
+                if layer == SERVER_FILE and match.target is _CONFIG_FILE:
+                    self.notices.append(f"{_quote(given)}: no effect in the file itself")
                     continue
                 try:
                     text = match.text(given)
@@ -251,7 +286,11 @@ class _Findings:
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""
         candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
-        return Path(os.path.expanduser(candidates[0].text)) if candidates else None
+        try:
+            value = self._parse(_MODEL_ID, candidates[0]) if candidates else None
+        except ValueError:  # `choose` tells
+            return None
+        return value if isinstance(value, Path) else None
 
     def choose(self) -> tuple[dict[str, Value], dict[str, Origin]]:
         """Every option's value and origin."""
@@ -259,6 +298,9 @@ class _Findings:
         origins: dict[str, Origin] = {}
         for option in OPTIONS:
             values[option.name], origins[option.name] = self._choose_one(option)
+        if self._server_file.path and values["config_file"] is None:
+            values["config_file"] = self._server_file.path
+            origins["config_file"] = Origin("environment", HOME_VARIABLE)
         return values, origins
 
     def _choose_one(self, option: Option) -> tuple[Value, Origin]:
@@ -272,11 +314,20 @@ class _Findings:
         chosen = same[-1]  # the last of equals wins, as in properties files and on command lines
         self._check_agreement(same)
         try:
-            value = option.row.kind.parse(chosen.text)
+            value = self._parse(option, chosen)
         except ValueError:
             self._bad(chosen.match, chosen.given)
             return option.default, Origin("default")
         return value, Origin(chosen.given.source, chosen.given.name)
+
+    def _parse(self, option: Option, chosen: _Candidate) -> Value:
+        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed."""
+        value = option.row.kind.parse(chosen.text)
+        if chosen.layer == SERVER_FILE and isinstance(value, Path):
+            return self._server_file.home / value
+        if chosen.layer == SERVER_FILE and isinstance(value, tuple) and option.name == "load_models":
+            return counted_from(self._server_file.home, value)
+        return value
 
     def _check_agreement(self, same: Sequence[_Candidate]) -> None:
         """Two names of one option in one source must not contradict each other."""
@@ -287,26 +338,41 @@ class _Findings:
 
     def _unknown(self, given: Given) -> None:
         if given.source == "environment" and not given.name.startswith("OPTION_"):
-            if given.name.startswith("SERVING_"):  # not an error: containers set such names for their own use
-                self.notices.append(f"{_quote(given)}: not an option of this server, ignored")
+            reason = next((why for prefix, why in FOREIGN_PREFIXES.items() if given.name.startswith(prefix)), None)
+            if reason:  # not an error: containers set such names for their own use
+                self.notices.append(f"{_quote(given)}: {reason}")
             return
         nearest = self._index.nearest(given)
         hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help` lists the known ones"
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
 
-    def _foreign(self, target: ForeignOption, given: Given) -> None:
-        if target.is_harmless(given.text):
-            return
-        if target.is_refused:
-            self.problems.append(f"{_quote(given)}: not supported; {target.reason}")
-        else:
-            self.notices.append(f"{_quote(given)}: no effect here; {target.reason}")
+    def judge_foreign(self, values: Mapping[str, Value]) -> None:
+        """Note or refuse what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
+        for target, given in self._foreign:
+            if target.is_harmless(given.text) or _is_own_address(target, given, values):
+                continue
+            quoted = _quote(given, "(hidden)" if target.is_secret else None)
+            if target.is_refused:
+                self.problems.append(f"{quoted}: not supported; {target.reason}")
+            else:
+                self.notices.append(f"{quoted}: no effect here; {target.reason}")
 
     def _bad(self, match: Match, given: Given) -> None:
         is_secret = isinstance(match.target, Option) and match.target.row.is_secret
         problem = f"{_quote(given, '(hidden)' if is_secret else None)}: must be {match.allowed}"
         if problem not in self.problems:  # inference_address is one name of two options
             self.problems.append(problem)
+
+
+def _is_own_address(target: ForeignOption, given: Given, values: Mapping[str, Value]) -> bool:
+    """True for a management address that is the one address there is."""
+    if target.key != MANAGEMENT_ADDRESS:
+        return False
+    try:
+        host, port = split_address(given.text)
+    except ValueError:
+        return False
+    return (host, port) == (values["host"], str(values["port"]))
 
 
 def _quote(given: Given, text: str | None = None) -> str:

@@ -1,6 +1,7 @@
 """The configurations of all models that one process serves: which they are, and that they fit together.
 
-Does: choose between one model directory, `load_models` and a model store; check names and options that all models share.
+Does: choose between one model directory, `load_models` and a model store; have archives unpacked; check names and options
+that all models share.
 Does not: read sources or resolve options, `resolve` does. Called by the command line, at start-up.
 
 Which models, first match: 1. MODEL_DIR on the command line; 2. load_models; 3. model_store; 4. the default store, where it
@@ -13,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 
+from dragoman.config.archives import ArchiveError, is_archive, unpack
 from dragoman.config.entries import ALL, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.options import ServerSettings
-from dragoman.config.resolve import Config, ConfigError, Origins, given_options, resolve
-from dragoman.config.sources import Given
+from dragoman.config.resolve import Config, ConfigError, Origins, given_options, is_from_file, resolve
+from dragoman.config.sources import Given, cache_home
 
 DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
 
@@ -41,9 +43,10 @@ def resolve_all(
         return (_with_notes(replace(config, notices=(*notices, *config.notices))),)
     problems: list[str] = []
     configs: list[Config] = []
+    cache = values["cache_dir"] if isinstance(values["cache_dir"], Path) else cache_home(environ) / "dragoman"
     for entry in entries:
         try:
-            configs.append(resolve(command_line, environ, demo_dir, entry))
+            configs.append(resolve(command_line, environ, demo_dir, _unpacked(entry, cache)))
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
     problems += _conflicts(configs)
@@ -75,6 +78,18 @@ def _entries(
             [f"{_cite('load_models', values, origins)}: needs model_store; {default_store} holds no model"]
         )
     return found, ()
+
+
+def _unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
+    """The entry with its archive's content as its directory. Raises: ConfigError if that cannot be."""
+    if not is_archive(entry.directory):
+        return entry
+    try:
+        directory = unpack(entry.directory, cache / "archives")
+    except ArchiveError as error:
+        raise ConfigError([f"{error} ({entry.source})"]) from error
+    source = f"{entry.source}, from {entry.directory}"
+    return replace(entry, directory=directory, source=source)
 
 
 def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
@@ -110,7 +125,7 @@ def _conflicts(configs: Sequence[Config]) -> list[str]:
 
 def _hint(config: Config) -> str:
     origin = config.origins["name"]
-    if origin.name and config.directory.as_posix() not in origin.source:
+    if origin.name and not is_from_file(origin, config.directory):
         return f"; {origin.name} ({origin.source}) names one model only"
     return ""
 
@@ -121,7 +136,7 @@ def _process_wide_conflicts(first: Config, other: Config) -> list[str]:
         f"{other.cite(name)}: is one value for all models, and {first.directory} has "
         f"{show(getattr(first.server, name))}; give it on the command line or in the environment"
         for name in PROCESS_WIDE
-        if other.origins[name].source.startswith(str(other.directory))
+        if is_from_file(other.origins[name], other.directory)
         and getattr(other.server, name) != getattr(first.server, name)
     ]
 
@@ -129,9 +144,9 @@ def _process_wide_conflicts(first: Config, other: Config) -> list[str]:
 def _with_notes(config: Config) -> Config:
     """The configuration, with notes on what was given and cannot act on this one model."""
     notes = [
-        f"{config.cite(name)}: no effect in a model's own file; it says which models there are"
-        for name in ("load_models", "model_store")
-        if config.origins[name].source.startswith(str(config.directory))
+        f"{config.cite(name)}: no effect in a model's own file; it is for the whole server"
+        for name in ("load_models", "model_store", "config_file")
+        if is_from_file(config.origins[name], config.directory)
     ]
     weights, is_given = config.model.model_id, config.origins["model_id"].source == "environment"
     if is_given and config.model_dir not in (weights, weights and config.directory / weights):

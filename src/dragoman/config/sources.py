@@ -71,8 +71,14 @@ def read_properties(directory: Path) -> list[Given]:
     Raises: OSError if the file cannot be read, UnicodeDecodeError if it is not UTF-8.
     """
     path = directory / PROPERTIES_NAME
-    if not path.is_file():
-        return []
+    return read_properties_file(path) if path.is_file() else []
+
+
+def read_properties_file(path: Path) -> list[Given]:
+    """The values in the properties file `path`; empty values are left out.
+
+    Raises: OSError if the file cannot be read, UnicodeDecodeError if it is not UTF-8.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
     return [
         Given(key, key, text, f"{path} line {number}")

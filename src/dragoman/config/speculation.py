@@ -25,7 +25,7 @@ class SpeculationSettings:
     )
     draft_model: Path | None = option(
         None,
-        FilePath("MODEL_DIR"),
+        FilePath("MODEL_DIR", "directory"),
         "A smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),

@@ -1,0 +1,55 @@
+"""The server's own file, config.properties: where it is, and what the relative paths in it count from.
+
+Does: find and read it. Does not: know options or judge values. Called by `resolve`, at start-up.
+Source of the places: LMI's front end, which also looks into the working directory. That is left out here: a file of this
+name belongs to many programs, and where a command is typed should not decide what it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.config.sources import Given, read_properties_file
+
+SERVER_FILE_NAME = "config.properties"
+HOME_VARIABLE = "MODEL_SERVER_HOME"
+_PLACES = (f"conf/{SERVER_FILE_NAME}", SERVER_FILE_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFile:
+    """What one config.properties says.
+
+    `path` None = there is none. Relative paths in it count from `home`: MODEL_SERVER_HOME, else the working directory.
+    """
+
+    path: Path | None
+    home: Path
+    givens: tuple[Given, ...] = ()
+
+
+class ServerFileError(Exception):
+    """The file cannot be used; one line that says which one, who named it, and why."""
+
+
+def read_server_file(named: Path | None, where: str, environ: Mapping[str, str]) -> ServerFile:
+    """The file that the operator `named`, else the one in MODEL_SERVER_HOME, if there is one.
+
+    `where` cites the option that named it, for messages. Raises: ServerFileError.
+    """
+    given_home = environ.get(HOME_VARIABLE, "").strip()
+    home = Path(given_home)  # "" is the working directory
+    if given_home and not home.is_dir():
+        raise ServerFileError(f"{HOME_VARIABLE}={given_home} (environment): must be a directory on this machine")
+    path = named
+    if path is None and given_home:
+        path = next((home / place for place in _PLACES if (home / place).is_file()), None)
+        where = f"{path} (environment: {HOME_VARIABLE})"
+    if path is None:
+        return ServerFile(None, home)
+    try:
+        return ServerFile(path, home, tuple(read_properties_file(path)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerFileError(f"{where}: must be a readable UTF-8 file: {error}") from error
