@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import statistics
 import time
@@ -39,6 +40,11 @@ class Workload:
         prefix = [shared.randrange(1, VOCAB_SIZE) for _ in range(self.shared_prefix_tokens)]
         return prefix + [own.randrange(1, VOCAB_SIZE) for _ in range(self.prompt_tokens - len(prefix))]
 
+    def request(self, form: WireForm, number: int) -> bytes:
+        """The body of request `number`."""
+        body = form.body(self.prompt(number), self.output_tokens)
+        return json.dumps({key: value for key, value in body.items() if value != []}).encode()
+
 
 @dataclass(slots=True)
 class Timing:
@@ -48,6 +54,10 @@ class Timing:
     token_times_s: list[float] = field(default_factory=list)
     end_s: float = 0.0
     error: str = ""
+
+
+class LoadFailed(RuntimeError):
+    """A run that says nothing about speed, because requests failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,34 +121,56 @@ FORMS: dict[str, WireForm] = {
 }
 
 
-async def ask(url: str, form: WireForm, workload: Workload, number: int) -> Timing:
-    """Send request `number` and read its stream to the end."""
+async def ask(
+    url: str, form: WireForm, workload: Workload, number: int, on_piece: Callable[[int], None] | None = None
+) -> Timing:
+    """Send request `number` and read its stream to the end; failures are told in the timing's `error`.
+
+    `on_piece` is called with the number of pieces so far, whenever one arrives.
+    """
+    timing = Timing(time.perf_counter())
+    try:
+        await _exchange(url, form, workload.request(form, number), timing, on_piece)
+    except (OSError, asyncio.IncompleteReadError, ValueError) as error:  # ValueError: a line beyond the reader's limit
+        timing.error = f"{type(error).__name__}: {error}"
+    if not timing.error and not timing.token_times_s:
+        timing.error = "the answer held no output"
+    return timing
+
+
+async def _exchange(
+    url: str, form: WireForm, content: bytes, timing: Timing, on_piece: Callable[[int], None] | None
+) -> None:
     target = urlsplit(url)
-    body = form.body(workload.prompt(number), workload.output_tokens)
-    content = json.dumps({key: value for key, value in body.items() if value != []}).encode()
     head = (
         f"POST {form.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer none\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
     )
-    timing = Timing(time.perf_counter())
     reader, writer = await asyncio.open_connection(target.hostname, target.port, limit=2**20)
     try:
         writer.write(head.encode() + content)
         status = await reader.readline()
         if b" 20" not in status:
             timing.error = (status + await reader.read(2000)).decode("utf-8", "replace")
-            return timing
-        while (line := await reader.readline()).strip():
-            pass  # the rest of the head
-        while line := await reader.readline():
-            if form.is_piece(line.rstrip()):
+            return
+        is_chunked = False
+        while line := (await reader.readline()).strip().lower():
+            is_chunked = is_chunked or (line.startswith(b"transfer-encoding:") and line.endswith(b"chunked"))
+        is_ended = not is_chunked
+        while line := (await reader.readline()):
+            line = line.rstrip()
+            is_ended = is_ended or line == b"0"  # the last chunk's size: a server that dies does not send it
+            if form.is_piece(line):
                 timing.token_times_s.append(time.perf_counter())
+                if line.startswith(b'data: {"error"'):
+                    timing.error = line.decode("utf-8", "replace")
+                if on_piece is not None:
+                    on_piece(len(timing.token_times_s))
         timing.end_s = time.perf_counter()
+        if not is_ended:
+            timing.error = timing.error or "the answer broke off"
     finally:
         writer.close()
-    if not timing.token_times_s:
-        timing.error = "the answer held no output"
-    return timing
 
 
 async def closed_loop(url: str, form: WireForm, workload: Workload, clients: int, requests: int) -> list[Timing]:
@@ -164,7 +196,11 @@ async def open_loop(url: str, form: WireForm, workload: Workload, rate: float, r
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the clients of one run saw. Latencies in milliseconds; `goodput` = share of requests within both bounds."""
+    """What the clients of one run saw. Latencies in milliseconds; `goodput` = share of requests within both bounds.
+
+    `pieces_per_request`: how many pieces an answer's stream had on average; the number of output tokens, if the server
+    sends every token as soon as it is there.
+    """
 
     num_requests: int
     num_errors: int
@@ -174,13 +210,16 @@ class Summary:
     itl_ms_p50: float
     itl_ms_p99: float
     goodput: float
+    pieces_per_request: float
 
 
-def summarize(timings: Sequence[Timing], output_tokens: int, *, ttft_bound_ms: float, itl_bound_ms: float) -> Summary:
+def summarize(
+    timings: Sequence[Timing], output_tokens: int, *, ttft_bound_ms: float = 4000.0, itl_bound_ms: float = 150.0
+) -> Summary:
     """Fold a run. Throughput counts the tokens asked for: servers may put several into one piece."""
     good = [timing for timing in timings if not timing.error]
     if not good:
-        raise RuntimeError(f"every request failed; the first: {timings[0].error}")
+        raise LoadFailed(f"every request failed; the first: {timings[0].error}")
     span_s = max(timing.end_s for timing in good) - min(timing.start_s for timing in good)
     ttft = [1000 * (timing.token_times_s[0] - timing.start_s) for timing in good]
     itl = [1000 * (b - a) for t in good for a, b in zip(t.token_times_s, t.token_times_s[1:], strict=False)]
@@ -191,16 +230,18 @@ def summarize(timings: Sequence[Timing], output_tokens: int, *, ttft_bound_ms: f
         num_errors=len(timings) - len(good),
         output_tokens_per_s=round(len(good) * output_tokens / span_s, 1),
         ttft_ms_p50=round(statistics.median(ttft), 1),
-        ttft_ms_p99=round(_percentile(ttft, 0.99), 1),
+        ttft_ms_p99=round(percentile(ttft, 0.99), 1),
         itl_ms_p50=round(statistics.median(itl or [0.0]), 2),
-        itl_ms_p99=round(_percentile(itl or [0.0], 0.99), 2),
+        itl_ms_p99=round(percentile(itl or [0.0], 0.99), 2),
         goodput=round(within / len(timings), 3),
+        pieces_per_request=round(statistics.mean(len(timing.token_times_s) for timing in good), 1),
     )
 
 
-def _percentile(values: Sequence[float], share: float) -> float:
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` (0 to 1) of the values do not exceed, by nearest rank."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ Does not: anything clever with the weights; speed does not depend on them. Run o
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,17 +45,21 @@ def byte_alphabet() -> list[str]:
 
 
 def bpe_tables() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """A vocabulary of exactly VOCAB_SIZE: end-of-sequence, single bytes, and merged pairs of bytes."""
+    """A vocabulary of exactly VOCAB_SIZE: end-of-sequence, single bytes, merged pairs and triples of ASCII characters.
+
+    Nearly every token is whole text by itself, so that a server that streams text sends one piece per token, whatever the
+    random weights choose. Triples hold no small letters: a text of small letters is two letters to a token.
+    """
     alphabet = byte_alphabet()
+    printable = [chr(code) for code in range(ord("!"), ord("~") + 1)]
+    others = [character for character in printable if not character.islower()]
     vocabulary = {EOS: 0} | {character: i + 1 for i, character in enumerate(alphabet)}
-    merges: list[tuple[str, str]] = []
-    for first in alphabet:
-        for second in alphabet:
-            if len(vocabulary) == VOCAB_SIZE:
-                return vocabulary, merges
-            vocabulary[first + second] = len(vocabulary)
-            merges.append((first, second))
-    raise AssertionError("more pairs than the vocabulary holds")
+    pairs = itertools.product(printable, printable)
+    triples = ((first + second, third) for first, second, third in itertools.product(others, repeat=3))
+    merges = list(itertools.islice(itertools.chain(pairs, triples), VOCAB_SIZE - len(vocabulary)))
+    for first, second in merges:
+        vocabulary[first + second] = len(vocabulary)
+    return vocabulary, merges
 
 
 def write_model(directory: Path, shape: BenchShape) -> None:

@@ -1,7 +1,7 @@
 """The servers we compare with: how each is installed into an environment of its own, started, and told to be ready.
 
-Does: install by one command, start and stop processes. Does not: measure. A peer that is not installed is missing, never
-beaten. Environments live in one directory (default: ~/.cache/dragoman-peers):
+Does: install by one command, tell the commands that start them. Does not: run them (`processes` does) or measure. A peer
+that is not installed is missing, never beaten. Environments live in one directory (default: ~/.cache/dragoman-peers):
 
     python -m benchmarks.serving.peers install vllm llama.cpp genai
 """
@@ -13,69 +13,17 @@ import os
 import subprocess
 import sys
 import tarfile
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import openvino as ov
+
+from benchmarks.serving.processes import Server
 
 DEFAULT_ROOT = Path.home() / ".cache" / "dragoman-peers"
 
 VLLM_LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # the CPU build of torch comes first, by itself
 
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """A server process: its command, where it answers when it is ready, and the wire form of its requests."""
-
-    name: str
-    command: Sequence[str]
-    port: int
-    form: str
-    ready_path: str = "/health"
-    environ: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        """Where clients send their requests."""
-        return f"http://127.0.0.1:{self.port}"
-
-
-@contextmanager
-def started(server: Server, log: Path) -> Iterator[float]:
-    """The running server; yields the seconds from process start until it was ready."""
-    begin_s = time.perf_counter()
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            list(server.command), stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **server.environ}
-        )
-        try:
-            wait_until_ready(server, process, log)
-            yield time.perf_counter() - begin_s
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Path, limit_s: float = 400.0) -> None:
-    """Poll the server's ready path. Raises: RuntimeError with the log's end if it stops or takes too long."""
-    end_s = time.perf_counter() + limit_s
-    while time.perf_counter() < end_s:
-        if process.poll() is not None:
-            raise RuntimeError(f"{server.name} stopped while starting:\n{log.read_text()[-2000:]}")
-        try:
-            with urllib.request.urlopen(server.url + server.ready_path, timeout=5) as answer:
-                if answer.status == 200:
-                    return
-        except (urllib.error.URLError, ConnectionError, TimeoutError):
-            time.sleep(0.01)
-    raise RuntimeError(f"{server.name} was not ready after {limit_s} s:\n{log.read_text()[-2000:]}")
+VLLM_DTYPE_WITHOUT_BF16 = "bfloat16"
 
 
 def python_of(root: Path, peer: str) -> Path:
@@ -83,41 +31,47 @@ def python_of(root: Path, peer: str) -> Path:
     return root / peer / "bin" / "python"
 
 
-def dragoman_server(model: Path, *arguments: str, port: int = 18080, name: str = "dragoman") -> Server:
-    """Our own server from this environment."""
-    command = [
-        sys.executable,
-        "-m",
-        "dragoman",
-        "serve",
-        str(model),
-        "--name",
-        "bench",
-        "--port",
-        str(port),
-        *arguments,
-    ]
+def dragoman_server(model: Path, graphs: Path, *arguments: str, port: int = 18080, name: str = "dragoman") -> Server:
+    """Our own server from this environment, with built graphs kept in `graphs`."""
+    command = [sys.executable, "-m", "dragoman", "serve", str(model), "--name", "bench", "--port", str(port)]
+    command += ["--cache-dir", str(graphs), *arguments]
     return Server(name, command, port, "openai", ready_path="/ping")
 
 
-def vllm_server(root: Path, model: Path, port: int = 18081) -> Server | None:
-    """vLLM's OpenAI server on the CPU, bfloat16; None if it is not installed."""
+def vllm_server(root: Path, model: Path, caches: Path, port: int = 18081) -> Server | None:
+    """vLLM's OpenAI server on the CPU, with what it compiles kept in `caches`; None if it is not installed.
+
+    It computes in bfloat16 where the processor can, as its documentation advises, else in float32.
+    """
     python = python_of(root, "vllm")
     if not python.exists():
         return None
+    has_bf16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    dtype = "bfloat16" if has_bf16 else VLLM_DTYPE_WITHOUT_BF16
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", "bench", "--port", str(port), "--dtype", "bfloat16", "--max-model-len", "8192"]
-    environ = {"VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_KVCACHE_SPACE": "4", "HF_HUB_OFFLINE": "1"}
-    return Server("vLLM (bf16)", command, port, "openai", environ=environ)
+    command += ["--served-model-name", "bench", "--port", str(port), "--dtype", dtype, "--max-model-len", "8192"]
+    environ = {
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 2) - 1}",
+        "VLLM_CPU_KVCACHE_SPACE": "4",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": str(caches / "vllm"),
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+    }
+    return Server(f"vLLM ({dtype})", command, port, "openai", environ=environ)
 
 
-def llamacpp_server(root: Path, gguf: Path, clients: int, port: int = 18082) -> Server | None:
-    """llama.cpp's server, native build, as many slots as clients; None if it is not installed."""
-    binary = root / "llama.cpp" / "bin" / "llama-server"
-    if not binary.exists():
+def llamacpp_binary(root: Path) -> Path:
+    """Where llama.cpp's server is once it is built."""
+    return root / "llama.cpp" / "bin" / "llama-server"
+
+
+def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256, port: int = 18082) -> Server | None:
+    """llama.cpp's server, native build, with `slots` sequences of `slot_tokens`; None if it or the file is missing."""
+    binary = llamacpp_binary(root)
+    if not binary.exists() or not gguf.exists():
         return None
     command = [str(binary), "-m", str(gguf), "--port", str(port), "-t", str(os.cpu_count() or 2)]
-    command += ["-c", str(256 * clients), "-np", str(clients), "--no-webui"]
+    command += ["-c", str(slot_tokens * slots), "-np", str(slots), "--no-webui"]
     return Server(f"llama.cpp ({gguf.stem.partition('-')[2]})", command, port, "llama.cpp")
 
 

@@ -1,0 +1,121 @@
+"""Row 5: what a long prompt does to streams that are running, and what computing it in pieces costs.
+
+Does: run 1, 4 and 8 streams, send a long prompt while they decode, and look at the gaps between their tokens until its
+first token is there; for several sizes of a step (`--max-batch-tokens`), the largest of which takes the prompt whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.serving import peers
+from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask, percentile
+from benchmarks.serving.processes import ServerProcess
+from benchmarks.serving.results import Result, Value
+from benchmarks.serving.settings import Settings
+from benchmarks.serving.turns import say
+
+ROW = 5
+TITLE = "Running streams while a long prompt is computed"
+
+STREAMS = (1, 4, 8)
+STEP_TOKENS = (64, 128, 256, 512)  # and a step that takes the whole prompt
+
+_PROMPT_TOKENS = 32
+_PIECES_BEFORE = 8  # of every stream, before the long prompt is sent
+_SEEDS = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """One run. `quiet_ms`, `busy_ms`: the streams' gaps before the long prompt was sent, and those that overlap it."""
+
+    quiet_ms: tuple[float, ...]
+    busy_ms: tuple[float, ...]
+    prefill_ms: float
+    tokens_per_s: float  # all prompt and output tokens of the run, by its whole time
+
+
+def measure(url: str, streams: int, prefill_tokens: int, output_tokens: int) -> Interference:
+    """Send a prompt of `prefill_tokens` into `streams` running streams of `output_tokens`. Raises: LoadFailed."""
+    running, prefill = asyncio.run(_run(url, streams, prefill_tokens, output_tokens))
+    for timing in [*running, prefill]:
+        if timing.error:
+            raise LoadFailed(timing.error)
+    span_s = max(one.end_s for one in [*running, prefill]) - min(one.start_s for one in running)
+    num_tokens = streams * (_PROMPT_TOKENS + output_tokens) + prefill_tokens + 1
+    quiet, busy = gaps(running, prefill.start_s, prefill.token_times_s[0])
+    return Interference(quiet, busy, 1000 * (prefill.token_times_s[0] - prefill.start_s), num_tokens / span_s)
+
+
+async def _run(url: str, streams: int, prefill_tokens: int, output_tokens: int) -> tuple[list[Timing], Timing]:
+    form, waiting = FORMS["openai"], streams
+    all_decode = asyncio.Event()
+
+    def on_piece(num_pieces: int) -> None:
+        nonlocal waiting
+        waiting -= num_pieces == _PIECES_BEFORE
+        if not waiting:
+            all_decode.set()
+
+    workload = Workload(_PROMPT_TOKENS, output_tokens, seed=next(_SEEDS))
+    tasks = [asyncio.ensure_future(ask(url, form, workload, number, on_piece)) for number in range(streams)]
+    decoding = asyncio.ensure_future(all_decode.wait())
+    together = asyncio.gather(*tasks)
+    await asyncio.wait((decoding, together), return_when=asyncio.FIRST_COMPLETED)  # a stream that fails is done early
+    decoding.cancel()
+    prefill = await ask(url, form, Workload(prefill_tokens, 1, seed=next(_SEEDS)), 0)
+    return list(await together), prefill
+
+
+def gaps(running: Sequence[Timing], begin_s: float, end_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The gaps between tokens, in ms: those that end before `begin_s`, and those that overlap [begin_s, end_s]."""
+    pairs = [pair for one in running for pair in itertools.pairwise(one.token_times_s)]
+    quiet = tuple(1000 * (after - before) for before, after in pairs if after <= begin_s)
+    busy = tuple(1000 * (after - before) for before, after in pairs if after > begin_s and before < end_s)
+    return quiet, busy
+
+
+def run(settings: Settings) -> Iterator[Result]:
+    """One result for each step size and number of streams; `vs_whole` compares its throughput with the whole prompt's."""
+    whole = settings.prefill_tokens + 64
+    rates: dict[int, float] = {}
+    for step_tokens in [whole, *(size for size in reversed(STEP_TOKENS) if size < whole)]:
+        arguments = ("--max-batch-tokens", str(step_tokens))
+        with ServerProcess(
+            peers.dragoman_server(settings.model, settings.graphs, *arguments), settings.logs
+        ) as process:
+            measure(process.url, 1, _PROMPT_TOKENS, 2 * _PIECES_BEFORE)  # warm-up
+            for streams in STREAMS:
+                output_tokens = 2 * _PIECES_BEFORE + settings.prefill_tokens // step_tokens
+                runs = [
+                    measure(process.url, streams, settings.prefill_tokens, output_tokens)
+                    for _ in range(settings.long_rounds)
+                ]
+                values = fold(runs)
+                rates.setdefault(streams, values["tokens_per_s"])
+                name = "whole" if step_tokens == whole else str(step_tokens)
+                subject = f"{streams} streams, steps of {name}"
+                say(f"{subject}: p99 {values['busy_ms_p99']:.0f} ms, {values['tokens_per_s']:.0f} tokens/s")
+                compared = {"vs_whole": round(values["tokens_per_s"] / rates[streams], 3)}
+                facts: dict[str, Value] = {"streams": streams, "step_tokens": step_tokens}
+                facts |= {"prefill_tokens": settings.prefill_tokens, "rounds": settings.long_rounds}
+                yield Result(ROW, subject, {**values, **compared}, facts)
+
+
+def fold(runs: Sequence[Interference]) -> dict[str, float]:
+    """Percentiles over the gaps of all runs; medians of the rest."""
+    quiet = [gap for run in runs for gap in run.quiet_ms]
+    busy = [gap for run in runs for gap in run.busy_ms]
+    return {
+        "quiet_ms_p50": round(statistics.median(quiet), 1),
+        "busy_ms_p50": round(statistics.median(busy), 1),
+        "busy_ms_p99": round(percentile(busy, 0.99), 1),
+        "busy_gaps": len(busy),
+        "prefill_ms": round(statistics.median(run.prefill_ms for run in runs), 0),
+        "tokens_per_s": round(statistics.median(run.tokens_per_s for run in runs), 1),
+    }
