@@ -25,7 +25,7 @@ class EventMerge:
         self._service = service
         self._requests = requests
         self._ready: list[IndexedEvent] = []
-        self._wake = asyncio.Event()
+        self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
         self._num_running = len(requests)
         self._error: Exception | None = None
         self._is_client_gone = False
@@ -50,7 +50,7 @@ class EventMerge:
         if hold_s > 0:
             await self._hold(hold_s)
         while not self._ready and self._has_more():
-            await self._wait()
+            await self._next_change()
         if self._error is not None and not self._is_client_gone:
             raise self._error
         return self._take()
@@ -61,7 +61,7 @@ class EventMerge:
         Raises: ClientGone; else the first failure of a request, once the events before it were handed out.
         """
         while not self._ready and self._has_more():
-            await self._wait()
+            await self._next_change()
         if not self._ready and self._error is not None and not self._is_client_gone:
             raise self._error
         return self._take()
@@ -76,7 +76,7 @@ class EventMerge:
         try:
             async with asyncio.timeout(hold_s):
                 while self._has_more():
-                    await self._wait()
+                    await self._next_change()
         except TimeoutError:
             return
 
@@ -89,9 +89,15 @@ class EventMerge:
     def _has_more(self) -> bool:
         return self._num_running > 0 and self._error is None and not self._is_client_gone
 
-    async def _wait(self) -> None:
-        self._wake.clear()
-        await self._wake.wait()
+    def _next_change(self) -> asyncio.Future[None]:
+        """Done with the next `_notify`. Only the writer asks, each time after it looked, so it misses nothing."""
+        self._change = asyncio.get_running_loop().create_future()
+        return self._change
+
+    def _notify(self) -> None:
+        change = self._change
+        if change is not None and not change.done():  # done: told already, or the writer was cancelled
+            change.set_result(None)
 
     async def _read(self, index: int, request: GenerationRequest) -> None:
         try:
@@ -99,19 +105,19 @@ class EventMerge:
             try:
                 async for event in stream:
                     self._ready.append(IndexedEvent(index, event))
-                    self._wake.set()
+                    self._notify()
             finally:
                 await _close(stream)
         except Exception as error:  # request boundary: carried to the writer, which answers it
             self._error = self._error or error
         finally:
             self._num_running -= 1
-            self._wake.set()
+            self._notify()
 
     async def _watch(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
         await wait_disconnected()
         self._is_client_gone = True
-        self._wake.set()
+        self._notify()
 
 
 async def _close(stream: AsyncIterator[GenerationEvent]) -> None:

@@ -29,6 +29,7 @@ from dragoman.server.dialects.chat_schema import (
 from dragoman.server.dialects.openai_common import (
     OPENAI_FINISH,
     PromptLogprobs,
+    TextChunk,
     Usage,
     UsageCounter,
     Wire,
@@ -98,6 +99,8 @@ class ChatEncoder:
         self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
         self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
         self._begun: set[int] = set()  # sequences whose role was sent
+        self._text_chunks: dict[int, TextChunk] = {}  # by sequence, all of `_text_chunks_s`
+        self._text_chunks_s = facts.created_s
         self._calling: set[int] = set()  # sequences that made a tool call
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
@@ -114,6 +117,8 @@ class ChatEncoder:
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
         self._usage.add(event.prompt, len(event.tokens))
+        if self._is_text_only(event):
+            return self._text_chunk(event.index).frame(event.content)
         tool_calls = self._tool_pieces(event)
         prompt = self._prompt_logprobs(event.prompt)
         reasoning = event.reasoning if self._facts.shows_reasoning else ""
@@ -143,6 +148,31 @@ class ChatEncoder:
     def trailers(self) -> Sequence[tuple[str, str]]:
         """None."""
         return ()
+
+    def _is_text_only(self, event: GenerationEvent) -> bool:
+        """True if the event's chunk is like others of its sequence but for the text; nearly all are."""
+        return (
+            event.content != ""
+            and event.index in self._begun
+            and event.finish_reason is None
+            and event.prompt is None
+            and not (event.reasoning or event.tool_calls)
+            and self._facts.top_logprobs is None
+        )
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        created_s = self._created_s()
+        if created_s != self._text_chunks_s:
+            self._text_chunks_s = created_s
+            self._text_chunks.clear()
+        chunk = self._text_chunks.get(index)
+        if chunk is None:
+            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
+        return chunk
+
+    def _frame_text(self, index: int, text: str) -> bytes:
+        choice = ChunkChoice(index, Delta(content=text), None, None)
+        return self._wire.frame(self._object("chat.completion.chunk", [choice], self._chunk_usage, UNSET))
 
     def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
         calls = self._tool_calls(sequence.tool_calls)
@@ -225,8 +255,10 @@ class ChatEncoder:
         prompt: PromptLogprobs | UnsetType,
     ) -> ChatObject:
         facts = self._facts
-        created = facts.created_s if self._is_sse else int(facts.clock())
-        return ChatObject(facts.id, name, created, facts.model, choices, usage, self._fingerprint, prompt)
+        return ChatObject(facts.id, name, self._created_s(), facts.model, choices, usage, self._fingerprint, prompt)
+
+    def _created_s(self) -> int:
+        return self._facts.created_s if self._is_sse else int(self._facts.clock())
 
 
 def _token_logprob(token: TokenOutput, top_n: int) -> TokenLogprob:

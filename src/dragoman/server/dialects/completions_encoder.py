@@ -16,6 +16,7 @@ from dragoman.server.dialects.base import Head, IndexedEvent, Reply
 from dragoman.server.dialects.completions_schema import CompletionChoice, CompletionLogprobs, CompletionObject
 from dragoman.server.dialects.openai_common import (
     OPENAI_FINISH,
+    TextChunk,
     Usage,
     UsageCounter,
     Wire,
@@ -78,6 +79,8 @@ class CompletionEncoder:
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
         self._needs_tokens = facts.logprobs is not None or facts.shows_token_ids
         self._needs_prompt = facts.echo or facts.prompt_logprobs is not None or facts.shows_token_ids
+        self._is_text_only = facts.shows_text and not (self._needs_tokens or self._needs_prompt)
+        self._text_chunks: dict[int, TextChunk] = {}  # by choice
         self._chunk_usage = None if facts.include_usage else UNSET
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
@@ -97,6 +100,8 @@ class CompletionEncoder:
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
         self._usage.add(event.prompt, len(event.tokens))
+        if self._is_text_only and event.text and event.finish_reason is None:  # nearly every event of nearly every call
+            return self._text_chunk(self._choice_index(request_index, event.index)).frame(event.text)
         prompt = self._first_prompt(request_index, event) if self._needs_prompt else None
         has_news = event.text or event.finish_reason is not None or prompt is not None
         if not has_news and not (self._needs_tokens and event.tokens):
@@ -119,6 +124,16 @@ class CompletionEncoder:
     def trailers(self) -> Sequence[tuple[str, str]]:
         """None."""
         return ()
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        chunk = self._text_chunks.get(index)
+        if chunk is None:
+            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
+        return chunk
+
+    def _frame_text(self, index: int, text: str) -> bytes:
+        choice = CompletionChoice(index, text)
+        return self._wire.frame(self._object(self._facts.chunk_object, [choice], self._chunk_usage))
 
     def _first_prompt(self, request_index: int, event: GenerationEvent) -> PromptInfo | None:
         """The prompt if this is the choice's first event. Only the request's first event brings it: it is kept here."""

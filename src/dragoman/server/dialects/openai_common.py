@@ -6,7 +6,8 @@ Does: small pure functions and Structs. Does not: parse parameters or know a rou
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -163,6 +164,24 @@ class Wire:
     def reply(value: object) -> Reply:
         """A complete answer."""
         return Reply(200, _ENCODER.encode(value), JSON_MEDIA_TYPE)
+
+
+class TextChunk:
+    """A chunk that carries nothing but text: all other bytes are made once, and most tokens need no more than the text.
+
+    `frame`: text -> the whole chunk, framed.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, frame: Callable[[str], bytes]) -> None:
+        # Random, so that no name or id that a client chose can hold it.
+        placeholder = secrets.token_hex(16)
+        self._before, self._after = frame(placeholder).split(_ENCODER.encode(placeholder))
+
+    def frame(self, text: str) -> bytes:
+        """The chunk with this text."""
+        return self._before + _ENCODER.encode(text) + self._after
 
 
 def answering_model(profile: Profile, named: str | None, served: str) -> str:
