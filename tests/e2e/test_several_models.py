@@ -156,6 +156,7 @@ def test_a_client_that_never_reads_costs_nobody_else(server: ServerProcess) -> N
 
 def test_the_cache_is_split_and_an_own_size_is_kept(server: ServerProcess) -> None:
     text = httpx.get(f"{server.base_url}/metrics", timeout=60).text
+    assert httpx.get(f"{server.base_url}/server/metrics", timeout=60).headers["content-type"].startswith("text/plain")
     blocks = {
         sample.labels["model"]: sample.value
         for family in text_string_to_metric_families(text)

@@ -141,6 +141,31 @@ def test_a_wrong_method_is_405_and_names_the_right_ones(
     assert answer.headers["allow"] == allow
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "words"),
+    [
+        ("POST", "/models?url=/models/a&model_name=a", 501, "load_models or model_store"),
+        ("PUT", "/models/fake?min_worker=2", 501, "load_models or model_store"),
+        ("DELETE", "/models/fake", 501, "load_models or model_store"),
+        ("POST", "/server/logging?level=debug", 501, "log_level"),
+        ("GET", "/adapters", 400, "LoRA is not enabled."),
+        ("POST", "/adapters?name=a&src=/a", 400, "LoRA is not enabled."),
+        ("DELETE", "/adapters/a", 400, "LoRA is not enabled."),
+        ("GET", "/models/fake/adapters", 400, "LoRA is not enabled."),
+        ("POST", "/models/fake/adapters?name=a&src=/a", 400, "LoRA is not enabled."),
+    ],
+)
+def test_what_lmis_management_does_and_this_server_does_not_is_said_in_lmis_shape(
+    client: httpx.Client, method: str, path: str, status: int, words: str
+) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"code", "type", "message"}
+    assert answer.json()["code"] == status
+    assert words in answer.json()["message"]
+    assert method not in client.options(path).headers["allow"]
+
+
 def test_options_tells_what_a_path_takes(client: httpx.Client) -> None:
     answer = client.options("/")
     assert (answer.status_code, answer.json(), answer.headers["allow"]) == (200, {}, "OPTIONS, POST")

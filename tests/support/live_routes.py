@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.cli.serve import metrics_route
+from dragoman.cli.serve import metrics_routes
 from dragoman.server.app import ServerConfig, all_routes
 from dragoman.server.deferred import DeferredAnswers
 from dragoman.server.openapi import ApiFacts, openapi_document
@@ -19,7 +19,7 @@ from tests.support.line_dialect import line_dialects
 def live_routes() -> list[Route]:
     """Every route of a server that `dragoman serve` starts."""
     registry = ModelRegistry(line_dialects())
-    return all_routes(registry, ServerConfig(), DeferredAnswers(), (metrics_route(registry),))
+    return all_routes(registry, ServerConfig(), DeferredAnswers(), metrics_routes(registry))
 
 
 def live_document(facts: ApiFacts | None = None) -> Any:

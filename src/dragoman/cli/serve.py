@@ -99,21 +99,21 @@ def serve(configs: Sequence[Config], stdout: TextIO, stderr: TextIO) -> int:
     startup = _Startup(configs, stdout, ProgressDisplay(stderr))
     try:
         registry = ModelRegistry(build_dialects(first), expected_names=[config.name for config in configs])
-        routes = (metrics_route(registry),)
+        routes = metrics_routes(registry)
         return run(registry, _server_config(first), _listen_config(first), startup.load, startup.listening, routes)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1
 
 
-def metrics_route(registry: ModelRegistry) -> Route:
-    """`GET /metrics`; open to all, like the health checks."""
+def metrics_routes(registry: ModelRegistry) -> tuple[Route, ...]:
+    """`GET /metrics`, and the same under LMI's name; open to all, like the health checks."""
     metrics = MetricsRegistry(lambda: registry.models)
 
     async def scrape(exchange: Exchange, path_params: PathParams) -> None:
         await exchange.send_reply(Reply(200, metrics.render(), METRICS_MEDIA_TYPE))
 
-    return Route("/metrics", {"GET": scrape})
+    return tuple(Route(path, {"GET": scrape}) for path in ("/metrics", "/server/metrics"))
 
 
 def _start_logging(level: str, stderr: TextIO) -> None:

@@ -81,7 +81,8 @@ class App:
             return await handler(exchange, match.path_params)
         if exchange.method == "OPTIONS":
             return await exchange.send_reply(json_reply(200, {}), {"allow": match.route.allow})
-        return await exchange.send_reply(_method_not_allowed(match.route))
+        refusal = match.route.refusals.get(exchange.method) or _method_not_allowed(match.route)
+        return await exchange.send_reply(refusal)
 
 
 def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Sequence[Route] = ()) -> App:

@@ -1,6 +1,7 @@
 """Health checks, model lists and the other routes that generate nothing.
 
-Does: build their bodies from the registry. Does not: touch engines beyond asking for their health.
+Does: build their bodies from the registry; refuse what LMI's management can do and this server cannot. Does not: touch
+engines beyond asking for their health.
 Called by the app, on the event loop; never waits, so that health checks answer however busy the models are.
 """
 
@@ -15,7 +16,7 @@ from dragoman.server.dialects.base import Dialect, HttpCall, Reply
 from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
 from dragoman.server.dialects.tgi import TgiInfo
 from dragoman.server.exchange import Exchange
-from dragoman.server.front import bad_request, json_reply
+from dragoman.server.front import bad_request, front_error, json_reply
 from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel, ServerState
 from dragoman.server.responder import error_reply
 from dragoman.server.routes import Gate, Handler, PathParams, Route
@@ -26,6 +27,15 @@ PENDING = "PENDING"
 FAILED = "FAILED"
 
 OVMS = "OVMS"  # `owned_by` in the model list of OpenVINO Model Server
+
+_NOT_SERVED = "NotImplementedException"
+AT_START_ONLY = front_error(
+    501, _NOT_SERVED, "Models are loaded and unloaded at start only; load_models or model_store say which ones."
+)
+LOG_LEVEL_AT_START = front_error(501, _NOT_SERVED, "The log level is set at start only, by log_level.")
+NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
+
+_ADAPTER_CALLS = dict.fromkeys(("GET", "POST", "DELETE"), NO_LORA)
 
 PickErrorDialect = Callable[[DialectSet], Dialect]
 
@@ -51,8 +61,16 @@ class ManagementRoutes:
             Route("/v1/models/{name}", {"GET": self._guarded(_openai, self._openai_model)}),
             Route("/v3/models", {"GET": self._guarded(_ovms, lambda _: openai_models(self._names(), owned_by=OVMS))}),
             Route("/v3/models/{name}", {"GET": self._guarded(_ovms, self._ovms_model)}),
-            Route("/models", {"GET": self._guarded(_lmi, self._lmi_models)}),
-            Route("/models/{name}", {"GET": self._guarded(_lmi, self._lmi_model)}),
+            Route("/models", {"GET": self._guarded(_lmi, self._lmi_models)}, {"POST": AT_START_ONLY}),
+            Route("/adapters", refusals=_ADAPTER_CALLS),
+            Route("/adapters/{adapter}", refusals=_ADAPTER_CALLS),
+            Route("/models/{name}/adapters", refusals=_ADAPTER_CALLS),
+            Route(
+                "/models/{name}",
+                {"GET": self._guarded(_lmi, self._lmi_model)},
+                {"PUT": AT_START_ONLY, "DELETE": AT_START_ONLY},
+            ),
+            Route("/server/logging", refusals={"POST": LOG_LEVEL_AT_START}),
         ]
 
     async def ping(self, exchange: Exchange, path_params: PathParams) -> None:

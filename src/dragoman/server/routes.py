@@ -34,10 +34,15 @@ TGI_PATHS = ("/", "/generate", "/generate_stream")
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and its handlers by method. In `path`, a single `{name}` stands for any text, slashes included."""
+    """One path and its handlers by method. In `path`, a single `{name}` stands for any text, slashes included.
+
+    `refusals`: by method, what is answered to calls that other servers serve here and this one does not; such a method
+    does not count as allowed.
+    """
 
     path: str
     handlers: Mapping[str, Handler] = field(default_factory=dict)
+    refusals: Mapping[str, Reply] = field(default_factory=dict)
 
     @property
     def allow(self) -> str:

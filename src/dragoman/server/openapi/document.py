@@ -38,7 +38,7 @@ OPTIONS with an `Allow` header, GET paths answer HEAD; other methods are 405, un
 
 def openapi_document(routes: Sequence[Route], facts: ApiFacts) -> dict[str, Any]:
     """The document for these routes, as it is written to JSON."""
-    paths = {route.path: _path_item(route, facts) for route in routes}
+    paths = {route.path: _path_item(route, facts) for route in routes if route.handlers}
     schemas = {
         **openai_bodies.request_bodies(facts),
         **lmi_bodies.request_bodies(facts),

@@ -58,6 +58,7 @@ MANAGEMENT: Mapping[Key, Operation] = {
     ("GET", "/health"): _health("Liveness", _LIVE),
     ("GET", "/v2/health/live"): _health("Liveness", _LIVE),
     ("GET", "/metrics"): _page("Metrics for Prometheus", METRICS_MEDIA_TYPE, TEXT),
+    ("GET", "/server/metrics"): _page("The same, where LMI has it", METRICS_MEDIA_TYPE, TEXT),
     ("GET", "/openapi.json"): _page("This document", JSON_MEDIA_TYPE, {"type": "object"}),
     ("GET", "/docs"): _page("A page to read this document and try the routes", HTML_MEDIA_TYPE, TEXT),
     ("GET", "/info"): Operation(
