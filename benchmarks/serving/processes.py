@@ -72,8 +72,11 @@ class _Group:
             self.pause()
 
     def pause(self) -> None:
-        """Stop every thread of the group where it is; it should be idle."""
+        """Stop every thread of the group where it is; it should be idle. Returns once its first process stands still."""
         self._signal(signal.SIGSTOP)
+        if self._process.poll() is None:
+            # WNOWAIT leaves the status to Popen; an exit ends the wait as well
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Undo `pause`."""

@@ -33,7 +33,7 @@ class Served:
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[Served]:
         server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = "http://127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with server:
             yield self
 

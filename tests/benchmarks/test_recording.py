@@ -1,12 +1,67 @@
-"""A recorded schedule is what the engine ran, and can be run again."""
+"""A recorded schedule is what the engine ran, and replaying it runs exactly that again."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+from typing import Any
+
 import numpy as np
-import pytest
 
 from benchmarks.serving.load import Workload
-from benchmarks.serving.recording import RecordingRunner, copied, record, replay
+from benchmarks.serving.recording import RecordingRunner, Step, copied, record, replay
 from dragoman.engine.rolling import RollingConfig
 from dragoman.engine.rolling.runner import ForwardBatch
-from tests.engine.support.fake_runner import FakeRunner
+from tests.engine.fake_runner import FakeRunner
+from tests.support.forward import forward_batch
+
+WORKLOAD = Workload(prompt_tokens=9, output_tokens=4)
+CONFIG = RollingConfig(max_batch_tokens=16, max_num_seqs=8)
+
+
+def same(one: ForwardBatch, other: ForwardBatch) -> bool:
+    return all(np.array_equal(getattr(one, item.name), getattr(other, item.name)) for item in fields(ForwardBatch))
+
+
+def recorded(before_forward: Any = None, clients: int = 3, requests: int = 2) -> list[Step]:
+    return record(FakeRunner(before_forward=before_forward), CONFIG, WORKLOAD, clients, requests)
+
+
+def test_the_recorded_steps_hold_every_token_of_the_load() -> None:
+    steps = recorded()
+    num_computed = sum(len(step.batch.input_ids) for step in steps)
+    assert num_computed == 6 * (9 + 4 - 1)  # the last output token is never an input
+    assert sum(len(step.batch.logit_indices) for step in steps) == 6 * 4
+    assert max(len(step.batch.past_lens) for step in steps) == 3  # all clients in one step
+    assert max(len(step.batch.input_ids) for step in steps) <= CONFIG.max_batch_tokens
+
+
+def test_a_step_is_recorded_as_it_was_run_though_the_engine_reuses_its_buffers() -> None:
+    ran: list[ForwardBatch] = []
+    steps = recorded(lambda batch: ran.append(copied(batch)))
+    assert len(ran) == len(steps) > 5
+    assert all(same(batch, step.batch) for batch, step in zip(ran, steps, strict=True))
+
+
+def test_a_replay_runs_the_recorded_steps_in_order() -> None:
+    steps = recorded()
+    ran: list[ForwardBatch] = []
+    assert replay(FakeRunner(before_forward=ran.append), steps) > 0
+    assert [id(batch) for batch in ran] == [id(step.batch) for step in steps]
+
+
+def test_copies_are_kept_with_the_step_that_follows_and_made_before_it() -> None:
+    recorder = RecordingRunner(FakeRunner())
+    batch = forward_batch([([5, 6], 0, [1])], [1])
+    recorder.forward(batch)
+    recorder.copy_blocks([(1, 2)])
+    recorder.forward(forward_batch([([7], 2, [2])], [0]))
+    assert [step.copies for step in recorder.steps] == [[], [(1, 2)]]
+    runner = FakeRunner()
+    replay(runner, recorder.steps)
+    assert runner.num_copies == 1
+
+
+def test_recording_leaves_the_runner_open_for_the_replay() -> None:
+    runner = FakeRunner()
+    record(runner, CONFIG, WORKLOAD, 1, 1)
+    assert not runner.is_closed

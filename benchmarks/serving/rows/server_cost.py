@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.serving import peers, watch
@@ -77,7 +77,7 @@ def _at(settings: Settings, http: ServerProcess, kernels: JsonWorker, clients: i
     yield Result(ROW, subject, values, {**load, "rounds": settings.rounds})
 
 
-def fold(http: list[Metrics], kernels: list[Metrics], kernel_steps: float) -> Cost:
+def fold(http: Sequence[Metrics], kernels: Sequence[Metrics], kernel_steps: float) -> Cost:
     """The cost from the runs of both, round by round."""
     ratios = [ours["tokens_per_s"] / bare["tokens_per_s"] for ours, bare in zip(http, kernels, strict=True)]
     return Cost(
