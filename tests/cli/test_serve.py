@@ -35,7 +35,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(model_dir: Path) -> Iterator[ServerProcess]:
     keys = str(model_dir / "keys")
-    environ = {"OPTION_MAX_MODEL_LEN": "64", "OPTION_MAX_BEST_OF": "2", "API_KEY": "third-key"}
+    environ = {"OPTION_MAX_MODEL_LEN": "64", "OPTION_MAX_BEST_OF": "2", "API_KEY": "third-key", "HF_TOKEN": ""}
     with serve(str(model_dir), "--api-key-file", keys, "--kv-cache-gb", "0.01", environ=environ) as running:
         yield running
 
@@ -106,6 +106,28 @@ def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
     command = text.strip().replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     assert '"choices"' in result.stdout
+
+
+def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
+    """`-f` with LMI's config.properties, and a store with an archive: as an operator brings them along from LMI."""
+    (tmp_path / "store").mkdir()
+    shutil.make_archive(str(tmp_path / "store" / "packed"), "gztar", demo_model_dir())
+    (tmp_path / "config.properties").write_text(
+        f"model_store={tmp_path}/store\nload_models=ALL\nmax_request_size=100\noption.max_model_len=64\n"
+        "number_of_netty_threads=2\n",
+        encoding="utf-8",
+    )
+    cache = ("--cache-dir", str(tmp_path / "cache"))
+    with serve("-f", str(tmp_path / "config.properties"), *cache, environ={"HF_TOKEN": ""}) as running:
+        [model] = httpx.get(f"{running.base_url}/models", timeout=60).json()["models"]
+        assert model["modelName"] == "packed"
+        body = {"inputs": "Hello", "parameters": {"max_new_tokens": 2}}
+        assert httpx.post(f"{running.base_url}/predictions/packed", json=body, timeout=60).status_code == 200
+        body["inputs"] = "Hello" * 20
+        assert httpx.post(f"{running.base_url}/predictions/packed", json=body, timeout=60).status_code == 413
+        notes = [line for line in running.output if "note:" in line]
+        assert len(notes) == 1
+        assert f"number_of_netty_threads=2 ({tmp_path}/config.properties line 5): no effect here" in notes[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -132,6 +132,11 @@ def test_an_archive_can_be_listed_by_its_path(store: Path, tmp_path: Path) -> No
     assert one.directory.is_relative_to(tmp_path / "home" / "dragoman" / "archives")
 
 
+def test_an_archive_in_the_place_of_the_model_directory_is_told_where_it_belongs(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="an archive is served with --load-models"):
+        given(tmp_path, f"{store}/b.tar.gz")
+
+
 def test_a_bad_archive_stops_the_start_and_tells_who_named_it(store: Path, tmp_path: Path) -> None:
     (store / "c.zip").write_bytes(b"no archive")
     with pytest.raises(ConfigError) as caught:

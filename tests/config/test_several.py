@@ -149,6 +149,13 @@ def test_a_list_of_models_in_a_models_own_file_is_noted(models: Path) -> None:
     assert config.notices[0].startswith("load_models=x (")
 
 
+def test_requirements_that_are_not_installed_are_noted(models: Path) -> None:
+    (models / "two" / "requirements.txt").touch()
+    one, two = given(models, line="-s {}")
+    assert one.notices == ()
+    assert two.notices[0].startswith(f"{models}/two/requirements.txt: no effect here; nothing is installed")
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 

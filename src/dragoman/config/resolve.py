@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dragoman.config.archives import is_archive
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
 from dragoman.config.kinds import Value
@@ -197,7 +198,8 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
     if model_dir.is_dir():
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
-    return [f"{where}: must be a directory on this machine that holds a model; there is none of that name"]
+    why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
+    return [f"{where}: must be a directory on this machine that holds a model; {why}"]
 
 
 def _two_proposers(values: Mapping[str, Value], origins: Origins) -> list[str]:

@@ -24,6 +24,8 @@ from dragoman.config.sources import Given, cache_home
 
 DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
 
+REQUIREMENTS = "requirements.txt"  # LMI installs what it names, for the model's own code
+
 COMMAND_LINE = "command line"
 PER_MODEL = frozenset({"job_queue_size", "predict_timeout"})  # of the server's settings those that each model has
 PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.name not in PER_MODEL)
@@ -151,6 +153,11 @@ def _with_notes(config: Config) -> Config:
     weights, is_given = config.model.model_id, config.origins["model_id"].source == "environment"
     if is_given and config.model_dir not in (weights, weights and config.directory / weights):
         notes.append(f"{config.cite('model_id')}: no effect on {config.name}; {config.directory} holds its own weights")
+    requirements = config.directory / REQUIREMENTS
+    if requirements.is_file():
+        notes.append(
+            f"{requirements}: no effect here; nothing is installed, the server's own environment has to have it"
+        )
     return replace(config, notices=(*config.notices, *notes))
 
 
