@@ -97,7 +97,8 @@ LINES = {
     "max_stop_strings": "--max-stop-strings 2",
     "max_logprobs": "--max-logprobs 2",
 }
-HOOK_OPTIONS = ("entry_point", "hooks", "hook_timeout_s")  # act on a model.py, not on dialects: see tests/hooks
+# these act on a model.py, not on dialects: see tests/hooks
+HOOK_OPTIONS = ("entry_point", "hooks", "hook_timeout_s", "handler", "handler_threads")
 CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings and option.name not in HOOK_OPTIONS]
 
 

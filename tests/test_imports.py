@@ -35,9 +35,18 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "dragoman.server.framing": (),
     "dragoman.server.dialects": ("dragoman.types", "dragoman.errors", "dragoman.server.framing"),
+    "dragoman.compose_hooks": (
+        "dragoman.errors",
+        "dragoman.config",
+        "dragoman.tokenizer",
+        "dragoman.models",
+        "dragoman.server",
+        "dragoman.hooks",
+    ),
     "dragoman.compose": (
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.compose_hooks",
         "dragoman.config",
         "dragoman.tokenizer",
         "dragoman.models",

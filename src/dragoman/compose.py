@@ -7,15 +7,16 @@ Called by `cli.serve` and by `LLM`; the heavy part runs on a worker thread, the 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+from dragoman.compose_hooks import OperatorCode, hooked_dialects, load_operator_file, start_handler
 from dragoman.config.generation import default_sampling
-from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
-from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.options import OUTPUT_FORMATTERS
+from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
 from dragoman.engine.rolling.kv_cache_size import GIB, available_memory_bytes, choose_num_blocks
@@ -23,9 +24,8 @@ from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.speculative import Proposer, SpeculationConfig
 from dragoman.engine.rolling.speculative_draft import DraftModelProposer
 from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
-from dragoman.hooks import HookLoadError, HookOptions, HookPool, Hooks, HookTokenizer, load_hooks
+from dragoman.hooks import HandlerRuntime
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
-from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
@@ -34,15 +34,18 @@ from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
-from dragoman.server.hooked import with_hooks
+from dragoman.server.handler_only import NoEngine, NoGeneration
+from dragoman.server.hooked import with_handler
 from dragoman.server.openapi import ApiFacts
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
-from dragoman.server.registry import DialectSet, ServedModel
+from dragoman.server.registry import DialectSet, GenerationService, ServedEngine, ServedModel
 from dragoman.server.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Grammar, TokenMasker
+
+logger = logging.getLogger("dragoman")
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
@@ -71,7 +74,23 @@ async def build_served_model(config: Config, progress: Progress, memory_bytes: i
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
-    hooks = await asyncio.to_thread(_load_hooks, config)  # first: a mistake in it should not cost a model's load
+    hooks = await asyncio.to_thread(load_operator_file, config)  # first: a mistake in it should not cost a model's load
+    runtime = await start_handler(config, hooks)
+    if runtime is None:
+        return await _build_generating(config, progress, memory_bytes, OperatorCode(hooks))
+    if not (config.model_dir / WEIGHTS_CONFIG).is_file():
+        return _build_handler_only(config, runtime, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
+    try:
+        return await _build_generating(config, progress, memory_bytes, OperatorCode(hooks, runtime))
+    except ModelError as error:  # a handler may serve what the engine cannot
+        logger.warning("model %s is served by its handler only: %s", config.name, error)
+        return _build_handler_only(config, runtime, str(error))
+
+
+async def _build_generating(
+    config: Config, progress: Progress, memory_bytes: int | None, code: OperatorCode
+) -> ComposedModel:
+    """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config, progress)
     loaded, engine = await asyncio.to_thread(_build_engine, config, progress, memory_bytes)
     await engine.start()
@@ -83,22 +102,38 @@ async def build_served_model(config: Config, progress: Progress, memory_bytes: i
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
         extensions=_extensions(config, text, engine.capabilities.vocab_size),
     )
-    served = ServedModel(
+    dialects = hooked_dialects(
+        config, code, build_dialects(config), lmi_options(config), service, text.tokenizer, text.chat_template
+    )
+    served = _served(config, service, engine, dialects, loaded.options.weight_type)
+    return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
+
+
+def _build_handler_only(config: Config, runtime: HandlerRuntime, reason: str) -> ComposedModel:
+    """A model whose LMI routes the operator's handler answers; all others say that nothing can be generated."""
+    dialects = with_handler(build_dialects(config), runtime)
+    served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
+    return ComposedModel(served, ("its own handler only, on the LMI routes",), has_chat_template=False)
+
+
+def _served(
+    config: Config, service: GenerationService, engine: ServedEngine, dialects: DialectSet, dtype: str
+) -> ServedModel:
+    return ServedModel(
         name=config.name,
         aliases=config.model.name[1:],
         service=service,
         engine=engine,
-        dialects=_hooked_dialects(config, hooks, text),
+        dialects=dialects,
         admission=Admission(
             config.name, max_running=config.engine.max_num_seqs, max_queued=config.server.job_queue_size
         ),
         url=str(config.model_dir),
-        dtype=loaded.options.weight_type,
+        dtype=dtype,
         max_best_of=config.clients.max_best_of,
         max_stop_strings=config.clients.max_stop_strings,
         version=config.version,
     )
-    return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
 
 
 def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
@@ -139,7 +174,7 @@ def build_dialects(config: Config) -> DialectSet:
         return CompletionsDialect(CompletionsOptions(api, config.name, limits, speculates, fingerprint))
 
     return DialectSet(
-        lmi=LmiDialect(_lmi_options(config)),
+        lmi=LmiDialect(lmi_options(config)),
         tgi=TgiDialect(TgiOptions(clients.max_best_of, clients.max_logprobs, clients.max_stop_strings)),
         chat_v1=chat("v1"),
         chat_v3=chat("v3"),
@@ -156,7 +191,7 @@ def api_facts(config: Config) -> ApiFacts:
     clients = config.clients
     return ApiFacts(
         limits=_limits(config),
-        lmi=_lmi_options(config),
+        lmi=lmi_options(config),
         text=_text_options(config),
         chat_format=cast(Literal["lmi", "openai", "auto"], clients.chat_format),
         lmi_strict=clients.lmi_strict,
@@ -177,7 +212,8 @@ def _text_options(config: Config) -> TextOptions:
     )
 
 
-def _lmi_options(config: Config) -> LmiOptions:
+def lmi_options(config: Config) -> LmiOptions:
+    """What the LMI dialect is told of this model's options."""
     clients = config.clients
     return LmiOptions(
         rolling_batch=clients.rolling_batch,
@@ -190,56 +226,6 @@ def _lmi_options(config: Config) -> LmiOptions:
         max_logprobs=clients.max_logprobs,
         max_stop_strings=clients.max_stop_strings,
     )
-
-
-# --- hooks ------------------------------------------------------------------------------------------------------------
-
-
-def _load_hooks(config: Config) -> Hooks | None:
-    """The operator's formatters. Raises: ConfigError if the file is not there, does not load or does not fit."""
-    clients = config.clients
-    named = None if clients.output_formatter in OUTPUT_FORMATTERS else clients.output_formatter
-    if not clients.hooks:
-        if named is not None:
-            raise ConfigError(
-                [f"{config.cite('output_formatter')}: must not name a function while hooks are switched off"]
-            )
-        return None
-    try:
-        return load_hooks(clients.entry_point, (config.directory, config.model_dir), named)
-    except HookLoadError as error:
-        raise ConfigError([str(error)]) from error
-
-
-def _hooked_dialects(config: Config, hooks: Hooks | None, text: _Text) -> DialectSet:
-    dialects = build_dialects(config)
-    if hooks is None:
-        return dialects
-    own = _lmi_options(config)
-    # an operator's formatter takes the place of option.output_formatter, which would stream every answer
-    lmi = LmiDialect(own if hooks.output_formatter is None else replace(own, output_formatter=None))
-    pool = HookPool(config.clients.hook_timeout_s)
-    return with_hooks(dialects, lmi, hooks, _hook_options(config, text), pool.run)
-
-
-def _hook_options(config: Config, text: _Text) -> HookOptions:
-    """What input formatters are called with, by LMI's names; what does not exist here is empty or None."""
-    clients, template = config.clients, text.chat_template
-    values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
-    context = {
-        "configs": SimpleNamespace(**values, model_id_or_path=str(config.model_dir)),
-        "tokenizer": HookTokenizer(
-            text.tokenizer, None if template is None else template.render, text.tokenizer.facts.special_tokens
-        ),
-        "adapter_registry": {},
-        "model_config": SimpleNamespace(**read_json(config.model_dir / "config.json")),
-        "peft_config": None,
-        "rolling_batch": None,
-        "image_placeholder_token": None,
-        "is_mistral_tokenizer": False,
-        "is_rolling_batch": clients.rolling_batch != "disable",
-    }
-    return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

@@ -67,7 +67,11 @@ class TestWhatStopsTheStart:
             ("from djl_python.rolling_batch import X\n", "No module named 'djl_python.rolling_batch'"),
             ("raise RuntimeError('not today')\n", "RuntimeError: not today"),
             ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
-            ("def handle(inputs): ...\n", r"defines handle\(\)"),
+            ("def handle(): ...\n", r"handle\(\) must take one argument, the Input: too many positional arguments"),
+            (
+                "def handle(a, b): ...\n",
+                r"handle\(\) must take one argument, the Input: missing a required argument: 'b'",
+            ),
             ("@output_formatter\ndef f(a, b, c): ...\n", "output formatter f: f must take one argument"),
         ],
     )
@@ -173,3 +177,37 @@ class TestImports:
             "@output_formatter\ndef write(output: RequestOutput):\n    return output.sequences[0].get_next_token()[0].text\n"
         )
         assert load_hooks(None, [tmp_path]) is not None
+
+
+class TestHandlers:
+    def test_a_function_named_handle_is_one(self, tmp_path: Path) -> None:
+        handler = loaded(tmp_path, "def handle(inputs: Input) -> Output: ...\n").handler
+        assert handler is not None
+        assert (handler.name, handler.is_async, handler.is_entry_point) == ("handle", False, False)
+
+    def test_a_value_of_that_name_is_none(self, tmp_path: Path) -> None:
+        assert loaded(tmp_path, "handle = 5\n").is_empty
+
+    def test_the_option_names_another_one(self, tmp_path: Path) -> None:
+        write_file(tmp_path, "def handle(inputs): ...\n\nasync def answer(inputs): ...\n", "own.py")
+        hooks = load_hooks("own", [tmp_path], handler_name="answer")
+        assert hooks is not None
+        assert hooks.handler is not None
+        assert (hooks.handler.name, hooks.handler.is_async, hooks.handler.is_entry_point) == ("answer", True, True)
+
+    def test_an_object_that_can_be_called_may_be_one(self, tmp_path: Path) -> None:
+        source = "class Handler:\n    async def __call__(self, inputs): ...\n\nhandle = Handler()\n"
+        handler = loaded(tmp_path, source).handler
+        assert handler is not None
+        assert handler.is_async
+
+    def test_a_name_that_the_file_lacks_is_refused(self, tmp_path: Path) -> None:
+        write_file(tmp_path, "def handle(inputs): ...\n")
+        with pytest.raises(
+            HookLoadError, match=r"option.handler=answer: must be a function of .*model.py, which has none"
+        ):
+            load_hooks(None, [tmp_path], handler_name="answer")
+
+    def test_a_name_without_a_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(HookLoadError, match=r"option.handler=answer: .* there is no model.py in"):
+            load_hooks(None, [tmp_path], handler_name="answer")

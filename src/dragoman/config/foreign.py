@@ -156,7 +156,6 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     *_noted(NO_ADAPTERS_OF_PROMPTS, "option.max_prompt_adapters", "option.max_prompt_adapter_token"),
     *_refused("this schema is not spoken", "option.bedrock_compat"),
     *_refused("set variables in the environment of the server", "option.env", harmless=()),
-    *_refused("a handler of your own is not run", "option.handler", harmless=("handle",)),
     *_refused("images are not understood by this engine", "option.limit_mm_per_prompt", harmless=("{}",)),
     *_refused(NO_LORA, "option.enable_lora"),
     *_noted(NO_LORA, "option.max_loras", "option.max_lora_rank", "option.max_cpu_loras", "option.lora_dtype"),

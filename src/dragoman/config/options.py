@@ -314,16 +314,8 @@ class ClientSettings:
         "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request; a function writes it.",
         unset="as the request asks",
     )
-    enable_streaming: bool = option(
-        False,
-        Switch(),
-        "LMI: with rolling_batch=disable, stream every answer.",
-    )
-    tgi_compat: bool = option(
-        False,
-        Switch(),
-        "LMI: answer in the shape of Text Generation Inference.",
-    )
+    enable_streaming: bool = option(False, Switch(), "LMI: with rolling_batch=disable, stream every answer.")
+    tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.")
     lmi_strict: bool = option(
         False,
         Switch(),
@@ -332,7 +324,7 @@ class ClientSettings:
     entry_point: str | None = option(
         None,
         Text("FILE"),
-        "LMI: Python file with an input or output formatter, in the model directory or anywhere (see hooks.md).",
+        "LMI: Python file with formatters or a handler, in the model directory or anywhere (see hooks.md).",
         unset="model.py in the model directory, if there is one",
         key="option.entryPoint",
         env=(Alias("DJL_ENTRY_POINT"),),
@@ -340,7 +332,7 @@ class ClientSettings:
     hooks: bool = option(
         True,
         Switch(),
-        "LMI: run the formatters of model.py; without, the file is not even read.",
+        "LMI: run the formatters and the handler of model.py; without, the file is not even read.",
         key="option.enable_hooks",
     )
     hook_timeout_s: float = option(
@@ -348,6 +340,17 @@ class ClientSettings:
         Number(0),
         "LMI: longest time one call of a formatter may take; the request is then answered 424.",
         unit="seconds",
+    )
+    handler: str = option(
+        "handle",
+        Text("FUNCTION"),
+        "LMI: function of model.py that answers requests in place of generation, if there is one (see hooks.md).",
+    )
+    handler_threads: int = option(
+        4,
+        Integer(1, 1024),
+        "LMI: calls of the handler that may run at the same time; 1 = one after the other, as in one worker of LMI.",
+        unit="calls",
     )
     chat_format: str = option(
         "auto",

@@ -1,9 +1,20 @@
-"""Custom pre- and post-processing: an operator's formatters around the LMI routes. Re-exports the public names."""
+"""An operator's own code on the LMI routes: formatters around generation, or a handler in its place.
 
+Re-exports the public names.
+"""
+
+from dragoman.hooks.async_utils import (
+    create_non_stream_output,
+    create_stream_chunk_output,
+    handle_streaming_response,
+)
 from dragoman.hooks.content import decode, encode
 from dragoman.hooks.dialect import Fields, HookedDialect, HookOptions, LmiParser
+from dragoman.hooks.handler import Handler, StartRefused
+from dragoman.hooks.handler_dialect import HandlerDialect, HandlerRuntime, ModelAccess
+from dragoman.hooks.handler_loop import HandlerLoop
 from dragoman.hooks.inputs import Input
-from dragoman.hooks.loader import HookLoadError, Hooks, load_hooks
+from dragoman.hooks.loader import HookLoadError, Hooks, load_hooks, own_traceback
 from dragoman.hooks.marks import input_formatter, output_formatter
 from dragoman.hooks.outputs import Output
 from dragoman.hooks.pool import HookPool
@@ -19,6 +30,10 @@ from dragoman.hooks.tokenizer import HookTokenizer
 
 __all__ = [
     "Fields",
+    "Handler",
+    "HandlerDialect",
+    "HandlerLoop",
+    "HandlerRuntime",
     "HookLoadError",
     "HookOptions",
     "HookPool",
@@ -27,16 +42,22 @@ __all__ = [
     "Hooks",
     "Input",
     "LmiParser",
+    "ModelAccess",
     "Output",
     "RequestInput",
     "RequestOutput",
     "Sequence",
+    "StartRefused",
     "TextGenerationOutput",
     "TextInput",
     "Token",
+    "create_non_stream_output",
+    "create_stream_chunk_output",
     "decode",
     "encode",
+    "handle_streaming_response",
     "input_formatter",
     "load_hooks",
     "output_formatter",
+    "own_traceback",
 ]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import parse_qsl
 
 from dragoman.errors import ServerError
 from dragoman.hooks.encoder import HookedEncoder, make_state
@@ -188,3 +189,16 @@ def make_input(http: HttpCall) -> Input:
     parts = [(part.get_param("name", header="content-disposition"), part) for part in message.iter_parts()]
     content = [(str(name), part.get_payload(decode=True)) for name, part in parts if name]
     return Input(properties, [(name, piece) for name, piece in content if isinstance(piece, bytes)])
+
+
+def handler_input(http: HttpCall, properties: Mapping[str, str]) -> Input:
+    """The same as a handler sees it: LMI shows it a form's fields and the query as pieces of content, too.
+
+    `properties` stand behind those of the call.
+    """
+    item = make_input(http)
+    fields: list[tuple[str, str]] = list(http.query.items())
+    if http.media_type == "application/x-www-form-urlencoded" and not http.body.lstrip().startswith(b"{"):
+        fields = [*parse_qsl(http.body.decode("utf-8", "replace"), keep_blank_values=True), *fields]
+    content = [*item.content, *((name, value.encode()) for name, value in fields if not item.contains_key(name))]
+    return Input({**properties, **item.properties}, content)

@@ -35,15 +35,55 @@ class Properties(dict[str, str]):
         return super().get(self._names.get(name.lower(), name), default)
 
 
+class Content(list[tuple[str, bytes]]):
+    """Named pieces, with the look-ups that LMI's handlers know."""
+
+    def get_keys(self) -> list[str]:
+        """The names."""
+        return [name for name, _ in self]
+
+    def get_values(self) -> list[bytes]:
+        """The pieces."""
+        return [piece for _, piece in self]
+
+    def key_at(self, index: int) -> str:
+        """The name of a piece. Raises: IndexError."""
+        return self[index][0]
+
+    def value_at(self, index: int) -> bytes:
+        """A piece. Raises: IndexError."""
+        return self[index][1]
+
+    def get(self, key: str) -> bytes | None:
+        """The first piece of that name, None if there is none."""
+        return next((piece for name, piece in self if name == key), None)
+
+    def contains_key(self, key: str) -> bool:
+        """True if there is a piece of that name."""
+        return any(name == key for name, _ in self)
+
+    def size(self) -> int:
+        """How many there are."""
+        return len(self)
+
+    def is_empty(self) -> bool:
+        """True if there are none."""
+        return not self
+
+
 class Input:
-    """One request. `content` is a list of named pieces: one called `data`, or a form's fields."""
+    """One request. `content` holds named pieces: one called `data`, or a form's fields.
+
+    `model` is the served model as a handler may use it (`generate`, `stream`), None where there is none.
+    """
 
     def __init__(
         self, properties: Mapping[str, str], content: Iterable[tuple[str, bytes]] = (), function_name: str | None = None
     ) -> None:
         self.properties = Properties(properties)
-        self.content = list(content)
+        self.content = Content(content)
         self.function_name = function_name
+        self.model: Any = None
 
     def get_function_name(self) -> str | None:
         """The name of the handler function that the call is for."""
@@ -58,13 +98,13 @@ class Input:
         value: str | None = self.properties.get(key)
         return value
 
-    def get_content(self) -> list[tuple[str, bytes]]:
+    def get_content(self) -> Content:
         """The named pieces, undecoded."""
         return self.content
 
     def contains_key(self, key: str) -> bool:
         """True if there is a piece of that name."""
-        return any(name == key for name, _ in self.content)
+        return self.content.contains_key(key)
 
     def is_empty(self) -> bool:
         """True if the request has no content: the call by which a handler is initialised."""
@@ -118,5 +158,9 @@ class Input:
         return list(csv.DictReader(io.StringIO(self.get_as_string(key))))
 
     def get_as_image(self, key: str | None = None) -> Any:
-        """A piece of content as a PIL image. Raises: KeyError; ImportError if Pillow is not installed."""
-        return import_module("PIL.Image").open(io.BytesIO(self.get_as_bytes(key)))
+        """A piece of content as a PIL image. Raises: KeyError; ImportError without Pillow, which is not ours."""
+        try:
+            images = import_module("PIL.Image")
+        except ImportError as error:
+            raise ImportError("images need the package Pillow, which is not installed: pip install pillow") from error
+        return images.open(io.BytesIO(self.get_as_bytes(key)))

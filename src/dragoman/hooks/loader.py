@@ -7,6 +7,7 @@ Source: LMI's entryPoint option and its scan of module attributes in alphabetica
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +16,13 @@ from types import ModuleType
 from typing import Any
 
 from dragoman.hooks.formatter import OutputFormatter, function_name
+from dragoman.hooks.handler import Handler
 from dragoman.hooks.importer import FileImporter
 from dragoman.hooks.marks import INPUT_MARK, OUTPUT_MARK
 
 DEFAULT_NAME = "model.py"
 BUILT_IN = "djl_python"  # option.entryPoint=djl_python.huggingface and the like mean the server's own handler
-HANDLER = "handle"
+HANDLER = "handle"  # LMI's default of option.handler
 
 
 class HookLoadError(Exception):
@@ -29,17 +31,18 @@ class HookLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The formatters of an operator's file."""
+    """The formatters and the handler of an operator's file."""
 
     path: Path
     module: ModuleType
     input_formatter: Callable[..., Any] | None = None
     output_formatter: OutputFormatter | None = None
+    handler: Handler | None = None
 
     @property
     def is_empty(self) -> bool:
         """True if the file has no function that acts."""
-        return self.input_formatter is None and self.output_formatter is None
+        return self.input_formatter is None and self.output_formatter is None and self.handler is None
 
     def named(self, name: str) -> OutputFormatter:
         """The output formatter of that name. Raises: HookLoadError if the file has none, or it fits no known form."""
@@ -49,11 +52,16 @@ class Hooks:
         return _output_formatter(self.path, function)
 
 
-def load_hooks(entry_point: str | None, directories: Sequence[Path], formatter_name: str | None = None) -> Hooks | None:
+def load_hooks(
+    entry_point: str | None,
+    directories: Sequence[Path],
+    formatter_name: str | None = None,
+    handler_name: str = HANDLER,
+) -> Hooks | None:
     """The hooks of the operator's file, None if nobody named one and there is no model.py.
 
     `directories` are searched in order. `formatter_name`: the output formatter that option.output_formatter names; it
-    goes before a decorated one. Raises: HookLoadError.
+    goes before a decorated one. `handler_name`: the function that option.handler names. Raises: HookLoadError.
     """
     path = find_file(entry_point, directories)
     if path is None:
@@ -62,15 +70,21 @@ def load_hooks(entry_point: str | None, directories: Sequence[Path], formatter_n
                 f"option.output_formatter={formatter_name}: must be json, jsonlines, sse or a function of {DEFAULT_NAME}, "
                 f"and there is no {DEFAULT_NAME} in {_listed(directories)}"
             )
+        if handler_name != HANDLER:
+            raise HookLoadError(
+                f"option.handler={handler_name}: must be a function of {DEFAULT_NAME}, and there is no {DEFAULT_NAME} in "
+                f"{_listed(directories)}"
+            )
         return None
     module = _run(path)
-    if callable(getattr(module, HANDLER, None)):  # ignored, it would leave the operator without the answers it makes
-        raise HookLoadError(
-            f"{path}: defines {HANDLER}(): a handler of your own is not run; decorate an input_formatter or an "
-            "output_formatter, or rename it"
-        )
     found = _marked(module, OUTPUT_MARK)
-    hooks = Hooks(path, module, _marked(module, INPUT_MARK), None if found is None else _output_formatter(path, found))
+    hooks = Hooks(
+        path,
+        module,
+        _marked(module, INPUT_MARK),
+        None if found is None else _output_formatter(path, found),
+        _handler(path, module, handler_name, is_entry_point=is_own_entry_point(entry_point)),
+    )
     return hooks if formatter_name is None else replace(hooks, output_formatter=hooks.named(formatter_name))
 
 
@@ -79,7 +93,7 @@ def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | No
 
     A name is one of a file in the directories, with or without .py, or a path.
     """
-    if entry_point is None or entry_point.partition(".")[0] == BUILT_IN:
+    if entry_point is None or not is_own_entry_point(entry_point):
         return next((path for path in (one / DEFAULT_NAME for one in directories) if path.is_file()), None)
     if "://" in entry_point:
         raise HookLoadError(f"option.entryPoint={entry_point}: must be a file on this machine; code is not downloaded")
@@ -93,21 +107,40 @@ def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | No
     )
 
 
+def is_own_entry_point(entry_point: str | None) -> bool:
+    """True if option.entryPoint names a file of the operator's, not a handler of LMI's."""
+    return entry_point is not None and entry_point.partition(".")[0] != BUILT_IN
+
+
 def _run(path: Path) -> ModuleType:
     try:
         return FileImporter(path.resolve().parent).load(path.resolve())
     except BaseException as error:  # hook call: sys.exit in the file stops the start as well, with the same message
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise HookLoadError(f"{path} does not load:\n{_own_traceback(error, path)}") from error
+        raise HookLoadError(f"{path} does not load:\n{own_traceback(error, path)}") from error
 
 
-def _own_traceback(error: BaseException, path: Path) -> str:
+def own_traceback(error: BaseException, path: Path) -> str:
     """The traceback from the operator's file on: how it was reached from here tells an operator nothing."""
     own = error.__traceback__
     while own is not None and own.tb_frame.f_code.co_filename != str(path.resolve()):
         own = own.tb_next
     return "".join(traceback.format_exception(type(error), error, own)).rstrip()
+
+
+def _handler(path: Path, module: ModuleType, name: str, *, is_entry_point: bool) -> Handler | None:
+    """The handler of that name; None if there is none and nobody asked for one. Raises: HookLoadError."""
+    function = getattr(module, name, None)
+    if not callable(function):
+        if name == HANDLER:
+            return None
+        raise HookLoadError(f"option.handler={name}: must be a function of {path}, which has none of that name")
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        raise HookLoadError(f"{path}: {name}() must take one argument, the Input: {error}") from error
+    return Handler(function, name, is_entry_point)
 
 
 def _marked(module: ModuleType, mark: str) -> Callable[..., Any] | None:

@@ -6,17 +6,34 @@ Source: LMI's Output class, v0.31.
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
+logger = logging.getLogger("dragoman.hooks")
+
+
+def to_json(value: Any, indent: int | None = None) -> bytes:
+    """A value as JSON. Numpy's numbers and arrays count as Python's. Raises: TypeError."""
+    return json.dumps(value, ensure_ascii=False, indent=indent, default=_plain).encode("utf-8")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, datetime.datetime):
+        return str(value)
+    raise TypeError(f"an answer cannot hold a {type(value).__name__} as JSON")
+
 
 def outputs_line(item: Any) -> bytes:
     """One streamed item as LMI writes it: an `outputs` object on a line of its own."""
-    return json.dumps({"outputs": item}, ensure_ascii=False).encode("utf-8") + b"\n"
+    return to_json({"outputs": item}) + b"\n"
 
 
 class Output:
@@ -29,7 +46,10 @@ class Output:
         self.content: list[tuple[str | None, bytes]] = []
         self.stream_content: Iterable[Any] | None = None
         self.stream_formatter: Callable[[Any], Any] = outputs_line
+        self.stream_media_type = ""  # of a stream whose handler names none
         self.on_sent: Callable[[], Any] | None = None
+        self.failure: str | None = None  # of an asynchronous handler's answer or chunk
+        self.is_last = False  # of an asynchronous handler's chunk
 
     def set_code(self, code: int) -> Output:
         """Set the HTTP status."""
@@ -50,6 +70,8 @@ class Output:
         """Make this the answer to a failure."""
         self.code, self.message = code, message
         self.content.clear()
+        self.stream_content = None
+        self.properties = {name: value for name, value in self.properties.items() if name.lower() != "content-type"}
         return self.add_as_json({"code": code, "message": message, "error": error})
 
     def add(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
@@ -65,8 +87,9 @@ class Output:
     def add_as_json(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
         """Add a piece of content as indented JSON."""
         _check_index(batch_index)
-        self.content.append((key, json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8")))
-        self.properties.setdefault("Content-Type", "application/json")
+        self.content.append((key, to_json(value, indent=2)))
+        if not any(name.lower() == "content-type" for name in self.properties):
+            self.properties["Content-Type"] = "application/json"
         return self
 
     def add_as_numpy(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
@@ -90,6 +113,7 @@ class Output:
     ) -> Output:
         """Send the items of an iterator as they come, each through `output_formatter` (None: as they are)."""
         self.stream_content = stream_content
+        self.stream_media_type = "application/jsonlines" if output_formatter is outputs_line else ""
         self.stream_formatter = output_formatter or (lambda item: item)
         return self
 
@@ -97,6 +121,20 @@ class Output:
         """Call `function(*args)` once the answer is complete."""
         self.on_sent = lambda: function(*args)
         return self
+
+    def execute_finalize(self) -> None:
+        """Call what `finalize` was given; a failure is logged, since the answer has gone."""
+        if self.on_sent is None:
+            return
+        try:
+            self.on_sent()
+        except Exception as error:  # hook call: the operator's function
+            logger.warning("the function given to Output.finalize failed", exc_info=error)
+
+    def body(self) -> bytes | None:
+        """The content named `data`, else the first; None if there is none."""
+        named = next((piece for key, piece in self.content if key == "data"), None)
+        return named if named is not None or not self.content else self.content[0][1]
 
 
 def _check_index(batch_index: int | None) -> None:

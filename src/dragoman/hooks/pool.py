@@ -27,10 +27,11 @@ MAX_STUCK = 64  # threads given up on; one holds about 8 MiB of address space an
 class _Job:
     """One call on its way through the pool. `state` moves under `lock`: waiting -> running -> done, or -> dropped."""
 
-    __slots__ = ("future", "lock", "loop", "state", "work")
+    __slots__ = ("future", "lock", "loop", "state", "subject", "work")
 
-    def __init__(self, work: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, work: Callable[[], Any], subject: str, loop: asyncio.AbstractEventLoop) -> None:
         self.work = work
+        self.subject = subject
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
         self.lock = threading.Lock()
@@ -55,18 +56,23 @@ class _Job:
 
 
 class HookPool:
-    """Runs calls on a few daemon threads. `timeout_s` bounds each call, from the moment it was handed in."""
+    """Runs calls on a few daemon threads. `timeout_s` bounds each call, from the moment it was handed in; None = no bound.
+
+    `subject` is what is called, for messages.
+    """
 
     def __init__(
         self,
-        timeout_s: float,
+        timeout_s: float | None,
         *,
+        subject: str = "formatter",
         num_threads: int = NUM_THREADS,
         max_waiting: int = MAX_WAITING,
         max_stuck: int = MAX_STUCK,
         idle_s: float = IDLE_S,
     ) -> None:
         self._timeout_s = timeout_s
+        self._subject = subject
         self._max_waiting = max_waiting
         self._max_stuck = max_stuck
         self._idle_s = idle_s
@@ -93,11 +99,13 @@ class HookPool:
         """
         if self._jobs.qsize() >= self._max_waiting:
             raise Overloaded(
-                f"{self._max_waiting} calls already wait for the formatters of this model; try again later"
+                f"{self._max_waiting} calls already wait for the {self._subject}s of this model; try again later"
             )
         if self._num_stuck >= self._max_stuck:
-            raise HookError(f"The formatters of this model hang: {self._num_stuck} of their calls have not returned")
-        job = _Job(work, asyncio.get_running_loop())
+            raise HookError(
+                f"The {self._subject}s of this model hang: {self._num_stuck} of their calls have not returned"
+            )
+        job = _Job(work, self._subject, asyncio.get_running_loop())
         self._jobs.put(job)
         self._ensure_thread()
         timeout = asyncio.timeout(self._timeout_s)
@@ -108,7 +116,7 @@ class HookPool:
         except TimeoutError as error:
             if not timeout.expired():
                 raise  # the operator's code raised it
-            raise HookError(f"The formatter took longer than {self._timeout_s:g} s (hook_timeout_s)") from error
+            raise HookError(f"The {self._subject} took longer than {self._timeout_s:g} s (hook_timeout_s)") from error
         finally:
             self._give_up(job)
 
@@ -158,9 +166,9 @@ class HookPool:
 
 def _hand_over(job: _Job, result: Any, failure: BaseException | None) -> None:
     if failure is not None and not isinstance(failure, Exception):
-        failure = HookError(f"The formatter raised {type(failure).__name__}")
+        failure = HookError(f"The {job.subject} raised {type(failure).__name__}")
     if isinstance(failure, StopIteration):  # a future cannot carry it
-        failure = HookError("The formatter raised StopIteration")
+        failure = HookError(f"The {job.subject} raised StopIteration")
     try:
         job.loop.call_soon_threadsafe(job.settle, result, failure)
     except RuntimeError:  # the loop was closed: nobody waits

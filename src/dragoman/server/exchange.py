@@ -24,6 +24,7 @@ Send = Callable[[Message], Awaitable[None]]
 REQUEST_ID_HEADERS = ("x-request-id", "x-amzn-sagemaker-inference-id")
 CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
+BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
 LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
 
 
@@ -96,9 +97,11 @@ class Exchange:
             pass
 
     async def send_reply(self, reply: Reply, headers: Mapping[str, str] | None = None) -> None:
-        """Answer with a complete body, its length announced."""
-        await self._start(reply.status, reply.media_type, {**reply.headers, **(headers or {})}, len(reply.body))
-        await self._send({"type": "http.response.body", "body": reply.body, "more_body": False})
+        """Answer with a complete body, its length announced; statuses that cannot have a body are sent without."""
+        is_bodiless = reply.status in BODILESS
+        body, length = (b"", None) if is_bodiless else (reply.body, len(reply.body))
+        await self._start(reply.status, reply.media_type, {**reply.headers, **(headers or {})}, length)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def refuse_upload(self, reply: Reply) -> None:
         """Answer a request whose body was not read, then close the connection.

@@ -1,7 +1,7 @@
-"""Puts an operator's formatters into a model's dialects: the LMI routes get them, all others stay as they are.
+"""Puts an operator's formatters and handler into a model's dialects: the LMI routes get them, all others stay as they are.
 
 Does: adapt the LMI dialect to what hooks need of it, replace the dialects of the LMI routes.
-Does not: load or call formatters (`hooks` does). Called by the composition root at start-up.
+Does not: load or call the operator's code (`hooks` does). Called by the composition root at start-up.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dragoman.errors import ServerError
-from dragoman.hooks import Fields, HookedDialect, HookOptions, Hooks
+from dragoman.hooks import Fields, HandlerDialect, HandlerRuntime, HookedDialect, HookOptions, Hooks
 from dragoman.server.dialects.base import Call, HttpCall, Reply, Runner
 from dragoman.server.dialects.lmi import LmiDialect
 from dragoman.server.dialects.lmi_body import Payload, read_payload
@@ -47,9 +47,19 @@ def with_hooks(dialects: DialectSet, lmi: LmiDialect, hooks: Hooks, options: Hoo
     An input formatter reads every body of the LMI routes, conversations too, as LMI has it. Without one, conversations and
     completions keep their own form: LMI's output formatters do not see them either.
     """
-    if hooks.is_empty:
+    if hooks.input_formatter is None and hooks.output_formatter is None:
         return dialects
     hooked = HookedDialect(HookableLmi(lmi), hooks, options, run)
     if hooks.input_formatter is None:
         return replace(dialects, lmi=hooked)
     return replace(dialects, lmi=hooked, chat_invocations=hooked, completions_invocations=hooked)
+
+
+def with_handler(dialects: DialectSet, runtime: HandlerRuntime) -> DialectSet:
+    """The dialects with the operator's handler in front of those of the LMI routes: it gets every body of these."""
+    return replace(
+        dialects,
+        lmi=HandlerDialect(dialects.lmi, runtime),
+        chat_invocations=HandlerDialect(dialects.chat_invocations, runtime),
+        completions_invocations=HandlerDialect(dialects.completions_invocations, runtime),
+    )

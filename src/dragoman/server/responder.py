@@ -11,13 +11,24 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
 from dragoman.errors import Overloaded, RequestTimeout, ServerError, Unauthorized
-from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply, Runner, runner_of
+from dragoman.server.dialects.base import (
+    Answerer,
+    Call,
+    Dialect,
+    HttpCall,
+    IndexedEvent,
+    Reply,
+    Runner,
+    StreamedReply,
+    answerer_of,
+    runner_of,
+)
 from dragoman.server.exchange import ClientGone, Exchange
 from dragoman.server.merge import EventMerge
 from dragoman.server.registry import GenerationService, ServedModel
@@ -58,6 +69,11 @@ class Responder:
         """
         headers: Mapping[str, str] = {}
         try:
+            answer = answerer_of(dialect)
+            if answer is not None:
+                with model.admission.permit():
+                    if await _answer(exchange, answer, http):
+                        return
             call = await _parse(exchange, dialect, http)
             headers = ignored_header(call.ignored)
             with model.admission.permit(len(call.requests)):
@@ -78,7 +94,7 @@ class Responder:
         """The whole answer, once every request of the call has finished."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                results = await run_unless_gone(exchange, _generate_all(service, call.requests))
+                results = await run_unless_gone(exchange, generate_all(service, call.requests))
         except TimeoutError as error:
             late = self._timed_out(limit)
             if late is None:  # a timeout of something else, which nobody expected
@@ -108,6 +124,34 @@ class Responder:
         if not limit.expired():
             return None
         return RequestTimeout(f"The request took longer than the {self._timeout_s:g} s that the server allows")
+
+
+async def _answer(exchange: Exchange, answer: Answerer, http: HttpCall) -> bool:
+    """Send what an operator's own handler answers; False if it leaves the call to generation. Raises: ClientGone."""
+    made = await run_unless_gone(exchange, answer(http))
+    if made is None:
+        return False
+    if isinstance(made, Reply):
+        await exchange.send_reply(made)
+        return True
+    async with aclosing(made.chunks):
+        try:
+            await run_unless_gone(exchange, _write_chunks(exchange, made))
+        except ClientGone:
+            raise
+        except Exception as error:  # request boundary: the handler's answer broke off
+            if not exchange.is_started:
+                raise
+            await exchange.finish(made.stream_error(as_server_error(error, http)))
+    return True
+
+
+async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
+    await exchange.send_head(made.head)
+    async for chunk in made.chunks:
+        if chunk:
+            await exchange.send_chunk(chunk)
+    await exchange.finish()
 
 
 async def _write_events(exchange: Exchange, merge: EventMerge, call: Call) -> None:
@@ -158,7 +202,7 @@ async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) 
         await exchange.finish(last)
 
 
-async def _generate_all(service: GenerationService, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
+async def generate_all(service: GenerationService, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
     """The results in order; the first failure cancels the other requests and is raised."""
     if len(requests) == 1:
         return [await service.generate(requests[0])]

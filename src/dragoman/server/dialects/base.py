@@ -6,7 +6,7 @@ Does not: any I/O. Dialects import only `types`, `errors`, `framing` and this mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -56,6 +56,27 @@ class Head:
     media_type: str
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Chunks(Protocol):
+    """The pieces of a streamed answer. `aclose` ends what makes them, also if none was taken."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamedReply:
+    """A streamed answer that is not made of events: an operator's own handler writes it.
+
+    `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. Whoever takes
+    this closes `chunks` on every path.
+    """
+
+    head: Head
+    chunks: Chunks
+    stream_error: Callable[[ServerError], bytes]
 
 
 class IndexedEvent(NamedTuple):
@@ -138,3 +159,20 @@ def runner_of(dialect: Dialect) -> Runner | None:
     """
     runner: Runner | None = getattr(dialect, "run_off_loop", None)
     return runner
+
+
+class Answerer(Protocol):
+    """Answers calls without generating."""
+
+    async def __call__(self, http: HttpCall) -> Reply | StreamedReply | None:
+        """The answer; None = the call is to be parsed and generated for, as ever. Raises: ServerError."""
+        ...
+
+
+def answerer_of(dialect: Dialect) -> Answerer | None:
+    """Who answers the dialect's calls in place of generation: its attribute `answer` if it has one, else None.
+
+    Only dialects with an operator's own handler have one; the others are not asked to know of it.
+    """
+    answer: Answerer | None = getattr(dialect, "answer", None)
+    return answer

@@ -8,14 +8,16 @@ Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 
 from dragoman.errors import RequestTimeout, ServerError
 from dragoman.server.dialects.base import (
+    Answerer,
     Call,
+    Chunks,
     Dialect,
     Encoder,
     Head,
@@ -23,6 +25,8 @@ from dragoman.server.dialects.base import (
     IndexedEvent,
     Reply,
     Runner,
+    StreamedReply,
+    answerer_of,
     runner_of,
 )
 from dragoman.server.dialects.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
@@ -53,6 +57,12 @@ class SageMakerDialect:
         """Where `inner` wants to be called."""
         return runner_of(self.inner)
 
+    @property
+    def answer(self) -> Answerer | None:
+        """Who answers in place of generation, with what SageMaker puts around it; None if `inner` has nobody."""
+        answer = answerer_of(self.inner)
+        return None if answer is None else _Answerer(answer, is_stream=self.is_stream)
+
     def parse(self, http: HttpCall) -> Call:
         """The call as `inner` reads it, with an encoder that wraps. Raises: what `inner` raises."""
         call = self.inner.parse(as_container_call(http))
@@ -73,21 +83,11 @@ class _Encoder:
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """The whole answer; on the streaming operation it is one event."""
-        reply = self._inner.full(results)
-        headers = {**reply.headers, **self._headers}
-        if not self._is_stream:
-            return replace(reply, headers=headers)
-        body = payload_parts(_with_line_end(reply.body, reply.media_type))
-        return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
+        return _wrapped_reply(self._inner.full(results), self._headers, is_stream=self._is_stream)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """The head; the dialect's own media type moves to a header."""
-        head = self._inner.head(events)
-        headers = {**head.headers, **self._headers}
-        if not self._is_stream:
-            return replace(head, headers=headers)
-        headers.pop("trailer", None)  # the messages have no place for them
-        return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
+        return _wrapped_head(self._inner.head(events), self._headers, is_stream=self._is_stream)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """The bytes for one event, as payload."""
@@ -100,11 +100,7 @@ class _Encoder:
     def stream_error(self, error: ServerError) -> bytes | None:
         """The dialect's own last words, for those who read them, then the exception that AWS clients raise."""
         own = self._inner.stream_error(error)
-        if not self._is_stream:
-            return own
-        code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
-        body = msgspec.json.encode({"Message": error.message, "ErrorCode": code})
-        return payload_parts(own or b"") + exception("ModelStreamError", body)
+        return _stream_error(own or b"", error) if self._is_stream else own
 
     def trailers(self) -> Sequence[tuple[str, str]]:
         """The dialect's own, except in messages."""
@@ -112,6 +108,71 @@ class _Encoder:
 
     def _framed(self, content: bytes) -> bytes:
         return payload_parts(content) if self._is_stream else content
+
+
+@dataclass(frozen=True, slots=True)
+class _Answerer:
+    """Wraps the answers of an operator's own handler."""
+
+    inner: Answerer
+    is_stream: bool
+
+    async def __call__(self, http: HttpCall) -> Reply | StreamedReply | None:
+        """The handler's answer as SageMaker delivers it; None = the call is to be generated for."""
+        made = await self.inner(as_container_call(http))
+        if made is None:
+            return None
+        if isinstance(made, StreamedReply):
+            return self._wrapped_stream(made, _invoked(http))
+        return (
+            model_error(made) if made.status >= 400 else _wrapped_reply(made, _invoked(http), is_stream=self.is_stream)
+        )
+
+    def _wrapped_stream(self, made: StreamedReply, headers: Mapping[str, str]) -> StreamedReply:
+        head = _wrapped_head(made.head, headers, is_stream=self.is_stream)
+        if not self.is_stream:
+            return replace(made, head=head)
+        return StreamedReply(
+            head, _FramedChunks(made.chunks), lambda error: _stream_error(made.stream_error(error), error)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _FramedChunks:
+    """Chunks as payload."""
+
+    inner: Chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self.inner:
+            yield payload_parts(chunk)
+
+    async def aclose(self) -> None:
+        """End what makes them."""
+        await self.inner.aclose()
+
+
+def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> Reply:
+    headers = {**reply.headers, **own}
+    if not is_stream:
+        return replace(reply, headers=headers)
+    body = payload_parts(_with_line_end(reply.body, reply.media_type))
+    return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
+
+
+def _wrapped_head(head: Head, own: Mapping[str, str], *, is_stream: bool) -> Head:
+    headers = {**head.headers, **own}
+    if not is_stream:
+        return replace(head, headers=headers)
+    headers.pop("trailer", None)  # the messages have no place for them
+    return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
+
+
+def _stream_error(own: bytes, error: ServerError) -> bytes:
+    """The dialect's own last words, then the exception that AWS clients raise."""
+    code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
+    body = msgspec.json.encode({"Message": error.message, "ErrorCode": code})
+    return payload_parts(own) + exception("ModelStreamError", body)
 
 
 def model_error(own: Reply) -> Reply:

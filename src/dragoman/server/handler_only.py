@@ -1,0 +1,40 @@
+"""What stands in for engine and service of a model that has only an operator's handler, and nothing to generate with.
+
+Does: refuse generation by name, be healthy. Does not: run the handler. Made by the composition root, used on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from dragoman.engine.base import Capabilities, Health
+from dragoman.errors import UnsupportedFeature
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+
+
+class NoGeneration:
+    """The service. `reason`: why nothing can be generated."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
+
+    def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+        """Raises: UnsupportedFeature."""
+        raise UnsupportedFeature(self._message, param="model")
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Raises: UnsupportedFeature."""
+        raise UnsupportedFeature(self._message, param="model")
+
+
+class NoEngine:
+    """The engine."""
+
+    capabilities = Capabilities(max_model_len=1, vocab_size=1)
+
+    def health(self) -> Health:
+        """Alive: the handler is."""
+        return Health(is_alive=True)
+
+    async def shutdown(self, drain_s: float) -> None:
+        """Nothing to stop: the handler's threads do not keep the process."""
