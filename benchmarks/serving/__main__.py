@@ -66,7 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code: 1 if a row failed."""
     given = _parser().parse_args(arguments)
     if given.command == "report":
-        return write_report(given.directory)
+        named = given.markdown or given.directory / "report.md", given.plot or given.directory / "report.png"
+        return write_report(given.directory, *named)
     settings = settings_of(given)
     numbers = [number for number in given.only if not settings.peers_only or ROWS[number].has_peers]
     num_failed = sum(not measure_row(number, settings) for number in numbers)
@@ -89,22 +90,22 @@ def measure_row(number: int, settings: Settings) -> bool:
     return True
 
 
-def write_report(directory: Path) -> int:
-    """Write report.md and report.png, print the table; without matplotlib there is no plot, which is said."""
+def write_report(directory: Path, markdown: Path, plot: Path) -> int:
+    """Write the table and the plot, print the table; without matplotlib there is no plot, which is said."""
     try:
         lines = results.read(directory)
     except FileNotFoundError:
         say(f"{directory} holds no {results.FILE_NAME}")
         return 1
     text = report.markdown(lines, {number: row.title for number, row in ROWS.items()})
-    (directory / "report.md").write_text(text, encoding="utf-8")
+    markdown.write_text(text, encoding="utf-8")
     sys.stdout.write(text)
     try:
         from benchmarks.serving.figure import draw
 
-        draw(lines, directory / "report.png")
-    except ModuleNotFoundError as error:
-        say(f"no plot: {error}; pip install 'dragoman[bench]'")
+        draw(lines, plot)
+    except (ModuleNotFoundError, ValueError) as error:
+        say(f"no plot: {error} (the extra `bench` brings matplotlib)")
     return 0
 
 
@@ -126,12 +127,15 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--peers", type=Path, help=f"where the peers are installed; default: {peers.DEFAULT_ROOT}")
     run.add_argument("--only", type=_rows, default=list(ROWS), help="rows, such as 1,3; default: all")
     run.add_argument("--without", type=_peers, help=f"peers to leave out, such as vllm,genai; of {', '.join(PEERS)}")
+    run.add_argument("--vllm-dtype", choices=("bfloat16", "float32", "float16"), help="default: bfloat16")
     run.add_argument("--peers-only", action="store_true", default=None, help="not our own server")
     run.add_argument("--quick", action="store_true", help="small counts, to see that the tools work")
     for name, text in _COUNTS.items():
         run.add_argument(f"--{name.replace('_', '-')}", type=_positive, help=f"{text}; default: {_default(name)}")
     shown = commands.add_parser("report", help="write the table and the plot")
     shown.add_argument("directory", type=Path, help="what --out named")
+    shown.add_argument("--markdown", type=Path, help="where to write the table; default: report.md in the directory")
+    shown.add_argument("--plot", type=Path, help="where to write the plot; default: report.png in the directory")
     return parser
 
 

@@ -15,15 +15,11 @@ import sys
 import tarfile
 from pathlib import Path
 
-import openvino as ov
-
 from benchmarks.serving.processes import Server
 
 DEFAULT_ROOT = Path.home() / ".cache" / "dragoman-peers"
 
 VLLM_LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # the CPU build of torch comes first, by itself
-
-VLLM_DTYPE_WITHOUT_BF16 = "bfloat16"
 
 
 def python_of(root: Path, peer: str) -> Path:
@@ -38,16 +34,11 @@ def dragoman_server(model: Path, graphs: Path, *arguments: str, port: int = 1808
     return Server(name, command, port, "openai", ready_path="/ping")
 
 
-def vllm_server(root: Path, model: Path, caches: Path, port: int = 18081) -> Server | None:
-    """vLLM's OpenAI server on the CPU, with what it compiles kept in `caches`; None if it is not installed.
-
-    It computes in bfloat16 where the processor can, as its documentation advises, else in float32.
-    """
+def vllm_server(root: Path, model: Path, caches: Path, dtype: str = "bfloat16", port: int = 18081) -> Server | None:
+    """vLLM's OpenAI server on the CPU, with what it compiles kept in `caches`; None if it is not installed."""
     python = python_of(root, "vllm")
     if not python.exists():
         return None
-    has_bf16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    dtype = "bfloat16" if has_bf16 else VLLM_DTYPE_WITHOUT_BF16
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", "bench", "--port", str(port), "--dtype", dtype, "--max-model-len", "8192"]
     environ = {

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-START_LIMIT_S = 600.0  # vLLM compiles for minutes on a small machine
+START_LIMIT_S = 1200.0  # vLLM compiles for many minutes on a small machine
 _END_LIMIT_S = 30.0
 
 

@@ -19,6 +19,7 @@ class Settings:
     `model`: a directory made by `benchmarks.serving.model --gguf`. `peers`: where they are installed. `out`: results, logs
     and built graphs. `rounds`: repetitions that a median is taken over; `long_rounds`: those of rows 5, 8 and 9, whose
     runs are long. `clients`, `requests` (per client), `prompt_tokens`, `output_tokens`: the load of rows 1 and 3.
+    `vllm_dtype`: what vLLM computes in.
     """
 
     model: Path
@@ -34,6 +35,7 @@ class Settings:
     prefill_tokens: int = 2000  # row 5
     most_streams: int = 128  # rows 8 and 9
     longest_prompt: int = 8192  # rows 8 and 9
+    vllm_dtype: str = "bfloat16"
     peers_only: bool = False
     without: frozenset[str] = field(default_factory=frozenset)  # peers to leave out
 

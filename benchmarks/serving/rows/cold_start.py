@@ -92,7 +92,7 @@ def _server(settings: Settings, name: str, caches: Path) -> Server:
     """The server, keeping what it compiles in `caches`. Raises: ProcessFailed if it is not installed."""
     found: Server | None
     if name == "vLLM":
-        found = peers.vllm_server(settings.peers, settings.model, caches)
+        found = peers.vllm_server(settings.peers, settings.model, caches, settings.vllm_dtype)
     elif name == "llama.cpp":
         found = peers.llamacpp_server(settings.peers, settings.model / "model-Q8_0.gguf", 1, 1024)
     else:

@@ -81,7 +81,7 @@ def _wanted(settings: Settings, failures: dict[str, str]) -> Iterator[Server]:
         yield peers.dragoman_server(settings.model, settings.graphs, *arguments, name="dragoman (int8)")
     slot_tokens = settings.prompt_tokens + settings.output_tokens + 64
     for name, found in {
-        "vllm": peers.vllm_server(settings.peers, settings.model, settings.out / "caches"),
+        "vllm": peers.vllm_server(settings.peers, settings.model, settings.out / "caches", settings.vllm_dtype),
         **{
             f"llama.cpp-{kind}": peers.llamacpp_server(
                 settings.peers, settings.model / f"model-{kind}.gguf", clients, slot_tokens, port
