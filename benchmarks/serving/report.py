@@ -5,6 +5,7 @@ Does: the newest result of every subject, columns as the results name their valu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from benchmarks.serving.results import Line, Result, Value, latest
@@ -71,12 +72,28 @@ def _with_ratio(values: Mapping[str, Value], ours: float) -> Mapping[str, Value]
 
 
 def _settings(results: Sequence[Result]) -> str:
-    """What all the row's results were measured with."""
-    with_any = [result.settings for result in results if result.settings]
+    """What the row was measured with: what most subjects share, then who differs."""
+    with_any = [result for result in results if result.settings]
     if not with_any:
         return ""
-    common = {key: value for key, value in with_any[0].items() if all(one.get(key) == value for one in with_any)}
-    return "Measured with " + ", ".join(f"{key} {value}" for key, value in common.items()) + "." if common else ""
+    keys = dict.fromkeys(key for result in with_any for key in result.settings)
+    usual = {key: _most_frequent([result.settings.get(key) for result in with_any]) for key in keys}
+    shared = {key: value for key, (value, count) in usual.items() if count > len(with_any) / 2 or len(with_any) == 1}
+    lines = ["Measured with " + _listed(shared) + "."] if shared else []
+    for result in with_any:
+        other = {key: value for key, value in result.settings.items() if key in shared and shared[key] != value}
+        if other:
+            lines.append(f"{result.subject}: {_listed(other)}.")
+    return " ".join(lines)
+
+
+def _most_frequent(values: Sequence[Value]) -> tuple[Value, int]:
+    [(value, count)] = Counter(values).most_common(1)
+    return value, count
+
+
+def _listed(values: Mapping[str, Value]) -> str:
+    return ", ".join(f"{key} {shown(value)}" for key, value in values.items())
 
 
 def _machines(lines: Sequence[Line]) -> str:

@@ -51,6 +51,13 @@ def test_the_report_compares_rates_and_names_failures(tmp_path: Path) -> None:
     assert str(lines[0].machine["processor"]) in text
 
 
+def test_a_subject_measured_with_other_settings_is_named(tmp_path: Path) -> None:
+    usual = {"clients": 32, "requests": 4}
+    given = [Result(1, name, {"tokens_per_s": 1.0}, usual) for name in ("a", "b")]
+    lines = stored(tmp_path, *given, Result(1, "slow", {"tokens_per_s": 0.1}, {"clients": 32, "requests": 1}))
+    assert "Measured with clients 32, requests 4. slow: requests 1." in report.markdown(lines, TITLES)
+
+
 def test_kinds_of_results_that_share_no_value_get_tables_of_their_own() -> None:
     text = report.table([Result(8, "1 streams", {"tokens_per_s": 1.25}), Result(8, "prompt of 128", {"ttft_ms": 5})])
     assert text.splitlines() == [
