@@ -79,7 +79,10 @@ async def start_handler(config: Config, hooks: Hooks | None) -> HandlerRuntime |
 
 
 def handler_properties(config: Config) -> dict[str, str]:
-    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out."""
+    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out.
+
+    Options that only the operator's code knows are there as they were given.
+    """
     named = {
         option.key.removeprefix("option."): show(value)
         for option in OPTIONS
@@ -87,7 +90,7 @@ def handler_properties(config: Config) -> dict[str, str]:
     }
     del named["batch_size"]  # of a request, it would say that this is a batch
     where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
-    return {**named, **where, "device_id": "-1", "tensor_parallel_degree": "1"}
+    return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": "1"}
 
 
 def hooked_dialects(
@@ -118,7 +121,7 @@ def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate
     clients = config.clients
     values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
     context = {
-        "configs": SimpleNamespace(**values, model_id_or_path=str(config.model_dir)),
+        "configs": SimpleNamespace(**{**config.own_options, **values}, model_id_or_path=str(config.model_dir)),
         "tokenizer": HookTokenizer(
             tokenizer, None if template is None else template.render, tokenizer.facts.special_tokens
         ),

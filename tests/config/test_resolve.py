@@ -181,6 +181,29 @@ def test_an_option_like_nothing_known_points_to_the_help(model_dir: Path) -> Non
     ]
 
 
+class TestOptionsOfAnOperatorsFile:
+    def test_are_passed_on_and_noted(self, model_dir: Path) -> None:
+        (model_dir / "model.py").write_text("", encoding="utf-8")
+        file = "option.voice=deep\noption.task=say\noption.dtype=int4"
+        config = given(model_dir, file=file, env={"OPTION_VOICE": "high", "OPTION_PITCH": "2"})
+        assert config.own_options == {"task": "say", "voice": "deep", "pitch": "2"}
+        assert sum("passed on to model.py" in notice for notice in config.notices) == 3
+
+    def test_may_be_anywhere_if_the_file_is_named(self, model_dir: Path) -> None:
+        assert given(model_dir, file="option.voice=deep\noption.entryPoint=own.py").own_options == {"voice": "deep"}
+
+    @pytest.mark.parametrize("more", ["option.enable_hooks=false", "option.entryPoint=djl_python.huggingface", ""])
+    def test_are_mistakes_without_a_file_that_is_read(self, model_dir: Path, more: str) -> None:
+        if "hooks" in more:
+            (model_dir / "model.py").write_text("", encoding="utf-8")
+        assert ["option.voice=deep" in one for one in problems(model_dir, file=f"option.voice=deep\n{more}")] == [True]
+
+    def test_flags_and_refused_options_still_stop_the_start(self, model_dir: Path) -> None:
+        (model_dir / "model.py").write_text("", encoding="utf-8")
+        said = problems(model_dir, line="--voice deep", file="option.enable_lora=true\njob_que_size=3")
+        assert [one.partition("=")[0] for one in said] == ["--voice", "job_que_size", "option.enable_lora"]
+
+
 def test_other_variables_are_none_of_our_business(model_dir: Path) -> None:
     config = given(model_dir, env={"PATH": "/bin", "SERVING_FEATURES": "vllm", "HOST": "x"})
     assert config.notices == ("SERVING_FEATURES=vllm (environment): not an option of this server, ignored",)

@@ -10,7 +10,7 @@ OPTION_ and SERVING_ names go before the names other servers use; 4. config.prop
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
+from dragoman.config.operator_file import has_operator_file
 from dragoman.config.option import Option, show
 from dragoman.config.options import (
     OPTIONS,
@@ -70,7 +71,8 @@ class Config:
 
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
-    `version` is what `load_models` says, "" where there are no versions.
+    `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's model.py
+    can make sense of, by its name without `option.`.
     """
 
     model: ModelSettings
@@ -83,6 +85,7 @@ class Config:
     origins: Origins
     notices: tuple[str, ...] = ()
     version: str = ""
+    own_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -126,6 +129,7 @@ def resolve(
     if not findings.problems:
         findings.problems += _contradictions(values, origins) + _two_proposers(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
+    own_options = findings.pass_on() if has_operator_file(values, (directory, model_dir)) else {}
     findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
     if findings.problems:
         raise ConfigError(findings.problems)
@@ -146,6 +150,7 @@ def resolve(
         origins=MappingProxyType(origins),
         notices=tuple(findings.notices),
         version=entry.version if entry else "",
+        own_options=own_options,
     )
 
 
@@ -251,6 +256,7 @@ class _Findings:
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
         self._foreign: list[tuple[ForeignOption, Given]] = []
+        self._unknown_options: list[tuple[Given, str]] = []  # with what would be said of them
         self._server_file = ServerFile(None, Path())
 
     def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
@@ -347,6 +353,17 @@ class _Findings:
         nearest = self._index.nearest(given)
         hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help` lists the known ones"
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
+        if given.key.startswith("option."):
+            self._unknown_options.append((given, hint))
+
+    def pass_on(self) -> dict[str, str]:
+        """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
+        for given, hint in self._unknown_options:
+            self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
+            self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
+        foreign = [(one.key, given.text) for one, given in self._foreign if not (one.is_refused or one.is_secret)]
+        unknown = [(given.key, given.text) for given, _ in self._unknown_options]
+        return {key.removeprefix("option."): text for key, text in (*foreign, *unknown) if key.startswith("option.")}
 
     def judge_foreign(self, values: Mapping[str, Value]) -> None:
         """Note or refuse what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
