@@ -315,7 +315,7 @@ class TestFailures:
             ("inputs.get_as_bytes('missing')", 424, "KeyError: 'missing'"),
             ("return 'text'", 424, "Invalid output type: <class 'str'>"),
             ("return Output(code=99)", 424, "the handler's status must be an integer from 200 to 599, got 99"),
-            ("return Output().add({1, 2})", 424, "an answer cannot hold a set as JSON"),
+            ("return Output().add({1, 2})", 424, "JSON cannot hold a set"),
             ("import sys; sys.exit(3)", 424, "The handler raised SystemExit"),
         ],
     )

@@ -2,7 +2,8 @@
 
 Does: find out how a function wants to be called, call it, turn whatever goes wrong into HookError with a log entry.
 Does not: build the objects it is called with. Runs on a hook thread, one request at a time per object.
-Source: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one).
+Source: the LMI output formatter pages, v0.26 (five arguments), v0.27 (six) and v0.28 to v0.31 (one); LMI's asynchronous
+handlers, v0.36, for input formatters that take a decoded body.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, get_origin
 
 from dragoman.errors import HookError
+from dragoman.hooks.content import decode
+from dragoman.hooks.inputs import Input
+from dragoman.hooks.outputs import to_json
 from dragoman.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput
 
 logger = logging.getLogger("dragoman.hooks")
@@ -64,6 +68,19 @@ def _is_request_output(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, RequestOutput)
 
 
+def takes_payload(function: Callable[..., Any]) -> bool:
+    """True for an input formatter of LMI's asynchronous handlers: `f(decoded_payload: dict, **kwargs) -> dict`.
+
+    They are told from the others by the first argument's annotation, or its name.
+    """
+    first = next(iter(inspect.signature(function).parameters.values()), None)
+    if first is None:
+        return False
+    annotation = first.annotation
+    bare = annotation.partition("[")[0] if isinstance(annotation, str) else get_origin(annotation) or annotation
+    return bare in (dict, "dict", "Dict") or first.name == "decoded_payload"
+
+
 class InputFormatter:
     """An operator's input formatter. `context`: the keyword arguments offered; it gets those that it takes."""
 
@@ -76,14 +93,31 @@ class InputFormatter:
 
     def __call__(self, item: Any) -> RequestInput:
         """The request as the operator reads it. Raises: HookError."""
-        try:
-            request = self._function(item, **self._context)
-        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
-            logger.warning("the input formatter %s failed", function_name(self._function), exc_info=error)
-            raise bad_input(_reason(error)) from error
+        request = self._call(item)
         if not isinstance(request, RequestInput):
             raise bad_input(f"{function_name(self._function)} must return a RequestInput, got {type(request).__name__}")
         return request
+
+    def payload(self, item: Input) -> bytes:
+        """The body, as JSON, that the operator makes of a decoded one. Raises: HookError."""
+        try:
+            decoded = decode(item, item.get_property("content-type"))
+        except Exception as error:  # hook call: also what an image library raises
+            raise bad_input(_reason(error)) from error
+        made = self._call(decoded)
+        if not isinstance(made, dict):
+            raise bad_input(f"{function_name(self._function)} must return a dict, got {type(made).__name__}")
+        try:
+            return to_json(made)
+        except (TypeError, ValueError) as error:
+            raise bad_input(f"{function_name(self._function)} must return what JSON can hold: {error}") from error
+
+    def _call(self, read: Any) -> Any:
+        try:
+            return self._function(read, **self._context)
+        except Exception as error:  # hook call: whatever the operator's code raises fails this request only
+            logger.warning("the input formatter %s failed", function_name(self._function), exc_info=error)
+            raise bad_input(_reason(error)) from error
 
 
 def bad_input(reason: str) -> HookError:

@@ -28,7 +28,7 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, datetime.datetime):
         return str(value)
-    raise TypeError(f"an answer cannot hold a {type(value).__name__} as JSON")
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
 
 
 def outputs_line(item: Any) -> bytes:
