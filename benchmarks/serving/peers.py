@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tarfile
@@ -22,23 +23,33 @@ DEFAULT_ROOT = Path.home() / ".cache" / "dragoman-peers"
 VLLM_LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # the CPU build of torch comes first, by itself
 
 
+def free_port() -> int:
+    """A port that nobody listens on now, so that no server of another run is taken for ours."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def python_of(root: Path, peer: str) -> Path:
     """The Python of a peer's environment."""
     return root / peer / "bin" / "python"
 
 
-def dragoman_server(model: Path, graphs: Path, *arguments: str, port: int = 18080, name: str = "dragoman") -> Server:
+def dragoman_server(model: Path, graphs: Path, *arguments: str, name: str = "dragoman") -> Server:
     """Our own server from this environment, with built graphs kept in `graphs`."""
+    port = free_port()
     command = [sys.executable, "-m", "dragoman", "serve", str(model), "--name", "bench", "--port", str(port)]
     command += ["--cache-dir", str(graphs), *arguments]
     return Server(name, command, port, "openai", ready_path="/ping")
 
 
-def vllm_server(root: Path, model: Path, caches: Path, dtype: str = "bfloat16", port: int = 18081) -> Server | None:
+def vllm_server(root: Path, model: Path, caches: Path, dtype: str = "bfloat16") -> Server | None:
     """vLLM's OpenAI server on the CPU, with what it compiles kept in `caches`; None if it is not installed."""
     python = python_of(root, "vllm")
     if not python.exists():
         return None
+    port = free_port()
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", "bench", "--port", str(port), "--dtype", dtype, "--max-model-len", "8192"]
     environ = {
@@ -56,11 +67,12 @@ def llamacpp_binary(root: Path) -> Path:
     return root / "llama.cpp" / "bin" / "llama-server"
 
 
-def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256, port: int = 18082) -> Server | None:
+def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256) -> Server | None:
     """llama.cpp's server, native build, with `slots` sequences of `slot_tokens`; None if it or the file is missing."""
     binary = llamacpp_binary(root)
     if not binary.exists() or not gguf.exists():
         return None
+    port = free_port()
     command = [str(binary), "-m", str(gguf), "--port", str(port), "-t", str(os.cpu_count() or 2)]
     command += ["-c", str(slot_tokens * slots), "-np", str(slots), "--no-webui"]
     return Server(f"llama.cpp ({gguf.stem.partition('-')[2]})", command, port, "llama.cpp")

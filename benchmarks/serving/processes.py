@@ -116,7 +116,7 @@ class ServerProcess(_Group):
     def __init__(self, server: Server, log_dir: Path) -> None:
         """Starts it and waits. Raises: ProcessFailed if it ends while starting or takes too long; it is ended then."""
         log_dir.mkdir(parents=True, exist_ok=True)
-        log = log_dir / f"{server.port}.log"
+        log = log_dir / f"{_slug(server.name)}-{server.port}.log"
         environ = {**os.environ, **server.environ}
         self.server = server
         self.url = server.url
@@ -149,7 +149,7 @@ class JsonWorker(_Group):
     def __init__(self, name: str, command: Sequence[str], log_dir: Path) -> None:
         """Starts it; the first answer says that it is ready. Raises: ProcessFailed if it ends first."""
         log_dir.mkdir(parents=True, exist_ok=True)
-        log = log_dir / f"{''.join(c if c.isalnum() else '-' for c in name)}.log"
+        log = log_dir / f"{_slug(name)}.log"
         with log.open("w") as errors:
             process = subprocess.Popen(
                 list(command),
@@ -190,6 +190,10 @@ class JsonWorker(_Group):
                 return answer
         self._process.wait()
         raise ProcessFailed(f"{self.name} ended with code {self._process.returncode}: {self._log_end()}")
+
+
+def _slug(name: str) -> str:
+    return "".join(character if character.isalnum() else "-" for character in name)
 
 
 def _members(group: int) -> list[int]:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.serving.load import Workload
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
+from dragoman.engine.base import Engine
 from dragoman.engine.rolling.runner import ForwardBatch, ModelRunner
 from dragoman.types import EngineRequest, SamplingParams
 
@@ -65,27 +65,21 @@ def copied(batch: ForwardBatch) -> ForwardBatch:
     return ForwardBatch(**own)
 
 
-def record(runner: ModelRunner, config: RollingConfig, workload: Workload, clients: int, requests: int) -> list[Step]:
-    """The steps of an engine that serves `clients` clients, each of which sends `requests` requests one after the other."""
-    return asyncio.run(_record(runner, config, workload, clients, requests))
-
-
-async def _record(
-    runner: ModelRunner, config: RollingConfig, workload: Workload, clients: int, requests: int
+async def record(
+    engine: Engine, recorder: RecordingRunner, workload: Workload, clients: int, requests: int
 ) -> list[Step]:
-    recorder = RecordingRunner(runner)
-    engine = RollingEngine(recorder, Sampler(runner.vocab_size), config)
-    await engine.start()
+    """The steps of a started engine over `recorder` that serves `clients` clients with `requests` requests each.
+
+    A client sends its next request when the last one is answered. Steps recorded before are forgotten.
+    """
+    recorder.steps = []
 
     async def client(first: int) -> None:
         for number in range(first, first + requests):
             async for _ in engine.generate(_request(workload, number)):
                 pass
 
-    try:
-        await asyncio.gather(*(client(number * requests) for number in range(clients)))
-    finally:
-        await engine.shutdown(0.0)
+    await asyncio.gather(*(client(number * requests) for number in range(clients)))
     return recorder.steps
 
 

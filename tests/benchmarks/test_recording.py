@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import fields
-from typing import Any
 
 import numpy as np
 
 from benchmarks.serving.load import Workload
 from benchmarks.serving.recording import RecordingRunner, Step, copied, record, replay
-from dragoman.engine.rolling import RollingConfig
+from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
 from dragoman.engine.rolling.runner import ForwardBatch
 from tests.engine.fake_runner import FakeRunner
 from tests.support.forward import forward_batch
@@ -22,12 +22,21 @@ def same(one: ForwardBatch, other: ForwardBatch) -> bool:
     return all(np.array_equal(getattr(one, item.name), getattr(other, item.name)) for item in fields(ForwardBatch))
 
 
-def recorded(before_forward: Any = None, clients: int = 3, requests: int = 2) -> list[Step]:
-    return record(FakeRunner(before_forward=before_forward), CONFIG, WORKLOAD, clients, requests)
+def recorded(runner: FakeRunner, clients: int = 3, requests: int = 2) -> list[Step]:
+    async def run() -> list[Step]:
+        recorder = RecordingRunner(runner)
+        engine = RollingEngine(recorder, Sampler(runner.vocab_size), CONFIG)
+        await engine.start()
+        try:
+            return await record(engine, recorder, WORKLOAD, clients, requests)
+        finally:
+            await engine.shutdown(0.0)
+
+    return asyncio.run(run())
 
 
 def test_the_recorded_steps_hold_every_token_of_the_load() -> None:
-    steps = recorded()
+    steps = recorded(FakeRunner())
     num_computed = sum(len(step.batch.input_ids) for step in steps)
     assert num_computed == 6 * (9 + 4 - 1)  # the last output token is never an input
     assert sum(len(step.batch.logit_indices) for step in steps) == 6 * 4
@@ -37,13 +46,13 @@ def test_the_recorded_steps_hold_every_token_of_the_load() -> None:
 
 def test_a_step_is_recorded_as_it_was_run_though_the_engine_reuses_its_buffers() -> None:
     ran: list[ForwardBatch] = []
-    steps = recorded(lambda batch: ran.append(copied(batch)))
+    steps = recorded(FakeRunner(before_forward=lambda batch: ran.append(copied(batch))))
     assert len(ran) == len(steps) > 5
     assert all(same(batch, step.batch) for batch, step in zip(ran, steps, strict=True))
 
 
 def test_a_replay_runs_the_recorded_steps_in_order() -> None:
-    steps = recorded()
+    steps = recorded(FakeRunner())
     ran: list[ForwardBatch] = []
     assert replay(FakeRunner(before_forward=ran.append), steps) > 0
     assert [id(batch) for batch in ran] == [id(step.batch) for step in steps]
@@ -63,5 +72,5 @@ def test_copies_are_kept_with_the_step_that_follows_and_made_before_it() -> None
 
 def test_recording_leaves_the_runner_open_for_the_replay() -> None:
     runner = FakeRunner()
-    record(runner, CONFIG, WORKLOAD, 1, 1)
+    recorded(runner, 1, 1)
     assert not runner.is_closed

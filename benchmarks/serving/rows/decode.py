@@ -88,16 +88,16 @@ def _stream(server: Server, output_tokens: int) -> Callable[[], Metrics]:
 
 def _subjects(settings: Settings) -> Iterator[Subject]:
     if not settings.peers_only:
-        for number, dtype in enumerate(("int8", "int4")):
+        for dtype in ("int8", "int4"):
             arguments = ("--dtype", dtype, "--kv-cache-gb", "1")
-            name, port = f"dragoman ({dtype})", 18086 + number
-            server = peers.dragoman_server(settings.model, settings.graphs, *arguments, port=port, name=name)
+            name = f"dragoman ({dtype})"
+            server = peers.dragoman_server(settings.model, settings.graphs, *arguments, name=name)
             yield Subject(server, weight_bytes(settings.model, dtype))
     if "llama.cpp" in settings.without:
         return
-    for number, kind in enumerate(("Q8_0", "Q4_0")):
+    for kind in ("Q8_0", "Q4_0"):
         file = settings.model / f"model-{kind}.gguf"
-        found = peers.llamacpp_server(settings.peers, file, 1, 1024, port=18088 + number)
+        found = peers.llamacpp_server(settings.peers, file, 1, 1024)
         if found is not None:
             yield Subject(found, gguf_weight_bytes(settings.model, kind))
 

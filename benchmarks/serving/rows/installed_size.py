@@ -24,7 +24,7 @@ TITLE = "Installed size"
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-_NOT_COUNTED = ("pip", "setuptools", "wheel", "_distutils_hack", "distutils-precedence.pth")
+_NOT_COUNTED = ("pip", "setuptools", "pkg_resources", "wheel", "_distutils_hack", "distutils-precedence.pth")
 _NUM_NAMED = 6
 
 
@@ -84,7 +84,7 @@ def install(environment: Path) -> None:
     venv.create(environment, with_pip=True)
     constraints = str(REPOSITORY / "constraints.txt")
     environ = {**os.environ, "PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
-    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", "--no-compile", str(REPOSITORY)]
+    command = [str(environment / "bin" / "python"), "-m", "pip", "install", "-qq", "--no-compile", str(REPOSITORY)]
     subprocess.run(command, check=True, env=environ)
 
 

@@ -23,6 +23,7 @@ from benchmarks.serving.turns import Contender, Metrics, failed, say, take_turns
 ROW = 3
 TITLE = "Cost of the server"
 
+_CACHE_GB = "4"
 _SEEDS = itertools.count(1)
 
 
@@ -41,10 +42,11 @@ class Cost:
 
 def run(settings: Settings) -> Iterator[Result]:
     """One result for many streams, one for a single one."""
-    arguments = ("--kv-cache-gb", "4")
-    server = peers.dragoman_server(settings.model, settings.graphs, *arguments, name="dragoman over HTTP")
+    server = peers.dragoman_server(
+        settings.model, settings.graphs, "--kv-cache-gb", _CACHE_GB, name="dragoman over HTTP"
+    )
     command = [sys.executable, "-m", "benchmarks.serving.kernel_worker", str(settings.model)]
-    command += ["--cache-dir", str(settings.graphs)]
+    command += [f"kv_cache_gb={_CACHE_GB}", f"cache_dir={settings.graphs}"]
     with ServerProcess(server, settings.logs) as http:
         http.pause()
         with JsonWorker("bare kernels", command, settings.logs) as kernels:

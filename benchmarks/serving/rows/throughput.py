@@ -84,9 +84,9 @@ def _wanted(settings: Settings, failures: dict[str, str]) -> Iterator[Server]:
         "vllm": peers.vllm_server(settings.peers, settings.model, settings.out / "caches", settings.vllm_dtype),
         **{
             f"llama.cpp-{kind}": peers.llamacpp_server(
-                settings.peers, settings.model / f"model-{kind}.gguf", clients, slot_tokens, port
+                settings.peers, settings.model / f"model-{kind}.gguf", clients, slot_tokens
             )
-            for kind, port in (("Q8_0", 18084), ("Q4_0", 18085))
+            for kind in ("Q8_0", "Q4_0")
         },
     }.items():
         if name.partition("-")[0] in settings.without:
