@@ -54,11 +54,15 @@ DEFAULT_DTYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, w
 
 @dataclass(frozen=True, slots=True)
 class ComposedModel:
-    """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works."""
+    """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
+
+    `can_generate` False = only the operator's handler answers.
+    """
 
     served: ServedModel
     facts: tuple[str, ...]
     has_chat_template: bool
+    can_generate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,9 @@ def _build_handler_only(config: Config, runtime: HandlerRuntime, reason: str) ->
     """A model whose LMI routes the operator's handler answers; all others say that nothing can be generated."""
     dialects = with_handler(build_dialects(config), runtime)
     served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
-    return ComposedModel(served, ("its own handler only, on the LMI routes",), has_chat_template=False)
+    return ComposedModel(
+        served, ("its own handler only, on the LMI routes",), has_chat_template=False, can_generate=False
+    )
 
 
 def _served(

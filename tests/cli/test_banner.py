@@ -44,3 +44,11 @@ def test_the_block_names_model_place_facts_and_routes() -> None:
 def test_a_server_with_keys_says_that_one_is_needed() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=True))
     assert "-H 'Authorization: Bearer YOUR_KEY'" in text
+
+
+def test_a_handler_without_a_model_is_offered_on_its_routes_only() -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, can_generate=False))
+    assert "/predictions/m" in text
+    assert "/endpoints/m/invocations" in text
+    assert "/v1/" not in text
+    assert "curl" not in text

@@ -15,6 +15,8 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import ServerProcess, serve
 
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "handler" / "model.py"
+
 WORDS = """
 import threading
 
@@ -128,6 +130,19 @@ class TestWithoutWeights:
         assert httpx.get(f"{without_weights.base_url}/ping").status_code == 200
         assert httpx.get(f"{without_weights.base_url}/v1/models").json()["data"][0]["id"]
         assert httpx.get(f"{without_weights.base_url}/metrics").status_code == 200
+
+
+def test_the_example_counts_streams_and_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "with-model"
+    shutil.copytree(demo_model_dir(), directory)
+    shutil.copy(EXAMPLE, directory / "model.py")
+    with serve(str(directory), "--kv-cache-gb", "0.01") as server:
+        counted = ask(server, {"inputs": "one two"})
+        assert (counted.json(), counted.headers["x-counted-by"]) == ({"words": 2}, str(directory))
+        assert ask(server, {"inputs": "one two", "stream": True}).text == '{"outputs": "one"}\n{"outputs": "two"}\n'
+        assert ask(server, {"inputs": "one two", "complete": True}).json()["generated_text"]
+        wrong = ask(server, {"inputs": 5})
+        assert (wrong.status_code, wrong.json()["error"]) == (400, "inputs must be a string")
 
 
 @pytest.fixture

@@ -21,12 +21,14 @@ ROUTES: tuple[tuple[str, str], ...] = (
 )
 """Family of clients and its routes; a test calls every one of them."""
 
+OF_HANDLERS = ("LMI", "SageMaker", "operation")  # what is left where nothing can be generated
+
 
 @dataclass(frozen=True, slots=True)
 class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
-    `others`: one line for each further model.
+    `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
     """
 
     name: str
@@ -37,6 +39,7 @@ class BannerFacts:
     has_chat_template: bool = True
     needs_key: bool = False
     others: tuple[str, ...] = ()
+    can_generate: bool = True
 
 
 def base_url(host: str, port: int) -> str:
@@ -52,7 +55,10 @@ def banner(facts: BannerFacts) -> str:
     lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
     lines += [f"  and {other}" for other in facts.others]
     lines.append("")
-    lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in ROUTES]
+    served = [(family, routes) for family, routes in ROUTES if facts.can_generate or family in OF_HANDLERS]
+    lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in served]
+    if not facts.can_generate:
+        return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
     return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
 
 

@@ -82,6 +82,7 @@ class _Startup:
             port=self.address[1],
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
+            can_generate=composed[0].can_generate,
             needs_key=bool(server.api_key or server.api_key_file),
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
