@@ -59,7 +59,9 @@ class TestInput:
             item(b"{").get_as_json()
 
     def test_arrays_and_tables(self) -> None:
-        assert item(npy([1, 2])).get_as_numpy().tolist() == [1, 2]
+        single = item(npy([1, 2])).get_as_numpy()
+        assert isinstance(single, np.ndarray)
+        assert single.tolist() == [1, 2]
         buffer = io.BytesIO()
         np.savez(buffer, np.array([1]), np.array([2]))
         assert [array.tolist() for array in item(buffer.getvalue()).get_as_npz()] == [[1], [2]]
@@ -111,7 +113,8 @@ class TestOutput:
         assert json.loads(output.content[0][1]) == {"code": 424, "message": "invoke handler failure", "error": "bad"}
 
     def test_arrays(self) -> None:
-        assert np.load(io.BytesIO(Output().add_as_numpy([1]).content[0][1])).tolist() == [1]
+        written = Output().add_as_numpy([np.array([1]), np.array([[True]])]).content[0][1]
+        assert [array.tolist() for array in item(written).get_as_numpy()] == [[1], [[True]]]
         assert np.load(io.BytesIO(Output().add_as_npz([[1]]).content[0][1]))["arr_0"].tolist() == [1]
 
     def test_status_and_properties(self) -> None:

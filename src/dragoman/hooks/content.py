@@ -1,14 +1,17 @@
 """`decode` and `encode`: request and answer content by its content type, for a model.py.
 
-Does: what the two helpers of LMI's `encode_decode` module do for text models. Does not: images and arrays beyond numpy's
-own formats. Called by the operator's code, on a hook thread.
+Does: what the two helpers of LMI's `encode_decode` module do. Does not: bring Pillow, which images need.
+Called by the operator's code, on a hook thread.
 """
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 from urllib.parse import parse_qsl
+
+import numpy as np
 
 from dragoman.hooks.inputs import Input
 from dragoman.hooks.outputs import Output
@@ -25,7 +28,7 @@ def decode(inputs: Input, content_type: str | None = None, key: str | None = Non
             return {"inputs": inputs.get_as_string(key)}
         case "text/csv":
             return {"inputs": inputs.get_as_csv(key)}
-        case "application/x-npy" | "tensor/npy":
+        case "application/x-npy" | "tensor/npy" | "tensor/ndlist":
             return {"inputs": inputs.get_as_numpy(key)}
         case "tensor/npz" | "application/x-npz":
             return {"inputs": inputs.get_as_npz(key)}
@@ -43,8 +46,12 @@ def encode(outputs: Output, value: Any, accept: str | None = None, key: str | No
     """Add `value` to an answer in the form that `accept` names: numpy's formats, else JSON."""
     if accept and "tensor/npz" in accept:
         return outputs.add_as_npz(value, key).add_property("Content-Type", "tensor/npz")
+    if accept and "tensor/ndlist" in accept:
+        return outputs.add_as_numpy(value, key).add_property("Content-Type", "tensor/ndlist")
     if accept and ("tensor/npy" in accept or "application/x-npy" in accept):
-        return outputs.add_as_numpy(value, key).add_property("Content-Type", "tensor/npy")
+        buffer = io.BytesIO()
+        np.save(buffer, np.asarray(value), allow_pickle=False)
+        return outputs.add(buffer.getvalue(), key).add_property("Content-Type", "tensor/npy")
     return outputs.add_as_json(value, key)
 
 

@@ -16,6 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.hooks.ndlist import read_ndlist
+
+_NPZ_MAGIC, _NPY_MAGIC = b"PK", b"\x93NUMPY"
+
 
 class Properties(dict[str, str]):
     """Header fields and query parameters by name; the case of a name does not matter when it is looked up."""
@@ -143,9 +147,17 @@ class Input:
         except ValueError as error:
             raise ValueError(f"the content is not valid JSON: {error}, got {piece[:80]!r}") from error
 
-    def get_as_numpy(self, key: str | None = None) -> npt.NDArray[Any]:
-        """A piece of content in the .npy format. Raises: KeyError, ValueError. Pickled objects are refused."""
-        array: npt.NDArray[Any] = np.load(io.BytesIO(self.get_as_bytes(key)), allow_pickle=False)
+    def get_as_numpy(self, key: str | None = None) -> list[npt.NDArray[Any]] | npt.NDArray[Any]:
+        """The arrays of a piece of content in DJL's ndlist or the .npz format, as in LMI; the one array of a .npy.
+
+        Raises: KeyError, ValueError. Pickled objects are refused.
+        """
+        piece = self.get_as_bytes(key)
+        if piece.startswith(_NPZ_MAGIC):
+            return self.get_as_npz(key)
+        if not piece.startswith(_NPY_MAGIC):
+            return read_ndlist(piece)
+        array: npt.NDArray[Any] = np.load(io.BytesIO(piece), allow_pickle=False)
         return array
 
     def get_as_npz(self, key: str | None = None) -> list[npt.NDArray[Any]]:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from dragoman.hooks.ndlist import write_ndlist
+
 logger = logging.getLogger("dragoman.hooks")
 
 
@@ -93,11 +95,9 @@ class Output:
         return self
 
     def add_as_numpy(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
-        """Add an array in the .npy format."""
+        """Add an array, or a list of them, in DJL's ndlist format, as LMI does. Raises: ValueError for other types."""
         _check_index(batch_index)
-        buffer = io.BytesIO()
-        np.save(buffer, np.asarray(value), allow_pickle=False)
-        self.content.append((key, buffer.getvalue()))
+        self.content.append((key, write_ndlist(value)))
         return self
 
     def add_as_npz(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
