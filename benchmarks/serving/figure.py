@@ -54,7 +54,7 @@ def _bars(key: str) -> Draw:
         shown = list(results)[::-1]
         colours = [OURS_COLOUR if one.subject.startswith("dragoman") else OTHER_COLOUR for one in shown]
         bars = place.barh([one.subject for one in shown], [one.values[key] for one in shown], color=colours)
-        place.bar_label(bars, fmt="%.3g", padding=3)
+        place.bar_label(bars, fmt="%.4g", padding=3)
         place.margins(x=0.15)
 
     return paint
@@ -81,7 +81,8 @@ def _curve(x: str, y: str, x_label: str, y_label: str) -> Draw:
         ordered = sorted(results, key=lambda one: float(one.values[x] or 0))
         place.plot([one.values[x] for one in ordered], [one.values[y] for one in ordered], "o-", color=OURS_COLOUR)
         place.set_xscale("log", base=2)
-        place.set_ylim(bottom=0)
+        place.xaxis.set_major_formatter("{x:.0f}")
+        place.set_ylim(0, 1.1 * max(float(one.values[y] or 0) for one in ordered))
         place.set_xlabel(x_label)
         place.set_ylabel(y_label)
         place.grid(visible=True, alpha=0.3)

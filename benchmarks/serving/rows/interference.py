@@ -99,8 +99,8 @@ def run(settings: Settings) -> Iterator[Result]:
                 ]
                 values = fold(runs)
                 rates.setdefault(streams, values["tokens_per_s"])
-                name = "whole" if step_tokens == whole else str(step_tokens)
-                subject = f"{streams} streams, steps of {name}"
+                name = "prompt whole" if step_tokens == whole else f"steps of {step_tokens}"
+                subject = f"{streams} stream{'s' if streams > 1 else ''}, {name}"
                 say(f"{subject}: p99 {values['busy_ms_p99']:.0f} ms, {values['tokens_per_s']:.0f} tokens/s")
                 compared = {"vs_whole": round(values["tokens_per_s"] / rates[streams], 3)}
                 facts: dict[str, Value] = {"streams": streams, "step_tokens": step_tokens}

@@ -72,7 +72,7 @@ def run(settings: Settings) -> Iterator[Result]:
             values = {**medians(runs), "streams": streams, "rss_mb": rss_mb[streams]}
             say(f"{streams} streams: {values['tokens_per_s']:.1f} tokens/s, {rss_mb[streams]:.0f} MB")
             facts = {"prompt_tokens": PROMPT_TOKENS, "output_tokens": OUTPUT_TOKENS, "rounds": settings.long_rounds}
-            yield Result(ROW, f"{streams} streams", values, facts)
+            yield Result(ROW, f"{streams} stream{'s' if streams > 1 else ''}", values, facts)
         if top > 1:
             per_stream = round((rss_mb[top] - rss_mb[1]) / (top - 1), 2)
             yield Result(ROW, "memory per stream", {"mb_per_stream": per_stream, "rss_mb": rss_mb[1]})

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from benchmarks.serving import peers, watch
 from benchmarks.serving.load import Workload
 from benchmarks.serving.processes import JsonWorker, ServerProcess
-from benchmarks.serving.results import Result
+from benchmarks.serving.results import Result, Value
 from benchmarks.serving.rows import throughput
 from benchmarks.serving.settings import Settings
-from benchmarks.serving.turns import Contender, Metrics, failed, say, take_turns
+from benchmarks.serving.turns import Contender, Metrics, say, take_turns
 
 ROW = 3
 TITLE = "Cost of the server"
@@ -58,7 +58,7 @@ def run(settings: Settings) -> Iterator[Result]:
 
 def _at(settings: Settings, http: ServerProcess, kernels: JsonWorker, clients: int, requests: int) -> Iterator[Result]:
     subject = f"{clients} stream{'s' if clients > 1 else ''}"
-    load = {"clients": clients, "requests": requests, "prompt_tokens": settings.prompt_tokens}
+    load: dict[str, Value] = {"clients": clients, "requests": requests, "prompt_tokens": settings.prompt_tokens}
     load["output_tokens"] = settings.output_tokens
     with kernels.awake():
         recorded = kernels.ask({"record": {**load, "seed": next(_SEEDS)}})
@@ -70,9 +70,9 @@ def _at(settings: Settings, http: ServerProcess, kernels: JsonWorker, clients: i
     with http.awake():
         throughput.measure(http.url, "openai", Workload(settings.prompt_tokens, 4, seed=next(_SEEDS)), clients, 1)
     take_turns(contenders, settings.rounds, lambda run: f"{run['tokens_per_s']:.1f} tokens/s")
-    failures = {f"{subject}: {one.name}": one.failure for one in contenders if one.failure}
+    failures = [f"{one.name}: {one.failure}" for one in contenders if one.failure]
     if failures:
-        yield from failed(ROW, failures)
+        yield Result(ROW, subject, {"failed": ", ".join(failures)}, load)
         return
     cost = fold(contenders[0].runs, contenders[1].runs, recorded["steps"])
     values = {name: getattr(cost, name) for name in Cost.__dataclass_fields__}

@@ -57,7 +57,7 @@ def run(settings: Settings) -> Iterator[Result]:
             failures[contender.name] = contender.failure
             continue
         rates = [run["tokens_per_s"] for run in contender.runs]
-        values: dict[str, Value] = {**medians(contender.runs), "all_rates": " ".join(f"{rate:.0f}" for rate in rates)}
+        values: dict[str, Value] = {**medians(contender.runs), "all_rates": " ".join(f"{rate:.1f}" for rate in rates)}
         yield Result(ROW, contender.name, values, load_settings(settings))
     yield from failed(ROW, failures)
 
@@ -80,16 +80,16 @@ def _wanted(settings: Settings, failures: dict[str, str]) -> Iterator[Server]:
         arguments = ("--kv-cache-gb", "4", "--max-num-seqs", str(max(clients, 64)))
         yield peers.dragoman_server(settings.model, settings.graphs, *arguments, name="dragoman (int8)")
     slot_tokens = settings.prompt_tokens + settings.output_tokens + 64
-    for name, found in {
-        "vllm": peers.vllm_server(settings.peers, settings.model, settings.out / "caches", settings.vllm_dtype),
-        **{
-            f"llama.cpp-{kind}": peers.llamacpp_server(
-                settings.peers, settings.model / f"model-{kind}.gguf", clients, slot_tokens
-            )
-            for kind in ("Q8_0", "Q4_0")
-        },
-    }.items():
-        if name.partition("-")[0] in settings.without:
+    found_by_name = {
+        f"llama.cpp ({kind})": peers.llamacpp_server(
+            settings.peers, settings.model / f"model-{kind}.gguf", clients, slot_tokens
+        )
+        for kind in ("Q8_0", "Q4_0")
+    }
+    dtype = settings.vllm_dtype
+    found_by_name[f"vLLM ({dtype})"] = peers.vllm_server(settings.peers, settings.model, settings.out / "caches", dtype)
+    for name, found in found_by_name.items():
+        if name.partition(" ")[0].lower() in settings.without:
             continue
         if found is None:
             failures[name] = "not installed"
