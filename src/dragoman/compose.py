@@ -301,6 +301,7 @@ def _build_engine(config: Config, progress: Progress, memory_bytes: int | None) 
         max_batch_tokens=config.engine.max_batch_tokens,
         max_num_seqs=config.engine.max_num_seqs,
         prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
+        max_slowdown=config.engine.max_step_slowdown,
     )
     proposer = _proposer(config, draft, runner)
     own = default_capabilities(runner, proposer)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.scheduler import RollingConfig
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
@@ -101,23 +101,23 @@ def check_aborted(collector: Collector, key: int, request: EngineRequest) -> Non
     arrivals=workloads(),
     block_size=st.sampled_from([1, 2, 3, 4, 8]),
     num_slots=st.integers(48, 72),  # 46 is the longest request
-    max_batch_tokens=st.sampled_from([4, 5, 7, 16, 64]),
-    max_num_seqs=st.integers(1, 8),
-    prefix_cache=st.sampled_from(["prompt", "all", "off"]),
-    max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
+    config=st.builds(
+        RollingConfig,
+        max_batch_tokens=st.sampled_from([4, 5, 7, 16, 64]),
+        max_num_seqs=st.integers(1, 8),
+        prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+        max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
+        max_slowdown=st.sampled_from([0.0, 1.1, 2.5]),
+    ),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival],
     block_size: int,
     num_slots: int,
-    max_batch_tokens: int,
-    max_num_seqs: int,
-    prefix_cache: PrefixCacheMode,
-    max_prompt_logprob_rows: int,
+    config: RollingConfig,
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
-    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, max_prompt_logprob_rows)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config)
     collector = Collector(core)
     for step in range(31):

@@ -41,9 +41,9 @@ class Bench:
         self.num_added += 1
         return group
 
-    def step(self) -> ScheduledBatch:
+    def step(self, prefill_budget: int | None = None) -> ScheduledBatch:
         """Schedule, then let every complete row append one token."""
-        batch = self.scheduler.schedule()
+        batch = self.scheduler.schedule(prefill_budget)
         for entry in batch.entries:
             sequence, group = entry.sequence, entry.sequence.group
             begin = sequence.num_computed_tokens
@@ -239,6 +239,29 @@ def test_removing_a_group_frees_its_blocks_wherever_its_sequences_are() -> None:
     assert not bench.scheduler.has_work
 
 
+def test_beside_decoding_sequences_a_prompt_is_computed_within_its_own_budget() -> None:
+    bench = Bench(RollingConfig())
+    bench.add(3)
+    bench.step()
+    bench.add(20)
+    assert planned(bench.step(8)) == [(0, 1), (1, 8)]
+    bench.add(2)
+    assert planned(bench.step(8)) == [(0, 1), (1, 8)], "the budget is that of all prompts together"
+    assert planned(bench.step(0)) == [(0, 1)]
+    assert planned(bench.step(8)) == [(0, 1), (1, 4), (2, 2)]
+
+
+def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() -> None:
+    bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=6)
+    bench.add(12, max_tokens=9)  # 3 of the 6 blocks, soon 4
+    bench.add(8, first_token=2, max_tokens=9)
+    assert planned(bench.step(0)) == [(0, 12), (1, 8)], "nobody decodes yet"
+    assert planned(bench.step(0)) == [(0, 1)], "the younger one was preempted for the older one's block"
+    while 0 in bench.scheduler.groups:
+        assert bench.step(0)
+    assert planned(bench.step(0)) == [(1, 9)]
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     """Random arrivals, aborts and steps; the books balance and every step keeps the rules."""
 
@@ -273,11 +296,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def abort(self, data: st.DataObject) -> None:
         self.bench.scheduler.remove(data.draw(st.sampled_from(sorted(self.bench.scheduler.groups))))
 
-    @rule(num_steps=st.integers(1, 3))
-    def step(self, num_steps: int) -> None:
+    @rule(num_steps=st.integers(1, 3), prefill_budget=st.sampled_from([None, None, 0, 1, 4, 9]))
+    def step(self, num_steps: int, prefill_budget: int | None) -> None:
         for _ in range(num_steps):
             has_work = self.bench.scheduler.has_work
-            batch = self.bench.step()
+            batch = self.bench.step(prefill_budget)
+            if batch.prefill_budget is not None:
+                assert batch.num_prefill_tokens <= batch.prefill_budget
             assert bool(batch) == has_work
             assert batch.num_tokens == sum(entry.num_new_tokens for entry in batch.entries)
             assert batch.num_tokens <= self.config.max_batch_tokens

@@ -146,6 +146,12 @@ class EngineSettings:
         keys=(Alias("option.max_num_batched_tokens"), Alias("option.max_num_tokens")),
         env=(Alias("MAX_BATCH_PREFILL_TOKENS"),),
     )
+    max_step_slowdown: float = option(
+        2.5,
+        Number(0, inclusive=True),
+        "How many times longer than a step that only decodes a step may take because it also computes prompts, so that "
+        "streams stay even while long prompts come in; 0 = no limit.",
+    )
     max_num_seqs: int = option(
         64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
         Integer(1, 4096),

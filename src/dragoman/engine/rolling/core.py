@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from itertools import count
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from dragoman.engine.rolling.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.beam_update import sample_with_beams
 from dragoman.engine.rolling.block_manager import BlockManager
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
+from dragoman.engine.rolling.pacer import Pacer
 from dragoman.engine.rolling.runner import ModelRunner
 from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.sampler_state import SamplerState
@@ -44,6 +46,7 @@ class EngineCore:
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
         self._scheduler = Scheduler(config, self._blocks, self.stats)
+        self._pacer = Pacer(config.max_slowdown)
         self._speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
         self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
         self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)
@@ -53,13 +56,16 @@ class EngineCore:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
         deliveries = self._drain_inbox()
         self._speculation.set_drafts(self._scheduler.running)
-        batch = self._scheduler.schedule()
+        num_decoding = self._scheduler.num_decoding
+        batch = self._scheduler.schedule(self._pacer.prompt_budget(num_decoding))
         if batch:
+            begin_s = perf_counter()
             try:
                 result = self._run(batch)
             except Exception as error:  # the runtime or the sampler: whoever was part of it is lost, nobody else
                 deliveries += self._fail(batch, error)
             else:
+                self._pacer.observe(num_decoding, batch.num_prefill_tokens, perf_counter() - begin_s)
                 deliveries += self._updater.update(batch, result)
             self.stats.num_steps += 1
         self._publish()

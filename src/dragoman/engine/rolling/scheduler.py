@@ -30,13 +30,15 @@ class RollingConfig:
     `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: which
     blocks are reused by later prompts: those filled by a prompt alone (`prompt`: reuse then never changes a bit of an
     answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
-    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size.
+    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`: how
+    much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
     """
 
     max_batch_tokens: int = 2048
     max_num_seqs: int = 64
     prefix_cache: PrefixCacheMode = "prompt"
     max_prompt_logprob_rows: int = 256
+    max_slowdown: float = 0.0
 
     def __post_init__(self) -> None:
         least_of = {"max_batch_tokens": _MIN_CHUNK, "max_num_seqs": 1, "max_prompt_logprob_rows": _MIN_CHUNK}
@@ -87,6 +89,8 @@ class ScheduledBatch:
     num_tokens: int = 0
     num_prompt_rows: int = 0
     num_preempted: int = 0
+    num_prefill_tokens: int = 0  # tokens of entries that do not decode
+    prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
 
     def __bool__(self) -> bool:
         return bool(self.entries)
@@ -95,6 +99,8 @@ class ScheduledBatch:
         """Append an entry and count its tokens and rows."""
         self.entries.append(entry)
         self.num_tokens += entry.num_new_tokens
+        if not entry.sequence.is_decoding:
+            self.num_prefill_tokens += entry.num_new_tokens
         self.num_prompt_rows += entry.num_prompt_rows
 
 
@@ -113,6 +119,11 @@ class Scheduler:
     def has_work(self) -> bool:
         """True while any group is unfinished."""
         return bool(self.groups)
+
+    @property
+    def num_decoding(self) -> int:
+        """Running sequences that have computed their prompt."""
+        return sum(sequence.is_decoding for sequence in self.running)
 
     # --- groups come and go -------------------------------------------------------------------------------------------
 
@@ -193,15 +204,24 @@ class Scheduler:
 
     # --- planning a step ----------------------------------------------------------------------------------------------
 
-    def schedule(self) -> ScheduledBatch:
-        """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work."""
-        batch = ScheduledBatch()
+    def schedule(self, prefill_budget: int | None = None) -> ScheduledBatch:
+        """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work.
+
+        `prefill_budget` limits the tokens of sequences that do not decode, as long as any decodes; None = it does not.
+        """
+        batch = self._schedule(prefill_budget)
+        if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
+            batch = self._schedule(None)
+        if not batch and self.has_work:
+            raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
+        return batch
+
+    def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
+        batch = ScheduledBatch(prefill_budget=prefill_budget)
         self._schedule_running(batch)
         if not batch.num_preempted:  # what was just taken from one sequence is not given to another
             self._admit_waiting(batch)
         batch.copies = self._blocks.take_copies()
-        if not batch and self.has_work:
-            raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
         return batch
 
     def _schedule_running(self, batch: ScheduledBatch) -> None:
@@ -290,6 +310,8 @@ class Scheduler:
         budget = self._config.max_batch_tokens - batch.num_tokens
         if sequence.group.needs_prompt_logprobs:
             budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)
+        if batch.prefill_budget is not None and not sequence.is_decoding:
+            budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
         remaining = sequence.num_tokens - begin
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
 

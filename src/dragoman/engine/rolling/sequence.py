@@ -76,6 +76,11 @@ class Sequence:
         self.digests: list[bytes] = []  # of the full blocks at the front, as far as somebody asked
 
     @property
+    def is_decoding(self) -> bool:
+        """True if all its tokens are computed but the last one and the drafts; a held beam has none to compute."""
+        return self.num_computed_tokens + self.num_draft_tokens == len(self.token_ids) - 1
+
+    @property
     def num_tokens(self) -> int:
         """Prompt, generated and draft tokens."""
         return len(self.token_ids)

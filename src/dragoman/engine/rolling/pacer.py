@@ -1,0 +1,63 @@
+"""Paces prompts, so that the sequences which decode keep their rhythm while others prefill.
+
+Does: learn from the durations of the steps what decoding and a prompt token cost, and say how many prompt tokens the next
+step may compute beside the decode rows. Does not: schedule, or read a clock. Called by `core`, on the engine thread only.
+
+A step that computes a long prompt's piece takes as long as that piece needs, and every stream waits for it. A fixed piece
+is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which.
+Source: stall-free batching, arXiv:2403.02310, with a budget that is measured instead of set.
+"""
+
+from __future__ import annotations
+
+_LEAST_PROMPT_TOKENS = 8  # a prompt always gets on; below that, a step's fixed cost would be most of the prompt's
+_WEIGHT = 0.25  # of the newest measurement
+_MAX_AGE = 256  # steps after which the duration of a decode step is measured again
+
+
+class Pacer:
+    """Holds a step with prompts to `max_slowdown` times the duration of one that only decodes; 0 = no limit."""
+
+    def __init__(self, max_slowdown: float) -> None:
+        """Raises: ValueError if `max_slowdown` is negative."""
+        if not max_slowdown >= 0:
+            raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
+        self._max_slowdown = max_slowdown
+        # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
+        self._decode_s: dict[int, float] = {}
+        self._ages: dict[int, int] = {}
+        self._prompt_token_s: float | None = None
+
+    def prompt_budget(self, num_decoding: int) -> int | None:
+        """Prompt tokens that the next step may compute beside `num_decoding` sequences; None = as many as fit.
+
+        0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
+        """
+        if not num_decoding or not self._max_slowdown:
+            return None
+        size = num_decoding.bit_length()
+        decode_s = self._decode_s.get(size)
+        if decode_s is None or self._ages[size] >= _MAX_AGE:
+            return 0
+        if self._prompt_token_s is None:
+            return _LEAST_PROMPT_TOKENS
+        allowed_s = (self._max_slowdown - 1) * decode_s
+        return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
+
+    def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:
+        """Learn from a step that computed so many decode rows and prompt tokens."""
+        size = num_decoding.bit_length()
+        if not num_prompt_tokens:
+            if num_decoding:
+                self._decode_s[size] = _mixed(self._decode_s.get(size), duration_s)
+                self._ages[size] = 0
+            return
+        decode_s = self._decode_s.get(size, 0.0) if num_decoding else 0.0
+        if num_decoding and decode_s:
+            self._ages[size] += 1
+        cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
+        self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
+
+
+def _mixed(known: float | None, new: float) -> float:
+    return new if known is None else known + _WEIGHT * (new - known)
