@@ -41,7 +41,7 @@ def measure_decode(name: str) -> Measured:
 def measure_prefill() -> Measured:
     """A request with PROMPT_SIZE tokens, from the inbox to its first token, in pieces of at most 256."""
     counter = count_prefill(EngineWork(8, PROMPT_SIZE, max_batch_tokens=256))
-    return Measured({f"engine: prompt of {PROMPT_SIZE} tokens": counter.total / 8}, counter)
+    return Measured({f"engine, prompt: {PROMPT_SIZE} tokens": counter.total / 8}, counter)
 
 
 def measure_client(client: str) -> Measured:
