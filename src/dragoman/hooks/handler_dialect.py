@@ -81,7 +81,7 @@ class HandlerRuntime:
         finally:
             if access is not None:
                 access.close()
-        await relay.put_last(last)
+        relay.put_last(last)
 
     def _late(self) -> RequestTimeout:
         assert self.timeout_s is not None  # else there is no limit to exceed

@@ -8,10 +8,8 @@ event loop of an asynchronous handler, all else on the server's event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from concurrent.futures import Future
+import threading
 from dataclasses import dataclass
-from typing import Any
 
 from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Head, Reply
@@ -39,45 +37,45 @@ Piece = Reply | Head | bytes | Broken | End | None
 
 
 class Relay:
-    """One call's way back."""
+    """One call's way back, with a single writer."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Piece] = asyncio.Queue(MAX_WAITING)
+        self._queue: asyncio.Queue[Piece] = asyncio.Queue()
+        self._room = threading.Semaphore(MAX_WAITING)
         self._is_closed = False
 
     def put(self, piece: Piece) -> None:
         """Hand a piece over, waiting for room. Raises: Abandoned."""
-        self._hand_over(self._put(piece)).result()
+        self._room.acquire()
+        self._hand_over(piece)
 
     async def put_soon(self, piece: Piece) -> None:
         """The same on an event loop. Raises: Abandoned."""
-        await asyncio.wrap_future(self._hand_over(self._put(piece)))
+        if not self._room.acquire(blocking=False):
+            await asyncio.to_thread(self._room.acquire)
+        self._hand_over(piece)
 
-    async def put_last(self, piece: Broken | End) -> None:
-        """End the answer; nothing happens if nobody waits for it. Called on the server's event loop."""
-        if not self._is_closed:
-            await self._queue.put(piece)
+    def put_last(self, piece: Broken | End) -> None:
+        """End the answer. Called on the server's event loop, once the writer has returned."""
+        self._queue.put_nowait(piece)
 
     async def get(self) -> Piece:
         """The next piece."""
-        return await self._queue.get()
+        piece = await self._queue.get()
+        self._room.release()
+        return piece
 
     def close(self) -> None:
         """Take no more; a writer that waits for room learns that it is not needed."""
         self._is_closed = True
-        while not self._queue.empty():
-            self._queue.get_nowait()
+        self._room.release(MAX_WAITING)
 
-    async def _put(self, piece: Piece) -> None:
-        if not self._is_closed:
-            await self._queue.put(piece)
+    def _hand_over(self, piece: Piece) -> None:
         if self._is_closed:
+            self._room.release()  # the next one must not wait either
             raise Abandoned
-
-    def _hand_over(self, work: Coroutine[Any, Any, None]) -> Future[None]:
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
         except RuntimeError as error:  # the server's event loop was closed
-            work.close()
             raise Abandoned from error
