@@ -35,7 +35,8 @@ class EngineRun:
 
     def __init__(self, work: EngineWork, max_tokens: int) -> None:
         self.runner = TableRunner()
-        config = RollingConfig(max_batch_tokens=work.max_batch_tokens, max_num_seqs=work.rows)
+        # No pacing: pieces of prompts must follow from the budget, not from the clock.
+        config = RollingConfig(max_batch_tokens=work.max_batch_tokens, max_num_seqs=work.rows, max_slowdown=0)
         self.core = EngineCore(self.runner, Sampler(self.runner.vocab_size), config)
         self.answers: dict[int, list[int]] = {key: [] for key in range(work.rows)}
         params = SamplingParams(**{"temperature": 0.0, **work.sampling})

@@ -138,7 +138,7 @@ class HttpRun:
         self._num_hops = 0
         self._counts_engine = counts_engine
         self._runner = LockStepRunner(self._mark_step, self._mark_forward)
-        config = RollingConfig(max_num_seqs=MAX_STREAMS)
+        config = RollingConfig(max_num_seqs=MAX_STREAMS, max_slowdown=0)  # paced by no clock
         self._engine = RollingEngine(self._runner, Sampler(self._runner.vocab_size), config)
 
     def run(self) -> HttpCosts:
