@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
+import msgspec
+
 
 class FinishReason(StrEnum):
     """Why a sequence ended. Dialects rename these, they never invent others."""
@@ -256,8 +258,8 @@ class TopToken:
     bytes: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
+# This and GenerationEvent are made for every token; as a frozen dataclass each would cost ten times as much to make.
+class TokenOutput(msgspec.Struct, frozen=True):
     """One generated or prompt token.
 
     `text` is what this token adds to the text: "" while a character is incomplete (the completing token carries it whole)
@@ -295,8 +297,7 @@ class PromptInfo:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationEvent:
+class GenerationEvent(msgspec.Struct, frozen=True):
     """What one step added to one sequence, as text. `text` == "".join(token.text for token in tokens).
 
     `prompt` comes with the request's first event only. `content` is the part of `text` that belongs to the answer when

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.detokenizer import IncrementalDetokenizer
