@@ -23,12 +23,18 @@ from benchmarks.serving.turns import Contender, Metrics, failed, medians, start,
 ROW = 1
 TITLE = "Throughput of many streams"
 
+RUN_LIMIT_S = 1800.0  # of one run: a peer that hangs must not hold up the others for ever
+
 _SEEDS = itertools.count(1)  # fresh prompts for every run of every contender: a prefix cache must not help
 
 
 def measure(url: str, form: str, workload: Workload, clients: int, requests: int) -> dict[str, float]:
-    """Tokens per second and latencies (ms) of a closed loop. Raises: LoadFailed if any request failed."""
-    timings = asyncio.run(closed_loop(url, FORMS[form], workload, clients, requests))
+    """Tokens per second and latencies (ms) of a closed loop. Raises: LoadFailed if any request failed or it never ends."""
+    loop = closed_loop(url, FORMS[form], workload, clients, requests)
+    try:
+        timings = asyncio.run(asyncio.wait_for(loop, RUN_LIMIT_S))
+    except TimeoutError:
+        raise LoadFailed(f"there was no end after {RUN_LIMIT_S:.0f} s") from None
     errors = [timing.error for timing in timings if timing.error]
     if errors:
         raise LoadFailed(f"{len(errors)} of {len(timings)} requests failed; the first: {errors[0]}")
