@@ -153,12 +153,13 @@ def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
     """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if alone.
 
-    Models with `kv_cache_gb` take that; the others share the rest. Decided before the first is loaded, so that the last one
-    gets as much as the first: a cache that was allocated and not yet used still looks free.
+    Models with `kv_cache_gb` take that; the others share the rest, but for handlers without a model. Decided before the
+    first is loaded, so that the last one gets as much as the first: a cache that was allocated and not yet used still
+    looks free.
     """
     if len(configs) == 1:
         return [None]
-    caches = [config.engine.kv_cache_gb for config in configs]
+    caches = [config.engine.kv_cache_gb for config in configs if (config.model_dir / WEIGHTS_CONFIG).is_file()]
     taken = sum(int(size * GIB) for size in caches if size is not None)
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)

@@ -203,3 +203,14 @@ def test_a_handler_that_cannot_start_stops_the_start(
     for message in messages:
         assert message in ended.stderr
     assert "dragoman/hooks" not in ended.stderr, "the operator sees no traceback of the server's own"
+
+
+def test_a_handler_and_a_model_share_a_process(handler_dir: Path) -> None:
+    models = f"own={handler_dir},demo={demo_model_dir()}"
+    with serve("--load-models", models, "--kv-cache-gb", "0.01") as server:
+        assert ask(server, {"inputs": "loud"}, "/predictions/own").text == "LOUD"
+        assert ask(server, {"inputs": "loud"}, "/endpoints/own/invocations").text == "LOUD"
+        generated = ask(server, {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}, "/predictions/demo")
+        assert generated.json().keys() == {"generated_text"}
+        assert ask(server, {**CHAT, "model": "demo"}, "/v1/chat/completions").status_code == 200
+        assert "own handler" in ask(server, {**CHAT, "model": "own"}, "/v1/chat/completions").text

@@ -323,9 +323,7 @@ class ClientSettings:
     enable_streaming: bool = option(False, Switch(), "LMI: with rolling_batch=disable, stream every answer.")
     tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.")
     lmi_strict: bool = option(
-        False,
-        Switch(),
-        "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default).",
+        False, Switch(), "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default)."
     )
     entry_point: str | None = option(
         None,

@@ -62,10 +62,10 @@ class HandlerRuntime:
     async def work(self, http: HttpCall, relay: Relay) -> None:
         """Run the handler for one call, and end the relay as it ends. Raises: nothing but CancelledError."""
         access = None if self.make_access is None else self.make_access(http)
-        item = handler_input(http, self.properties if self.handler.falls_through else {})
-        item.function_name, item.model = self.handler.name, access
         limit = asyncio.timeout(self.timeout_s)
         try:
+            item = handler_input(http, self.properties if self.handler.falls_through else {})
+            item.function_name, item.model = self.handler.name, access
             async with limit:
                 if self.handler.is_async:
                     await self.loop.run(lambda: self.handler.call_async(item, relay))
@@ -75,9 +75,10 @@ class HandlerRuntime:
         except ServerError as error:
             last = Broken(error)
         except Exception as error:  # hook call: what the operator's code raises was told; this is the rest
-            if not limit.expired():
+            is_late = isinstance(error, TimeoutError) and limit.expired()
+            if not is_late:
                 logger.error("the handler's call %s failed", http.request_id, exc_info=error)
-            last = Broken(self._late() if limit.expired() else EngineFailed("the handler could not be run"))
+            last = Broken(self._late() if is_late else EngineFailed("the handler could not be run"))
         finally:
             if access is not None:
                 access.close()
