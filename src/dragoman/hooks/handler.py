@@ -75,7 +75,7 @@ class Handler:
             try:
                 outputs = self.function(item)
             except Exception as error:  # hook call: whatever the operator's code raises fails this request only
-                logger.warning("the handler %s failed", self.name, exc_info=error)
+                self._tell(relay, error)
                 relay.put(error_reply(error))
                 return
             self._send(outputs, relay)
@@ -97,7 +97,7 @@ class Handler:
             except Abandoned:
                 raise
             except (Exception, SystemExit) as error:  # hook call: sys.exit, too, would end the event loop for all
-                logger.warning("the handler %s failed", self.name, exc_info=error)
+                self._tell(relay, error)
                 await relay.put_soon(async_error_reply(error))
                 return
             if isinstance(outputs, Output) and outputs.stream_content is not None:
@@ -108,6 +108,11 @@ class Handler:
             logger.debug("nobody waits for the answer of the handler %s any more", self.name)
         finally:
             _finalize(outputs)
+
+    def _tell(self, relay: Relay, error: BaseException) -> None:
+        """Log a failure; one that came of giving the call up is nothing to look after."""
+        level = logging.DEBUG if relay.is_closed else logging.WARNING
+        logger.log(level, "the handler %s failed", self.name, exc_info=error)
 
     def _send(self, outputs: Any, relay: Relay) -> None:
         """Hand over an answer, whole or in pieces. Raises: Abandoned."""
@@ -144,7 +149,7 @@ class Handler:
         except Abandoned:
             raise
         except Exception as error:  # hook call: the operator's iterator, or its formatter
-            logger.warning("the stream of the handler %s failed", self.name, exc_info=error)
+            self._tell(relay, error)
             relay.put(Broken(HookError(reason(error))) if is_begun else error_reply(error))
         finally:
             _close(items)
@@ -166,7 +171,7 @@ class Handler:
         except Exception as error:
             if not is_begun:
                 raise
-            logger.warning("the stream of the handler %s failed", self.name, exc_info=error)
+            self._tell(relay, error)
             await relay.put_soon(Broken(HookError(f"Custom handler failed: {reason(error)}")))
         finally:
             aclose = getattr(outputs, "aclose", None)

@@ -45,6 +45,11 @@ class Relay:
         self._room = threading.Semaphore(MAX_WAITING)
         self._is_closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """True if nobody reads any more."""
+        return self._is_closed
+
     def put(self, piece: Piece) -> None:
         """Hand a piece over, waiting for room. Raises: Abandoned."""
         self._room.acquire()

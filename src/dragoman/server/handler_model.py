@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import aclosing
 from itertools import count
 from queue import SimpleQueue
@@ -26,6 +26,8 @@ from dragoman.server.responder import generate_all
 from dragoman.types import GenerationEvent, GenerationRequest
 
 T = TypeVar("T")
+
+ENDED = "the handler's call has ended, and with it what it generated"
 
 
 class HandlerModel:
@@ -46,7 +48,7 @@ class HandlerModel:
         Blocks. Raises: ServerError.
         """
         call = self._parse(body)
-        results = self._start(generate_all(self._service, call.requests)).result()
+        results = _result(self._start(generate_all(self._service, call.requests)))
         return json.loads(call.encoder.full(results).body)
 
     def stream(self, body: Mapping[str, Any]) -> Iterator[str]:
@@ -63,7 +65,7 @@ class HandlerModel:
         try:
             while (piece := pieces.get()) is not None:
                 yield piece
-            running.result()
+            _result(running)
         finally:
             running.cancel()
 
@@ -95,8 +97,16 @@ class HandlerModel:
         """`work` on the server's event loop. Raises: Cancelled if the handler's call has ended."""
         if self._is_closed:
             work.close()
-            raise Cancelled("the call of the handler has ended")
+            raise Cancelled(ENDED)
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return running
+
+
+def _result(running: Future[T]) -> T:
+    """The result, once it is there. Raises: Cancelled if the handler's call ended before; what the work raises."""
+    try:
+        return running.result()
+    except CancelledError as error:
+        raise Cancelled(ENDED) from error
