@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,3 +67,15 @@ def post(
     """The answer to bytes, or to a JSON body."""
     content = {"content": body} if isinstance(body, bytes) else {"json": body}
     return httpx.post(f"{server.url}{path}", **content, headers=dict(headers or {}), timeout=PATIENCE_S * 2)
+
+
+def png() -> bytes:
+    """A picture of one grey dot."""
+
+    def block(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + block(b"IHDR", head) + block(b"IDAT", zlib.compress(b"\x00\x80")) + block(b"IEND", b"")
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import struct
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.hooks.handling import handling, post
+from tests.hooks.handling import handling, png, post
 from tests.support.fake_service import PATIENCE_S
 
 ECHO = """
@@ -144,6 +142,32 @@ class TestAnswers:
             framed = post(server, b"ok", "/endpoints/any/invocations-response-stream")
             assert framed.headers["content-type"] == "application/vnd.amazon.eventstream"
             assert b'{"outputs": "a"}\n' in framed.content
+
+    def test_a_stream_of_sagemaker_that_breaks_is_a_model_stream_error(self, tmp_path: Path) -> None:
+        source = STREAM % "(1 / (2 - n) for n in range(1, 3))"
+        with handling(tmp_path, source) as (server, _):
+            framed = post(server, path="/endpoints/any/invocations-response-stream").content
+            assert b'{"outputs": 1.0}' in framed
+            assert b"ModelStreamError" in framed
+            assert b"division by zero" in framed
+
+    def test_what_is_done_at_the_end_cannot_spoil_the_answer(self, tmp_path: Path) -> None:
+        source = """
+        called = []
+
+        def fail(word):
+            called.append(word)
+            raise RuntimeError(word)
+
+        def handle(inputs):
+            if not inputs.is_empty():
+                return Output().add("fine").finalize(fail, "end")
+        """
+        with handling(tmp_path, source) as (server, module):
+            assert [post(server).text for _ in range(2)] == ["fine", "fine"]
+            while len(module.called) < 2:
+                pass
+            assert module.called == ["end", "end"]
 
     def test_an_answer_can_be_polled_for(self, tmp_path: Path) -> None:
         with handling(tmp_path, WAITS) as (server, module):
@@ -366,15 +390,3 @@ class TestFailures:
             assert not module.entered.acquire(blocking=False), "the second call waits for the first one's thread"
             module.release.set()
             assert [first.result().text, second.result().text] == ["wait", "wait"]
-
-
-def png() -> bytes:
-    """A picture of one grey dot."""
-
-    def block(name: bytes, content: bytes) -> bytes:
-        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-
-    head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + block(b"IHDR", head) + block(b"IDAT", zlib.compress(b"\x00\x80")) + block(b"IEND", b"")
-    )

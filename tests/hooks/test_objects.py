@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +68,21 @@ class TestInput:
         np.savez(buffer, np.array([1]), np.array([2]))
         assert [array.tolist() for array in item(buffer.getvalue()).get_as_npz()] == [[1], [2]]
         assert item(b"a,b\n1,2\n").get_as_csv() == [{"a": "1", "b": "2"}]
+
+    def test_content_is_looked_up_by_name_and_place(self) -> None:
+        content = Input({}, [("a", b"1"), ("b", b"2")]).get_content()
+        assert (content.get_keys(), content.get_values()) == (["a", "b"], [b"1", b"2"])
+        assert (content.key_at(1), content.value_at(1), content.get("a"), content.get("c")) == ("b", b"2", b"1", None)
+        assert (content.size(), content.is_empty(), Input({}).get_content().is_empty()) == (2, False, True)
+
+    def test_images_need_a_package_that_may_not_be_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "PIL.Image", None)
+        with pytest.raises(ImportError, match="pip install pillow"):
+            item(b"").get_as_image()
+
+    def test_values_of_numpy_and_times_are_json(self) -> None:
+        made = Output().add({"a": np.int64(1), "b": np.array([1.5]), "c": datetime.datetime(2026, 1, 2)})
+        assert json.loads(made.body() or b"") == {"a": 1, "b": [1.5], "c": "2026-01-02 00:00:00"}
 
     def test_pickled_objects_are_refused(self) -> None:
         with pytest.raises(ValueError, match="allow_pickle"):
