@@ -127,7 +127,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--peers", type=Path, help=f"where the peers are installed; default: {peers.DEFAULT_ROOT}")
     run.add_argument("--only", type=_rows, default=list(ROWS), help="rows, such as 1,3; default: all")
     run.add_argument("--without", type=_peers, help=f"peers to leave out, such as vllm,genai; of {', '.join(PEERS)}")
-    run.add_argument("--vllm-dtype", choices=("bfloat16", "float32", "float16"), help="default: bfloat16")
+    run.add_argument(
+        "--vllm-dtype",
+        choices=("bfloat16", "float32", "float16"),
+        help="default: bfloat16 where the processor has it, else float32",
+    )
     run.add_argument("--peers-only", action="store_true", default=None, help="not our own server")
     run.add_argument("--quick", action="store_true", help="small counts, to see that the tools work")
     for name, text in _COUNTS.items():

@@ -87,6 +87,17 @@ class _Group:
         if self._process.poll() is not None:
             raise ProcessFailed(f"{self.name} ended with code {self._process.returncode}: {self._log_end()}")
 
+    def wait_until_ready(self, server: Server) -> None:
+        """Return once the process answers as `server`. Raises: ProcessFailed if it ends or takes too long."""
+        end_s = time.perf_counter() + START_LIMIT_S
+        while time.perf_counter() < end_s:
+            self.check_alive()
+            # OSError: nobody listens yet, or a status says that it is not ready
+            with contextlib.suppress(OSError), urllib.request.urlopen(server.url + server.ready_path, timeout=5):
+                return
+            time.sleep(0.01)  # between polls of a process that offers nothing to wait on
+        raise ProcessFailed(f"{self.name} was not ready after {START_LIMIT_S:.0f} s: {self._log_end()}")
+
     def rss_bytes(self) -> int:
         """Resident memory of the group."""
         return sum(_rss_bytes(pid) for pid in _members(self._process.pid))
@@ -127,20 +138,11 @@ class ServerProcess(_Group):
             )
         super().__init__(server.name, process, log)
         try:
-            self._wait_until_ready()
+            self.wait_until_ready(server)
         except BaseException:
             self.stop()
             raise
         self.ready_s = time.perf_counter() - self.begin_s
-
-    def _wait_until_ready(self) -> None:
-        while time.perf_counter() < self.begin_s + START_LIMIT_S:
-            self.check_alive()
-            # OSError: nobody listens yet, or a status says that it is not ready
-            with contextlib.suppress(OSError), urllib.request.urlopen(self.url + self.server.ready_path, timeout=5):
-                return
-            time.sleep(0.01)  # between polls of a process that offers nothing to wait on
-        raise ProcessFailed(f"{self.name} was not ready after {START_LIMIT_S:.0f} s: {self._log_end()}")
 
 
 class JsonWorker(_Group):

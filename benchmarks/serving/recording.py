@@ -1,14 +1,12 @@
-"""Records the steps an engine runs under load, and runs exactly those steps again without the engine.
+"""Records the steps an engine runs, and runs exactly those steps again without the engine.
 
-Does: a ModelRunner that keeps a copy of every step's inputs; a closed loop of clients inside this process; the replay.
-Does not: HTTP. What a replay takes is the kernels' own time for the schedule that the server would have run: the same
-mixed batches, prompt chunks and block tables, then nothing but the choice of the largest logit.
-Clients run on the event loop, steps on the engine's thread; the replay on the caller's.
+Does: a ModelRunner that keeps a copy of every step's inputs; the replay. Does not: serve or send load. What a replay takes
+is the kernels' own time for the schedule that the server ran: the same mixed batches, prompt chunks and block tables, then
+nothing but the choice of the largest logit. Recorded on the engine's thread, replayed on any other while the engine is idle.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -17,10 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.serving.load import Workload
-from dragoman.engine.base import Engine
 from dragoman.engine.rolling.runner import ForwardBatch, ModelRunner
-from dragoman.types import EngineRequest, SamplingParams
 
 
 @dataclass(slots=True)
@@ -40,19 +35,19 @@ class RecordingRunner:
         self.vocab_size = inner.vocab_size
         self.max_model_len = inner.max_model_len
         self.steps: list[Step] = []
-        self._inner = inner
+        self.inner = inner
         self._copies: list[tuple[int, int]] = []
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """The inner runner's logits."""
         self.steps.append(Step(copied(batch), self._copies))
         self._copies = []
-        return self._inner.forward(batch)
+        return self.inner.forward(batch)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copied by the inner runner; kept with the step that follows."""
         self._copies.extend(pairs)
-        self._inner.copy_blocks(pairs)
+        self.inner.copy_blocks(pairs)
 
     def close(self) -> None:
         """Nothing: the replay needs the inner runner."""
@@ -63,29 +58,6 @@ def copied(batch: ForwardBatch) -> ForwardBatch:
     values = {one.name: getattr(batch, one.name) for one in fields(batch)}
     own: Any = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values.items()}
     return ForwardBatch(**own)
-
-
-async def record(
-    engine: Engine, recorder: RecordingRunner, workload: Workload, clients: int, requests: int
-) -> list[Step]:
-    """The steps of a started engine over `recorder` that serves `clients` clients with `requests` requests each.
-
-    A client sends its next request when the last one is answered. Steps recorded before are forgotten.
-    """
-    recorder.steps = []
-
-    async def client(first: int) -> None:
-        for number in range(first, first + requests):
-            async for _ in engine.generate(_request(workload, number)):
-                pass
-
-    await asyncio.gather(*(client(number * requests) for number in range(clients)))
-    return recorder.steps
-
-
-def _request(workload: Workload, number: int) -> EngineRequest:
-    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
-    return EngineRequest(str(number), tuple(workload.prompt(number)), sampling, workload.output_tokens, seed=0)
 
 
 def replay(runner: ModelRunner, steps: Sequence[Step]) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.serving import peers
+from benchmarks.serving.peers import DEFAULT_ROOT, default_vllm_dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Settings:
 
     model: Path
     out: Path
-    peers: Path = peers.DEFAULT_ROOT
+    peers: Path = DEFAULT_ROOT
     rounds: int = 5
     long_rounds: int = 1
     clients: int = 32
@@ -35,7 +35,7 @@ class Settings:
     prefill_tokens: int = 2000  # row 5
     most_streams: int = 128  # rows 8 and 9
     longest_prompt: int = 8192  # rows 8 and 9
-    vllm_dtype: str = "bfloat16"
+    vllm_dtype: str = field(default_factory=default_vllm_dtype)
     peers_only: bool = False
     without: frozenset[str] = field(default_factory=frozenset)  # peers to leave out
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import urllib.request
 
-STEPS = "dragoman_steps_total"
 PREEMPTIONS = "dragoman_preemptions_total"
 BLOCKS = "dragoman_kv_blocks"
 PREFIX_HITS = "dragoman_prefix_cache_hits_total"

@@ -8,9 +8,10 @@ from dataclasses import fields
 import numpy as np
 
 from benchmarks.serving.load import Workload
-from benchmarks.serving.recording import RecordingRunner, Step, copied, record, replay
+from benchmarks.serving.recording import RecordingRunner, Step, copied, replay
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
 from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.forward import forward_batch
 
@@ -22,15 +23,24 @@ def same(one: ForwardBatch, other: ForwardBatch) -> bool:
     return all(np.array_equal(getattr(one, item.name), getattr(other, item.name)) for item in fields(ForwardBatch))
 
 
+async def client(engine: RollingEngine, first: int, requests: int) -> None:
+    for number in range(first, first + requests):
+        sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+        request = EngineRequest(str(number), tuple(WORKLOAD.prompt(number)), sampling, WORKLOAD.output_tokens, seed=0)
+        async for _ in engine.generate(request):
+            pass
+
+
 def recorded(runner: FakeRunner, clients: int = 3, requests: int = 2) -> list[Step]:
     async def run() -> list[Step]:
         recorder = RecordingRunner(runner)
         engine = RollingEngine(recorder, Sampler(runner.vocab_size), CONFIG)
         await engine.start()
         try:
-            return await record(engine, recorder, WORKLOAD, clients, requests)
+            await asyncio.gather(*(client(engine, first, requests) for first in range(0, clients * requests, requests)))
         finally:
             await engine.shutdown(0.0)
+        return recorder.steps
 
     return asyncio.run(run())
 

@@ -52,12 +52,11 @@ def test_gaps_are_told_apart_by_the_prefill_they_overlap() -> None:
 
 
 def test_the_cost_of_the_server_is_compared_round_by_round() -> None:
-    http = [{"tokens_per_s": rate, "steps": 10.0} for rate in (90.0, 45.0, 99.0)]
-    kernels = [{"tokens_per_s": rate} for rate in (100.0, 50.0, 100.0)]
-    cost = server_cost.fold(http, kernels, 11)
+    rates = ((90.0, 100.0, 10), (45.0, 50.0, 12), (99.0, 100.0, 11))
+    cost = server_cost.fold([server_cost.Round(http, bare, steps, 1000) for http, bare, steps in rates])
     assert (cost.ratio, cost.ratio_min, cost.ratio_max) == (0.9, 0.9, 0.99)
     assert (cost.http_tokens_per_s, cost.kernel_tokens_per_s) == (90.0, 100.0)
-    assert (cost.http_steps, cost.kernel_steps) == (10.0, 11)
+    assert (cost.steps, cost.tokens) == (11, 1000)
 
 
 def test_lengths_double_up_to_the_last() -> None:
