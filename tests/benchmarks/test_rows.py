@@ -51,6 +51,13 @@ def test_gaps_are_told_apart_by_the_prefill_they_overlap() -> None:
     assert busy == pytest.approx([1000, 1000])
 
 
+def test_the_whole_prompt_comes_first_and_steps_that_would_hold_it_are_left_out() -> None:
+    cases = interference.cases(300)
+    assert list(cases) == ["prompt whole", "steps of 256", "steps of 128", "default"]
+    assert cases["prompt whole"] == ("--max-step-slowdown", "0", "--max-batch-tokens", "364")
+    assert cases["default"] == ()
+
+
 def test_the_cost_of_the_server_is_compared_round_by_round() -> None:
     rates = ((90.0, 100.0, 10), (45.0, 50.0, 12), (99.0, 100.0, 11))
     cost = server_cost.fold([server_cost.Round(http, bare, steps, 1000) for http, bare, steps in rates])

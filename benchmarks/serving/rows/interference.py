@@ -1,7 +1,7 @@
 """Row 5: what a long prompt does to streams that are running, and what computing it in pieces costs.
 
 Does: run 1, 4 and 8 streams, send a long prompt while they decode, and look at the gaps between their tokens until its
-first token is there; for several sizes of a step (`--max-batch-tokens`), the largest of which takes the prompt whole.
+first token is there; with the prompt computed whole, in pieces of fixed sizes, and paced as the server does by default.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROW = 5
 TITLE = "Running streams while a long prompt is computed"
 
 STREAMS = (1, 4, 8)
-STEP_TOKENS = (128, 256, 512)  # and a step that takes the whole prompt
+STEP_TOKENS = (128, 256, 512)
 
 _PROMPT_TOKENS = 32
 _PIECES_BEFORE = 8  # of every stream, before the long prompt is sent
@@ -81,17 +81,16 @@ def gaps(running: Sequence[Timing], begin_s: float, end_s: float) -> tuple[tuple
 
 
 def run(settings: Settings) -> Iterator[Result]:
-    """One result for each step size and number of streams; `vs_whole` compares its throughput with the whole prompt's."""
-    whole = settings.prefill_tokens + 64
+    """One result for each case and number of streams; `vs_whole` compares its throughput with the whole prompt's."""
     rates: dict[int, float] = {}
-    # the same work for every step size: long enough to run beside the most pieces
+    # the same work in every case: long enough to run beside the most pieces
     output_tokens = 2 * _PIECES_BEFORE - (-settings.prefill_tokens // (min(STEP_TOKENS) - max(STREAMS)))
-    for step_tokens in [whole, *(size for size in reversed(STEP_TOKENS) if size < whole)]:
-        arguments = ("--max-batch-tokens", str(step_tokens))
+    for name, arguments in cases(settings.prefill_tokens).items():
         with ServerProcess(
             peers.dragoman_server(settings.model, settings.graphs, *arguments), settings.logs
         ) as process:
-            measure(process.url, 1, _PROMPT_TOKENS, 2 * _PIECES_BEFORE)  # warm-up
+            for streams in STREAMS:  # warm-up; the paced case also learns what a step costs
+                measure(process.url, streams, _PROMPT_TOKENS, 2 * _PIECES_BEFORE)
             for streams in STREAMS:
                 runs = [
                     measure(process.url, streams, settings.prefill_tokens, output_tokens)
@@ -99,13 +98,23 @@ def run(settings: Settings) -> Iterator[Result]:
                 ]
                 values = fold(runs)
                 rates.setdefault(streams, values["tokens_per_s"])
-                name = "prompt whole" if step_tokens == whole else f"steps of {step_tokens}"
                 subject = f"{streams} stream{'s' if streams > 1 else ''}, {name}"
                 say(f"{subject}: p99 {values['busy_ms_p99']:.0f} ms, {values['tokens_per_s']:.0f} tokens/s")
                 compared = {"vs_whole": round(values["tokens_per_s"] / rates[streams], 3)}
-                facts: dict[str, Value] = {"streams": streams, "step_tokens": step_tokens}
-                facts |= {"prefill_tokens": settings.prefill_tokens, "rounds": settings.long_rounds}
+                facts: dict[str, Value] = {
+                    "prefill_tokens": settings.prefill_tokens,
+                    "output_tokens": output_tokens,
+                    "rounds": settings.long_rounds,
+                }
                 yield Result(ROW, subject, {**values, **compared}, facts)
+
+
+def cases(prefill_tokens: int) -> dict[str, tuple[str, ...]]:
+    """The server's arguments for each way to compute a prompt: whole (first), in pieces of fixed sizes, by default."""
+    whole = prefill_tokens + 64
+    sizes = {"prompt whole": whole} | {f"steps of {size}": size for size in reversed(STEP_TOKENS) if size < whole}
+    fixed = {name: ("--max-step-slowdown", "0", "--max-batch-tokens", str(size)) for name, size in sizes.items()}
+    return {**fixed, "default": ()}
 
 
 def fold(runs: Sequence[Interference]) -> dict[str, float]:
