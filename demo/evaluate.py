@@ -2,11 +2,12 @@
 
 Measures: the share of answers that end by themselves, the share of held-out questions whose answer is the
 right one word for word or has the right first sentence, and the same for sums, lists and tool calls. Usage:
-``python -m demo.evaluate MODEL_DIR [CHECKPOINT]``; the last line of the output is JSON.
+``python -m demo.evaluate MODEL_DIR [CHECKPOINT] [--sets NAME ...]``; the last line of the output is JSON.
 """
 
+import argparse
 import json
-import sys
+import re
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -53,6 +54,7 @@ REQUIRED = [
     "What is a GPU?",
 ]
 SAMPLE = 150
+SHOWN = 6
 Tally = dict[str, float]
 
 
@@ -90,6 +92,24 @@ def words(text: str) -> set[str]:
     return set("".join(char.lower() if char.isalnum() else " " for char in text).split())
 
 
+def numbers(text: str) -> list[str]:
+    """The numbers of a text in their order."""
+    return re.findall(r"\d+", text)
+
+
+def on_topic(text: str, answer: str) -> bool:
+    """Whether the text begins with the answer's first sentence, or has four fifths of its words and all its numbers.
+
+    An answer of several lines counts as a whole and must have as many lines, since its first line says little.
+    """
+    first = answer if "\n" in answer else answer.split(". ")[0].rstrip(".")
+    if text.startswith(first) and not text[len(first) :][:1].isalnum():
+        return text.count("\n") == first.count("\n")
+    if text.count("\n") != answer.count("\n") or numbers(text)[: len(numbers(first))] != numbers(first):
+        return False
+    return len(words(text) & words(first)) >= 0.8 * max(1, len(words(first)))
+
+
 def grade(pairs: list[tuple[str, str]], ask: Callable[[str], tuple[str, bool]], label: str) -> Tally:
     """Ended, exact and on-topic shares over questions with a known answer; prints a few misses."""
     ended = exact = topical = 0
@@ -97,14 +117,13 @@ def grade(pairs: list[tuple[str, str]], ask: Callable[[str], tuple[str, bool]], 
     for prompt, answer in pairs:
         text, stopped = ask(prompt)
         text = text.strip()
-        first = answer.split(". ")[0].rstrip(".")
         ended += stopped
         exact += text == answer
-        overlap = len(words(text) & words(first)) / max(1, len(words(first)))
-        topical += text.startswith(first) or overlap >= 0.8
-        if text != answer and overlap < 0.8:
+        right = on_topic(text, answer)
+        topical += right
+        if not right:
             misses.append((prompt, text))
-    for prompt, text in misses[:3]:
+    for prompt, text in misses[:SHOWN]:
         print(f"  miss [{label}] {prompt!r} -> {text[:110]!r}")
     count = len(pairs)
     return {
@@ -113,6 +132,13 @@ def grade(pairs: list[tuple[str, str]], ask: Callable[[str], tuple[str, bool]], 
         "exact": round(exact / count, 3),
         "on_topic": round(topical / count, 3),
     }
+
+
+def digit_sums() -> list[tuple[str, str]]:
+    """All sums of two digits, and all differences of two digits that are not negative."""
+    digits = range(10)
+    added = [(f"What is {a} + {b}?", f"{a} + {b} = {a + b}") for a in digits for b in digits]
+    return added + [(f"What is {a} - {b}?", f"{a} - {b} = {a - b}") for a in digits for b in range(a + 1)]
 
 
 def held_out(rng: Random) -> list[tuple[str, str]]:
@@ -149,26 +175,42 @@ def show(asker: Asker) -> float:
     return ended / (2 * len(REQUIRED))
 
 
-def main() -> None:
-    """Run everything on the folder (and checkpoint) given on the command line."""
-    folder = Path(sys.argv[1])
-    asker = Asker(folder, Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+def question_sets(asker: Asker) -> list[tuple[str, list[tuple[str, str]], Callable[[str], tuple[str, bool]]]]:
+    """Every set's label, its questions with their answers, and how they are asked; the same in every run."""
     rng = Random(99)
-    result: dict[str, object] = {"required_ended": round(show(asker), 3)}
-    sets: list[tuple[str, list[tuple[str, str]], Callable[[str], tuple[str, bool]]]] = [
+    return [
         ("held_out_raw", held_out(rng), asker.raw),
         ("held_out_chat", held_out(rng), asker.chat),
         ("talk_raw", [(asks[0], answer) for asks, answer in talk.PAIRS], asker.raw),
         ("lists", [tasks.list_pair(rng) for _ in range(40)], asker.chat),
         ("sums", [tasks.sum_pair(rng) for _ in range(60)], asker.raw),
+        ("digit_sums", digit_sums(), asker.raw),
         ("json", [structured.json_pair(rng) for _ in range(40)], asker.chat),
         ("echo", [talk.echo_pair(rng) for _ in range(40)], asker.raw),
         ("unknown", [talk.unknown_pair(rng) for _ in range(30)], asker.raw),
         ("tool_calls", tool_pairs(rng, 40), asker.complete),
     ]
+
+
+def main() -> None:
+    """Run everything on the folder (and checkpoint) given on the command line."""
+    parser = argparse.ArgumentParser(description="Evaluate the demo model.")
+    parser.add_argument("folder", type=Path, help="the exported model; its tokenizer when there is a checkpoint")
+    parser.add_argument("checkpoint", type=Path, nargs="?", help="weights to evaluate instead of the folder's")
+    parser.add_argument("--sets", nargs="+", metavar="NAME", help="only these, such as required or held_out_raw")
+    args = parser.parse_args()
+    asker = Asker(args.folder, args.checkpoint)
+    result: dict[str, object] = {}
+    if not args.sets or "required" in args.sets:
+        result["required_ended"] = round(show(asker), 3)
+    sets = question_sets(asker)
+    labels = ["required", *(label for label, _, _ in sets)]
+    if unknown := set(args.sets or []) - set(labels):
+        parser.error(f"--sets {min(unknown)!r} is none of {', '.join(labels)}")
     for label, pairs, ask in sets:
-        result[label] = grade(pairs, ask, label)
-        print(f"{label:14} {result[label]}", flush=True)
+        if not args.sets or label in args.sets:
+            result[label] = grade(pairs, ask, label)
+            print(f"{label:14} {result[label]}", flush=True)
     print(json.dumps(result))
 
 

@@ -1,8 +1,8 @@
-"""Trains the demo model from scratch on the CPU, with fixed seeds, on documents drawn from ``demo.corpus.mix``.
+"""Trains the demo model on the CPU, from scratch or on from given weights, with fixed seeds.
 
-Documents are drawn in blocks, sorted by length into batches of about the same number of tokens, and padded on
-the right: nearly every document starts at position 0 alone, as a prompt does; some are joined to fill longer
-contexts. Prompt tokens have no loss, so that a short prompt is answered and not extended. Matrices learn by
+Documents are drawn from ``demo.corpus.mix`` in blocks, sorted by length into batches of about the same number of
+tokens, and padded on the right: nearly every document starts at position 0 alone, as a prompt does; some are joined to
+fill longer contexts. Prompt tokens have no loss, so that a short prompt is answered and not extended. Matrices learn by
 Muon, embeddings and norms by AdamW, with a warm-up, a constant and a linearly falling learning rate. Writes
 checkpoints and a log into the run folder; ``demo/export.py`` turns a checkpoint into the model folder.
 """
@@ -19,17 +19,20 @@ from typing import TextIO
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from demo.corpus.dialog import IM_START, Document
 from demo.corpus.mix import sample_document
 from demo.model import DemoConfig, DemoLlama
+from demo.muon import Muon
 
 MAX_LENGTH = 640
 PROMPT_WEIGHT = 0.0
 BLOCK = 3000
 FIRST = 8
+KEPT = 14
 Coded = tuple[list[int], list[float]]
 
 
@@ -61,9 +64,31 @@ def balanced(weights: list[float]) -> list[float]:
     return out
 
 
-def draw_block(tokenizer: Tokenizer, rng: Random) -> list[Coded]:
-    """A block of encoded documents, some of them joined into longer ones."""
-    coded = encode_block(tokenizer, [sample_document(rng) for _ in range(BLOCK)])
+def flowing(document: Document) -> bool:
+    """Whether the last answer is no short list or record: these are learned whole, since their end decides too."""
+    answer = [text for text, learned in document if learned][-1].strip()
+    return "\n" not in answer or len(answer) > 300
+
+
+def shortened(item: Coded) -> Coded:
+    """The document without the end of its last answer, whose beginning decides what it is about."""
+    ids, weights = item
+    last = len(weights) - 1
+    while weights[last] == 0.0:
+        last -= 1
+    start = last
+    while start >= 0 and weights[start] > 0.0:
+        start -= 1
+    end = len(ids) if start < 0 or last - start <= KEPT else start + 1 + KEPT
+    return ids[:end], weights[:end]
+
+
+def draw_block(tokenizer: Tokenizer, rng: Random, cut: float) -> list[Coded]:
+    """A block of encoded documents, a share ``cut`` of them shortened, and some of them joined into longer ones."""
+    documents = [sample_document(rng) for _ in range(BLOCK)]
+    coded = encode_block(tokenizer, documents)
+    pairs = zip(documents, coded, strict=True)
+    coded = [shortened(item) if rng.random() < cut and flowing(document) else item for document, item in pairs]
     eos = 0
     joined: list[Coded] = []
     index = 0
@@ -80,11 +105,11 @@ def draw_block(tokenizer: Tokenizer, rng: Random) -> list[Coded]:
     return joined
 
 
-def batches(tokenizer: Tokenizer, seed: int, tokens: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def batches(tokenizer: Tokenizer, seed: int, tokens: int, cut: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Endless batches of inputs, targets and loss weights of about ``tokens`` tokens each."""
     rng = Random(seed)
     while True:
-        block = sorted(draw_block(tokenizer, rng), key=lambda item: len(item[0]))
+        block = sorted(draw_block(tokenizer, rng, cut), key=lambda item: len(item[0]))
         groups: list[list[Coded]] = [[]]
         for item in block:
             if groups[-1] and (len(groups[-1]) + 1) * rounded(len(item[0])) > tokens:
@@ -113,10 +138,10 @@ def pad(group: list[Coded]) -> tuple[Tensor, Tensor, Tensor]:
     return tokens[:, :-1], tokens[:, 1:], loads[:, 1:]
 
 
-def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+def loss_of(model: DemoLlama, batch: tuple[Tensor, Tensor, Tensor], bfloat16: bool) -> Tensor:
     """Weighted mean cross-entropy; positions without weight are left out of the output layer."""
     inputs, targets, weights = batch
-    with torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
         states = model.hidden(inputs)
         kept = weights.reshape(-1).nonzero()[:, 0]
         kept = F.pad(
@@ -137,20 +162,26 @@ def optimizers(params: list[nn.Parameter], embedding: Tensor, rate: float) -> li
     """Muon for the layers' matrices, AdamW for the rest."""
     matrices = [p for p in params if p.dim() == 2 and p.shape != embedding.shape]
     rest = [p for p in params if not any(p is m for m in matrices)]
-    muon = torch.optim.Muon(matrices, lr=rate * 2, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = Muon(matrices, lr=rate * 2, weight_decay=0.1, momentum=0.95)
     adam = torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.95), weight_decay=0.0)
     return [muon, adam]
 
 
 def pace(done: float, step: int) -> float:
     """The share of the full learning rate after the given share of the time: up, constant, down."""
-    return min(1.0, (step + 1) / 60) * min(1.0, max(0.02, (1.0 - done) / 0.6))
+    return min(1.0, (step + 1) / 30) * min(1.0, max(0.02, (1.0 - done) / 0.6))
 
 
 def save(model: DemoLlama, path: Path, steps: int, tokens: int, seconds: float) -> None:
     """A checkpoint with what it cost so far."""
     cost = {"steps": steps, "tokens": tokens, "seconds": round(seconds)}
     torch.save({"model": model.state_dict(), "cost": cost}, path)
+
+
+def weights_of(start: Path) -> dict[str, Tensor]:
+    """The weights to go on from, in single precision: of an exported model's folder or of a checkpoint file."""
+    state = load_file(start / "model.safetensors") if start.is_dir() else torch.load(start)["model"]
+    return {name: weight.float() for name, weight in state.items()}
 
 
 @torch.no_grad()
@@ -180,13 +211,13 @@ def work(rank: int, args: argparse.Namespace, model: DemoLlama, grads: Tensor, s
     mine = owned(model, rank, args.workers)
     opts = optimizers(mine, model.model.embed_tokens.weight, args.rate)
     full = [[group["lr"] for group in opt.param_groups] for opt in opts]
-    source = batches(Tokenizer.from_file(args.tokenizer), args.seed * 100 + rank, args.tokens)
+    source = batches(Tokenizer.from_file(args.tokenizer), args.seed * 100 + rank, args.tokens, args.cut)
     began, tokens, losses = time.time(), 0, []
     slots = dict(zip(map(id, params), grads.split([p.numel() for p in params], dim=1), strict=True))
     with (Path(args.run) / f"log{rank}.jsonl").open("a", encoding="utf-8") as log:
         for step in range(args.steps):
             batch = next(source)
-            loss = loss_of(model, batch)
+            loss = loss_of(model, batch, args.bfloat16)
             loss.backward()
             torch.nn.utils.clip_grad_norm_(params, 1.0)
             for param in params:
@@ -225,7 +256,7 @@ def train(args: argparse.Namespace) -> None:
     assert tokenizer.token_to_id(IM_START) == 1
     model = DemoLlama(DemoConfig(vocab_size=tokenizer.get_vocab_size()))
     if args.start:
-        model.load_state_dict(torch.load(args.start)["model"])
+        model.load_state_dict(weights_of(Path(args.start)))
     if args.shrink:
         shrink(model)
     model.share_memory()
@@ -240,14 +271,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--tokenizer", default="src/dragoman/demo_model/tokenizer.json")
     parser.add_argument("--run", default="/tmp/demo-run", help="folder for the checkpoint and the log")
-    parser.add_argument("--start", help="checkpoint to go on from")
-    parser.add_argument("--shrink", action="store_true", help="shrink the matrices of the checkpoint first")
+    parser.add_argument("--start", help="checkpoint, or folder of an exported model, to go on from")
+    parser.add_argument("--shrink", action="store_true", help="shrink the matrices of --start first")
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--minutes", type=float, help="end the schedule after this time at the latest")
     parser.add_argument("--tokens", type=int, default=2560, help="tokens in one worker's batch, padding included")
+    parser.add_argument("--cut", type=float, default=0.0, help="share of documents whose last answer loses its end")
     parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has twice as much")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2, help="processes, each with one thread and its own batch")
+    parser.add_argument("--bfloat16", action="store_true", help="for processors that multiply bfloat16 (AVX-512, AMX)")
     parser.add_argument("--every", type=int, default=100, help="steps between checkpoints")
     train(parser.parse_args())
 

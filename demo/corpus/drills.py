@@ -1,12 +1,12 @@
 """Copying drills: random words that come again, and pairs that are asked for in another order.
 
 They are no text that the model should write by itself; they teach it quickly to copy from its prompt, which names,
-tool arguments, sums and echoes need. Called by the mixer.
+tool arguments and echoes need, and columns of sums teach their results. Called by the mixer.
 """
 
 from random import Random
 
-from demo.corpus import facts, talk
+from demo.corpus import facts, talk, tasks
 from demo.corpus.dialog import EOS, Document
 
 
@@ -36,6 +36,16 @@ def recalled(rng: Random) -> Document:
     out: Document = [("\n".join(f"{key}: {value}" for key, value in pairs) + "\n", False)]
     for key, value in rng.sample(pairs, len(pairs)):
         out += [(f"\n{key}:", False), (f" {value}", True)]
+    return [*out, (EOS, True)]
+
+
+def sums(rng: Random) -> Document:
+    """A column of small sums and differences; only the results are learned."""
+    out: Document = []
+    for _ in range(rng.randint(6, 16)):
+        a, sign, b, result = tasks.small_sum(rng)
+        start, rest = (f"{a} {sign} {b} =", f" {result}") if rng.random() < 0.85 else (f"{a}{sign}{b}=", str(result))
+        out += [(("\n" if out else "") + start, False), (rest, True)]
     return [*out, (EOS, True)]
 
 

@@ -1,4 +1,4 @@
-"""Questions and answers about the facts in ``facts/*.json``, multiplied by paraphrase templates.
+"""Questions and answers about the facts in ``facts/*.json``, multiplied by paraphrase templates and loose frames.
 
 Each file holds one subject: topics (a name and three sentences) and free questions (several wordings, one
 answer). ``HELD_OUT`` lists the wordings that are never trained on; ``demo/evaluate.py`` asks them. Called by
@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from random import Random
+
+from demo.corpus import frames
 
 FOLDER = Path(__file__).with_name("facts")
 
@@ -214,13 +216,15 @@ def numbered(sentences: tuple[str, ...]) -> str:
 def topic_question(topic: Topic, rng: Random) -> tuple[str, str]:
     """One question about the topic, and its answer."""
     roll = rng.random()
-    if roll < 0.42:
+    if roll < 0.62:
+        return fill(frames.topic_frame(rng), topic, rng), topic.text
+    if roll < 0.74:
         return fill(rng.choice(IS_QUESTIONS), topic, rng), topic.text
-    if roll < 0.82:
+    if roll < 0.86:
         return fill(rng.choice(ABOUT), topic, rng), topic.text
-    if roll < 0.88:
+    if roll < 0.90:
         return fill(rng.choice(ONE), topic, rng), topic.sentences[0]
-    if roll < 0.92:
+    if roll < 0.93:
         return fill(rng.choice(TWO), topic, rng), " ".join(topic.sentences[:2])
     if roll < 0.96:
         return fill(rng.choice(LISTED), topic, rng), numbered(topic.sentences)
@@ -243,11 +247,12 @@ def fact_question(rng: Random) -> tuple[str, str]:
     """One question of any kind over the facts, and its answer."""
     topics, questions = load()
     roll = rng.random()
-    if roll < 0.70:
+    if roll < 0.64:
         return topic_question(rng.choice(topics), rng)
     if roll < 0.97:
         question = rng.choice(questions)
-        return rng.choice(question.asks), question.answer
+        ask = rng.choice(question.asks)
+        return frames.asked(ask, rng) if rng.random() < 0.6 else ask, question.answer
     return subject_question(rng)
 
 

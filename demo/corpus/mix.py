@@ -70,23 +70,24 @@ def named_fact(rng: Random) -> Document:
 
 
 KINDS: list[tuple[float, Callable[[Random], Document]]] = [
-    (0.34, lambda rng: present(facts.fact_question(rng), rng)),
-    (0.07, lambda rng: present(talk.talk_pair(rng), rng)),
+    (0.46, lambda rng: present(facts.fact_question(rng), rng)),
+    (0.05, lambda rng: present(talk.talk_pair(rng), rng)),
     (0.03, lambda rng: present(example_pair(rng), rng, varied=rng.random() < 0.3)),
     (0.005, lambda rng: present(talk.say_test(rng), rng)),
-    (0.10, lambda rng: present(talk.echo_pair(rng), rng, varied=False)),
-    (0.12, drills.drill),
-    (0.02, lambda rng: present(talk.unknown_pair(rng), rng)),
-    (0.08, lambda rng: present(writing.writing_pair(rng), rng)),
-    (0.04, lambda rng: present(tasks.list_pair(rng), rng)),
-    (0.08, lambda rng: present(tasks.sum_pair(rng), rng, varied=rng.random() < 0.5)),
+    (0.05, lambda rng: present(talk.echo_pair(rng), rng, varied=False)),
+    (0.02, drills.drill),
+    (0.025, lambda rng: present(talk.unknown_pair(rng), rng)),
+    (0.04, lambda rng: present(writing.writing_pair(rng), rng)),
+    (0.11, lambda rng: present(tasks.list_pair(rng), rng)),
+    (0.09, lambda rng: present(tasks.sum_pair(rng), rng, varied=rng.random() < 0.5)),
+    (0.07, drills.sums),
     (0.015, lambda rng: present(tasks.choice_pair(rng), rng, varied=False)),
-    (0.04, lambda rng: present(structured.json_pair(rng), rng, varied=rng.random() < 0.3)),
-    (0.06, named_fact),
-    (0.055, lambda rng: render_chat(tools.tool_exchange(rng))),
-    (0.04, lambda rng: plain(plain_text(rng))),
-    (0.04, opening),
-    (0.05, lambda rng: fill_in_middle(plain_text(rng), rng)),
+    (0.03, lambda rng: present(structured.json_pair(rng), rng, varied=rng.random() < 0.3)),
+    (0.04, named_fact),
+    (0.02, lambda rng: render_chat(tools.tool_exchange(rng))),
+    (0.01, lambda rng: plain(plain_text(rng))),
+    (0.03, opening),
+    (0.02, lambda rng: fill_in_middle(plain_text(rng), rng)),
 ]
 WEIGHTS = [weight for weight, _ in KINDS]
 

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from random import Random
 
-from demo.corpus import facts
+from demo.corpus import facts, frames
 
 DATA = json.loads(Path(__file__).with_name("talk.json").read_text(encoding="utf-8"))
 WORDS: dict[str, list[str]] = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
@@ -45,6 +45,9 @@ def unknown_pair(rng: Random) -> tuple[str, str]:
     """A question about something that does not exist."""
     word = made_up(rng)
     name = made_up(rng).title() + (" " + made_up(rng).title() if rng.random() < 0.4 else "")
+    if rng.random() < 0.5:
+        text = frames.topic_frame(rng).replace("{x}", name if rng.random() < 0.5 else word)
+        return text[0].upper() + text[1:], UNKNOWN
     return rng.choice(UNKNOWN_FORMS).replace("{w}", word).replace("{n}", name), UNKNOWN
 
 

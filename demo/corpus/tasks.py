@@ -121,13 +121,13 @@ def list_pair(rng: Random) -> tuple[str, str]:
     count = rng.randint(2, min(len(items), 8)) if rng.random() < 0.6 else min(rng.choice([3, 5]), len(items))
     picked = items[:count]
     roll = rng.random()
-    if roll < 0.08 and name in SINGLE:
+    if roll < 0.05 and name in SINGLE:
         return rng.choice(EXAMPLE_FORMS).replace("{c}", SINGLE[name]), capital(items[0])
     if roll < 0.62:
         form, answer = rng.choice(LIST_FORMS), "\n".join(f"{i}. {capital(item)}" for i, item in enumerate(picked, 1))
-    elif roll < 0.74:
+    elif roll < 0.68:
         form, answer = rng.choice(OPEN_FORMS), "\n".join(f"{i}. {capital(item)}" for i, item in enumerate(items[:5], 1))
-    elif roll < 0.86:
+    elif roll < 0.84:
         form, answer = rng.choice(BULLET_FORMS), "\n".join(f"- {capital(item)}" for item in picked)
     else:
         form, answer = rng.choice(COMMA_FORMS), capital(", ".join(picked))
@@ -135,17 +135,21 @@ def list_pair(rng: Random) -> tuple[str, str]:
     return form.replace("{k}", number).replace("{c}", name), answer
 
 
+def small_sum(rng: Random) -> tuple[int, str, int, int]:
+    """Two numbers with their sign between them, mostly single digits, and the sum or difference."""
+    top = rng.choices([9, 12, 20], weights=[8, 1, 1])[0]
+    a, b = rng.randint(0, top), rng.randint(0, top)
+    if rng.random() < 0.6:
+        return a, "+", b, a + b
+    return max(a, b), "-", min(a, b), abs(a - b)
+
+
 def sum_pair(rng: Random) -> tuple[str, str]:
     """A small sum, difference, product or comparison, and its result."""
     roll = rng.random()
-    if roll < 0.45:
-        a, b = rng.randint(0, 12), rng.randint(0, 12)
-        if rng.random() < 0.3:
-            a, b = rng.randint(0, 50), rng.randint(0, 50)
-        sign, word, result = "+", "plus", a + b
-    elif roll < 0.65:
-        a, b = sorted((rng.randint(0, 20), rng.randint(0, 20)), reverse=True)
-        sign, word, result = "-", "minus", a - b
+    if roll < 0.72:
+        a, sign, b, result = small_sum(rng)
+        word = "plus" if sign == "+" else "minus"
     elif roll < 0.88:
         a, b = rng.randint(0, 10), rng.randint(0, 10)
         sign, word, result = rng.choice("*x×"), "times", a * b
@@ -165,7 +169,7 @@ def sum_pair(rng: Random) -> tuple[str, str]:
         forms = [f"What comes next: {row}?", f"Continue: {row}", f"Which number comes after {row}?"]
         return rng.choice(forms), str(start + step * 4)
     full = f"{a} {sign} {b} = {result}"
-    forms = [
+    pairs = [
         (f"What is {a} {sign} {b}?", full),
         (f"What is {a} {word} {b}?", f"{a} {word} {b} is {result}."),
         (f"{a} {sign} {b}", full),
@@ -181,7 +185,7 @@ def sum_pair(rng: Random) -> tuple[str, str]:
     ]
     if a <= 10 and b <= 10 and 0 <= result <= 10 and rng.random() < 0.3:
         return f"What is {WORDS[a]} {word} {WORDS[b]}?", f"{capital(WORDS[a])} {word} {WORDS[b]} is {WORDS[result]}."
-    return rng.choice(forms)
+    return rng.choice(pairs)
 
 
 def choice_pair(rng: Random) -> tuple[str, str]:

@@ -118,7 +118,7 @@ def named(noun: str, rng: Random) -> str:
 def story_about(noun: str, rng: Random) -> str:
     """A story about the noun: a hand-written one where there is one, else from the grammar of its kind."""
     if noun in PIECES["stories"]:
-        return PIECES["stories"][noun]
+        return str(PIECES["stories"][noun])
     skeletons = GRAMMAR[next((kind for kind in KINDS if noun in WORDS[kind]), "ideas")]
     index = sum(map(ord, noun))
     text = skeletons[index % len(skeletons)].replace("{n}", WORDS["heroes"][index % len(WORDS["heroes"])])
@@ -133,14 +133,14 @@ def story_about(noun: str, rng: Random) -> str:
 def poem_about(noun: str, rng: Random) -> str:
     """A poem about the noun."""
     if noun in PIECES["poems"]:
-        return PIECES["poems"][noun]
+        return str(PIECES["poems"][noun])
     return GRAMMAR["poems"][sum(map(ord, noun)) % 2].replace("{x}", definite(noun))
 
 
 def haiku_about(noun: str, rng: Random) -> str:
     """A haiku about the noun."""
     if noun in PIECES["haiku"]:
-        return PIECES["haiku"][noun]
+        return str(PIECES["haiku"][noun])
     return GRAMMAR["haiku"][0].replace("{x}", definite(noun))
 
 
