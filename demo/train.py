@@ -270,7 +270,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Train the demo model.")
     parser.add_argument("--tokenizer", default="src/dragoman/demo_model/tokenizer.json")
-    parser.add_argument("--run", default="/tmp/demo-run", help="folder for the checkpoint and the log")
+    parser.add_argument("--run", default="demo-run", help="folder for the checkpoint and the log")
     parser.add_argument("--start", help="checkpoint, or folder of an exported model, to go on from")
     parser.add_argument("--shrink", action="store_true", help="shrink the matrices of --start first")
     parser.add_argument("--steps", type=int, default=3000)
