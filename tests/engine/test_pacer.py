@@ -27,11 +27,11 @@ def observe(pacer: Pacer, num_decoding: int, num_prompt_tokens: int) -> None:
 def test_without_a_limit_prompts_are_never_held_up() -> None:
     pacer = Pacer(0)
     observe(pacer, 4, 0)
-    assert pacer.prompt_budget(4) is None
+    assert pacer.prompt_budget(4, 1) is None
 
 
 def test_prompts_are_not_held_up_while_nobody_decodes() -> None:
-    assert Pacer(2).prompt_budget(0) is None
+    assert Pacer(2).prompt_budget(0, 1) is None
 
 
 @pytest.mark.parametrize("max_slowdown", [-1, float("nan")])
@@ -45,20 +45,31 @@ def test_the_budget_is_what_the_slowdown_leaves_time_for() -> None:
     observe(pacer, 0, 1000)  # a prompt alone: its step's fixed cost counts as the prompt's
     observe(pacer, 8, 0)
     for _ in range(40):
-        budget = pacer.prompt_budget(8)
+        budget = pacer.prompt_budget(8, 1)
         assert budget
         observe(pacer, 8, budget)
     decode_s = STEP_S + 8 * ROW_S
-    assert pacer.prompt_budget(8) == pytest.approx(2 * decode_s / PROMPT_TOKEN_S, rel=0.05)
+    assert pacer.prompt_budget(8, 1) == pytest.approx(2 * decode_s / PROMPT_TOKEN_S, rel=0.05)
+
+
+def test_every_prompt_that_waits_brings_its_own_allowance() -> None:
+    pacer = Pacer(3)
+    observe(pacer, 0, 1000)
+    observe(pacer, 8, 0)
+    one, four = pacer.prompt_budget(8, 1), pacer.prompt_budget(8, 4)
+    assert one
+    assert four
+    assert 4 * one <= four < 4 * (one + 1)
+    assert pacer.prompt_budget(8, 0) is None
 
 
 def test_a_decode_step_is_measured_first_and_again_after_a_while() -> None:
     pacer = Pacer(2)
-    assert pacer.prompt_budget(5) == 0
+    assert pacer.prompt_budget(5, 1) == 0
     observe(pacer, 5, 0)
     budgets = []
     for _ in range(300):
-        budget = pacer.prompt_budget(5)
+        budget = pacer.prompt_budget(5, 1)
         assert budget is not None
         budgets.append(budget)
         observe(pacer, 5, budget)
@@ -69,10 +80,10 @@ def test_a_prompt_gets_on_however_slow_the_machine() -> None:
     pacer = Pacer(1.5)
     pacer.observe(1, 0, 0.001)
     for _ in range(20):
-        budget = pacer.prompt_budget(1)
+        budget = pacer.prompt_budget(1, 1)
         assert budget
         pacer.observe(1, budget, 10.0)
-    assert pacer.prompt_budget(1) == 8
+    assert pacer.prompt_budget(1, 1) == 8
 
 
 class TimedRunner(FakeRunner):

@@ -56,8 +56,8 @@ class EngineCore:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
         deliveries = self._drain_inbox()
         self._speculation.set_drafts(self._scheduler.running)
-        num_decoding = self._scheduler.num_decoding
-        batch = self._scheduler.schedule(self._pacer.prompt_budget(num_decoding))
+        num_decoding, num_prompts = self._scheduler.count_kinds()
+        batch = self._scheduler.schedule(self._pacer.prompt_budget(num_decoding, num_prompts))
         if batch:
             begin_s = perf_counter()
             try:

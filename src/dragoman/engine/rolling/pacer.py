@@ -4,7 +4,9 @@ Does: learn from the durations of the steps what decoding and a prompt token cos
 step may compute beside the decode rows. Does not: schedule, or read a clock. Called by `core`, on the engine thread only.
 
 A step that computes a long prompt's piece takes as long as that piece needs, and every stream waits for it. A fixed piece
-is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which.
+is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which. Where many
+prompts wait, holding each of them back would cost more than it gives: fewer sequences decode together, so each prompt that
+is to be computed brings an allowance of its own.
 Source: stall-free batching, arXiv:2403.02310, with a budget that is measured instead of set.
 """
 
@@ -16,7 +18,7 @@ _MAX_AGE = 256  # steps after which the duration of a decode step is measured ag
 
 
 class Pacer:
-    """Holds a step with prompts to `max_slowdown` times the duration of one that only decodes; 0 = no limit."""
+    """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit."""
 
     def __init__(self, max_slowdown: float) -> None:
         """Raises: ValueError if `max_slowdown` is negative."""
@@ -28,12 +30,12 @@ class Pacer:
         self._ages: dict[int, int] = {}
         self._prompt_token_s: float | None = None
 
-    def prompt_budget(self, num_decoding: int) -> int | None:
-        """Prompt tokens that the next step may compute beside `num_decoding` sequences; None = as many as fit.
+    def prompt_budget(self, num_decoding: int, num_prompts: int) -> int | None:
+        """Tokens of `num_prompts` prompts that the next step may compute beside `num_decoding` sequences; None = any number.
 
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
         """
-        if not num_decoding or not self._max_slowdown:
+        if not num_decoding or not num_prompts or not self._max_slowdown:
             return None
         size = num_decoding.bit_length()
         decode_s = self._decode_s.get(size)
@@ -41,7 +43,7 @@ class Pacer:
             return 0
         if self._prompt_token_s is None:
             return _LEAST_PROMPT_TOKENS
-        allowed_s = (self._max_slowdown - 1) * decode_s
+        allowed_s = (self._max_slowdown - 1) * decode_s * num_prompts
         return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:

@@ -120,10 +120,11 @@ class Scheduler:
         """True while any group is unfinished."""
         return bool(self.groups)
 
-    @property
-    def num_decoding(self) -> int:
-        """Running sequences that have computed their prompt."""
-        return sum(sequence.is_decoding for sequence in self.running)
+    def count_kinds(self) -> tuple[int, int]:
+        """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
+        num_decoding = sum([sequence.is_decoding for sequence in self.running])
+        num_held = sum([sequence.is_held for sequence in self.running])
+        return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
 
     # --- groups come and go -------------------------------------------------------------------------------------------
 
