@@ -8,10 +8,10 @@ import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import openvino as ov
 import pytest
 
 from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
+from tests.support.cpu import HAS_BF16
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ BLOCKS = [block for page in PAGES for block in console_blocks(page)]
 # Whether the answers were recorded on a processor that computes in bf16. One that differs in this rounds differently and
 # may choose other words.
 RECORDED_ON = ROOT / "tests" / "goldens" / "documented_answers_precision.txt"
-PRECISION = "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
+PRECISION = "bf16" if HAS_BF16 else "f32"
 
 
 def block_id(block: ConsoleBlock) -> str:

@@ -1,4 +1,7 @@
-"""On the real kernels, through the real scheduler: an answer is bit-identical alone, in company, and however it is cut."""
+"""On the real kernels, through the real scheduler: an answer is bit-identical alone, in company, and however it is cut.
+
+Where the CPU lacks bf16 that holds for f32 weights only (tests/models/test_determinism.py).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ from dragoman.engine.rolling.sampler import Sampler
 from dragoman.engine.rolling.scheduler import RollingConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.support.cpu import HAS_BF16
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SHAPE = RandomShape("kernels", seed=6, hidden_size=256, head_size=64, intermediate_size=512, head_std=0.3)
+OPTIONS = ModelOptions(weight_type="int8" if HAS_BF16 else "f32")
 NUM_REQUESTS = 64
 STREAM = np.random.RandomState(4)
 SHARED_PREFIX = tuple(int(token_id) for token_id in STREAM.randint(0, SHAPE.vocab_size, 70))
@@ -51,7 +56,7 @@ REQUESTS = [make_request(number) for number in range(NUM_REQUESTS)]
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model(write_checkpoint(SHAPE, tmp_path_factory.mktemp("model")), ModelOptions())
+    return load_model(write_checkpoint(SHAPE, tmp_path_factory.mktemp("model")), OPTIONS)
 
 
 def run(loaded: LoadedModel, requests: list[EngineRequest], config: RollingConfig) -> dict[str, Answer]:

@@ -5,7 +5,9 @@ Does not: schedule, sample, or know what a request is. Runs on the engine thread
 
 Determinism: the CPU plugin takes another matmul kernel for a single row than for two or more, and the results differ in
 the last bits. A step of one token gets a dummy second token (in a scratch block of its own), a step with one row of
-logits gathers it twice: then a request's tokens do not depend on who else is in the batch, and it costs nothing.
+logits gathers it twice: then a request's tokens do not depend on who else is in the batch, and it costs nothing. Not so
+for packed weights where the CPU lacks bf16: there the plugin changes kernels with larger steps too, and the second row
+would make a single stream a third slower, for nothing.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class OpenVinoRunner:
         self._request = loaded.compiled.create_infer_request()
         self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
         self._indices_input = "sampled_tokens_indices"
+        self._pads_single_rows = loaded.inference_type == "bf16" or loaded.options.weight_type == "f32"
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
         shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
@@ -50,10 +53,10 @@ class OpenVinoRunner:
     def forward(self, batch: ForwardBatch) -> Array:
         """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
         num_rows = len(batch.logit_indices)
-        if len(batch.input_ids) == 1:
+        if self._pads_single_rows and len(batch.input_ids) == 1:
             batch = self._with_dummy_token(batch)
         indices = batch.logit_indices
-        if num_rows == 1:
+        if self._pads_single_rows and num_rows == 1:
             indices = np.repeat(indices, 2)
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
