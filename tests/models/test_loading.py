@@ -123,6 +123,16 @@ def test_int4_error_is_at_most_about_half_a_step(weight: Any) -> None:
     assert np.all(np.abs(restored - weight.reshape(restored.shape)) <= 1.1 * np.abs(scales))
 
 
+@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int4])
+def test_a_large_matrix_is_compressed_as_its_rows_are(quantize: Any) -> None:
+    weight = np.random.RandomState(0).standard_normal((1100, 256)).astype(ml_dtypes.bfloat16)
+    whole = quantize(weight)
+    for row in (0, 1, 511, 512, 513, 1023, 1024, 1099):
+        one = quantize(weight[row : row + 1].astype(np.float32))
+        assert np.array_equal(whole.values[row], one.values[0])
+        assert np.array_equal(whole.scales[row], one.scales[0])
+
+
 def test_an_all_zero_row_stays_zero() -> None:
     zeros = np.zeros((2, 128), dtype=np.float32)
     eight, four = quantize_int8(zeros), quantize_int4(zeros)
