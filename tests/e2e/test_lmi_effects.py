@@ -1,0 +1,165 @@
+"""Every generation parameter of the LMI documents changes what a real server answers, in the way its documentation says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.server_process import ServerProcess
+
+PROMPT = "What is Deep Learning?"
+GREEDY = {"max_new_tokens": 24}
+HOT = {"max_new_tokens": 24, "do_sample": True, "temperature": 4.0, "seed": 7}  # nearly anything can come
+BEAMS = {"max_new_tokens": 24, "num_beams": 4}
+
+
+def ask(server: ServerProcess, parameters: dict[str, Any], prompt: str = PROMPT) -> dict[str, Any]:
+    """The answer, with details."""
+    body = {"inputs": prompt, "parameters": {"details": True, **parameters}}
+    response = httpx.post(f"{server.base_url}/invocations", json=body, timeout=120)
+    assert response.status_code == 200, response.text
+    assert "x-dragoman-ignored" not in response.headers
+    answer: dict[str, Any] = response.json()
+    return answer
+
+
+def text(server: ServerProcess, parameters: dict[str, Any], prompt: str = PROMPT) -> str:
+    """The generated text."""
+    answer: str = ask(server, parameters, prompt)["generated_text"]
+    return answer
+
+
+def sequences(answer: dict[str, Any]) -> list[str]:
+    """The texts of all returned sequences, the first one first."""
+    others = answer["details"].get("best_of_sequences", [])
+    return [answer["generated_text"], *(other["generated_text"] for other in others)]
+
+
+@pytest.mark.parametrize(
+    ("base", "name", "value"),
+    [
+        (GREEDY, "do_sample", True),
+        (HOT, "temperature", 0.05),
+        (HOT, "seed", 8),
+        (HOT, "top_k", 3),
+        (HOT, "top_p", 0.3),
+        (HOT, "typical_p", 0.2),
+        (HOT, "min_p", 0.5),
+        (HOT, "repetition_penalty", 8.0),
+        (HOT | {"max_new_tokens": 80}, "presence_penalty", 2.0),
+        (HOT | {"max_new_tokens": 80}, "frequency_penalty", 2.0),
+        (GREEDY, "truncate", 2),
+        (HOT, "best_of", 3),
+        (HOT | {"n": 2}, "best_of", 6),
+    ],
+)
+def test_the_text_changes_with(server: ServerProcess, base: dict[str, Any], name: str, value: object) -> None:
+    if name == "do_sample":
+        base = base | {"seed": 7}
+        without, given = text(server, base), text(server, base | {"do_sample": value, "temperature": 4.0})
+    else:
+        without, given = text(server, base), text(server, base | {name: value})
+    assert given != without
+
+
+@pytest.mark.parametrize("parameter", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 0}])
+def test_sampling_from_one_token_is_greedy(server: ServerProcess, parameter: dict[str, Any]) -> None:
+    assert text(server, HOT | parameter) == text(server, GREEDY)
+
+
+def test_the_same_seed_gives_the_same_text(server: ServerProcess) -> None:
+    assert text(server, HOT) == text(server, HOT)
+
+
+@pytest.mark.parametrize("limit", [1, 5])
+def test_max_new_tokens_is_the_number_of_tokens(server: ServerProcess, limit: int) -> None:
+    details = ask(server, {"max_new_tokens": limit})["details"]
+    assert (details["generated_tokens"], details["finish_reason"]) == (limit, "length")
+
+
+@pytest.mark.parametrize("name", ["stop_sequences", "stop", "stop_words_list"])
+def test_text_ends_before_a_stop_sequence(server: ServerProcess, name: str) -> None:
+    whole = text(server, GREEDY)
+    stop = whole.split()[4]
+    answer = ask(server, GREEDY | {name: [stop]})
+    assert answer["details"]["finish_reason"] == "stop_sequence"
+    assert answer["generated_text"] == whole[: whole.index(stop)]
+    included = text(server, GREEDY | {name: [stop], "include_stop_str_in_output": True})
+    assert included == whole[: whole.index(stop) + len(stop)]
+
+
+def test_text_ends_at_a_stop_token(server: ServerProcess) -> None:
+    third = ask(server, GREEDY)["details"]["tokens"][2]["id"]
+    details = ask(server, GREEDY | {"stop_token_ids": [third]})["details"]
+    assert (details["generated_tokens"], details["finish_reason"]) == (3, "eos_token")
+
+
+def test_the_end_of_sequence_can_be_ignored_or_put_off(server: ServerProcess) -> None:
+    natural = ask(server, {"max_new_tokens": 200})["details"]
+    assert natural["finish_reason"] == "eos_token"
+    num_natural = natural["generated_tokens"]
+    assert ask(server, {"max_new_tokens": 200, "ignore_eos_token": True})["details"]["generated_tokens"] == 200
+    put_off = ask(server, {"max_new_tokens": 200, "min_length": num_natural + 5})["details"]
+    assert put_off["generated_tokens"] >= num_natural + 5
+
+
+@pytest.mark.parametrize("name", ["bad_sequences", "bad_words_list"])
+def test_bad_words_do_not_occur(server: ServerProcess, name: str) -> None:
+    word = text(server, GREEDY).split()[3]
+    assert word not in text(server, GREEDY | {name: [word]}).split()
+
+
+def test_several_sequences_are_returned(server: ServerProcess) -> None:
+    assert len(sequences(ask(server, HOT | {"n": 3}))) == 3
+    assert len(sequences(ask(server, BEAMS))) == 4
+
+
+def test_the_length_penalty_orders_beams(server: ServerProcess) -> None:
+    beams = BEAMS | {"max_new_tokens": 120}
+    short, long = (sequences(ask(server, beams | {"length_penalty": penalty}, "Hello")) for penalty in (-8.0, 8.0))
+    assert len(short[0]) <= len(long[0])
+    assert short != long
+
+
+def test_early_stopping_ends_a_beam_search_with_what_it_has(server: ServerProcess) -> None:
+    beams = BEAMS | {"max_new_tokens": 120, "length_penalty": 4.0}
+    prompts = ["Hello", "Thank you", PROMPT, "Name two colours."]
+    early, full = (
+        [sequences(ask(server, beams | {"early_stopping": value}, prompt)) for prompt in prompts]
+        for value in (True, "never")
+    )
+    assert early != full
+
+
+def test_details_list_tokens_and_alternatives(server: ServerProcess) -> None:
+    details = ask(server, GREEDY | {"logprobs": 3, "decoder_input_details": True})["details"]
+    assert [len(alternatives) for alternatives in details["top_tokens"][:5]] == [3] * 5
+    assert "".join(token["text"] for token in details["prefill"]).strip() == PROMPT
+    assert ask(server, GREEDY | {"prompt_logprobs": 1})["details"]["prefill"]
+    plain = ask(server, GREEDY)["details"]
+    assert "prefill" not in plain
+    assert "top_tokens" not in plain
+    assert "details" not in ask(server, GREEDY | {"details": False})
+
+
+def test_the_prompt_can_be_returned(server: ServerProcess) -> None:
+    assert text(server, GREEDY | {"return_full_text": True}) == PROMPT + text(server, GREEDY)
+
+
+def test_special_tokens_can_be_shown_and_set_off(server: ServerProcess) -> None:
+    shown = {"max_new_tokens": 200, "skip_special_tokens": False}
+    assert text(server, shown).endswith("<|endoftext|>")
+    assert "<|endoftext|>" not in text(server, {"max_new_tokens": 200})
+    marks = shown | {"max_new_tokens": 3, "logit_bias": {"1": 100}}
+    apart = text(server, marks)
+    joined = text(server, marks | {"spaces_between_special_tokens": False})
+    assert apart != joined == apart.replace(" ", "")
+
+
+def test_streaming_gives_a_line_per_token(server: ServerProcess) -> None:
+    body = {"inputs": PROMPT, "parameters": GREEDY, "stream": True}
+    response = httpx.post(f"{server.base_url}/invocations", json=body, timeout=60)
+    assert response.headers["content-type"] == "application/jsonlines"
+    assert len(response.text.splitlines()) == 24
