@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman.errors import HookError
 from dragoman.hooks import HandlerLoop, Output, create_non_stream_output, handle_streaming_response
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import PATIENCE_S
@@ -184,6 +186,40 @@ return Output().add(threading.current_thread().name)
                 answer = post(server, b"next")
             assert answer.text == "done"
             module.release.set()
+
+    def test_calls_beside_one_that_blocks_the_loop_for_good_fail_and_are_ended(self) -> None:
+        release, ended = threading.Event(), threading.Event()
+
+        async def wait(is_begun: threading.Event) -> None:
+            is_begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        async def block(is_begun: threading.Event) -> None:
+            is_begun.set()
+            release.wait()
+
+        async def scenario() -> None:
+            handler_loop = HandlerLoop(probe_s=0.01)
+            begun = [threading.Event(), threading.Event()]
+            beside = asyncio.create_task(handler_loop.run(lambda: wait(begun[0])))
+            await asyncio.to_thread(begun[0].wait)
+            blocking = asyncio.create_task(handler_loop.run(lambda: block(begun[1])))
+            await asyncio.to_thread(begun[1].wait)
+            never_begun = asyncio.create_task(handler_loop.run(lambda: wait(threading.Event())))
+            await asyncio.sleep(0)
+            blocking.cancel()
+            while not handler_loop.num_stuck:  # noqa: ASYNC110  # there is no event for it
+                await asyncio.sleep(0)
+            release.set()
+            for call in (beside, never_begun):
+                with pytest.raises(HookError, match="blocked by another call"):
+                    await call
+
+        asyncio.run(scenario())
+        assert ended.is_set()
 
     def test_it_stops_when_nobody_can_use_it_any_more(self) -> None:
         async def current() -> asyncio.AbstractEventLoop:

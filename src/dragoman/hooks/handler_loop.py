@@ -40,7 +40,7 @@ class HandlerLoop:
     async def run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The result of `make()`, awaited on the loop; it is cancelled with the caller.
 
-        Raises: what it raises; HookError if too many loops hang.
+        Raises: what it raises; HookError if too many loops hang, or if another call blocked this one until it was given up.
         """
         if self.num_stuck >= MAX_STUCK:
             raise HookError(f"The handlers of this model hang: {self.num_stuck} of their event loops are blocked")
@@ -48,6 +48,9 @@ class HandlerLoop:
         try:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(), loop))
         except asyncio.CancelledError:
+            own = asyncio.current_task()
+            if own is not None and not own.cancelling():
+                raise HookError("The handlers' event loop was blocked by another call, and given up") from None
             probe = asyncio.create_task(self._probe(loop))
             self._probes.add(probe)
             probe.add_done_callback(self._probes.discard)
@@ -78,8 +81,18 @@ class HandlerLoop:
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
         loop.run_forever()
+        loop.run_until_complete(_end_calls())
     finally:
         loop.close()
+
+
+async def _end_calls() -> None:
+    """Cancel the calls that are still on a loop that ends: those that waited beside one that blocked it."""
+    await asyncio.sleep(0)  # what was handed over meanwhile becomes a task
+    while others := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in others:
+            task.cancel()
+        await asyncio.wait(others)
 
 
 def _stop(loop: asyncio.AbstractEventLoop) -> None:
