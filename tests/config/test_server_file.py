@@ -187,3 +187,13 @@ def test_a_models_own_file_cannot_name_it(home: Path) -> None:
     [config] = given(home, line="{}/models/one")
     assert config.notices[0].startswith("config_file=x (")
     assert "for the whole server" in config.notices[0]
+
+
+def test_options_of_model_py_follow_the_order_of_the_layers_too(home: Path) -> None:
+    write(home / "conf/config.properties", "option.voice=low\noption.pitch=1\noption.speed=slow\n")
+    write(home / "models/one/model.py", "")
+    write(home / "models/one/serving.properties", "option.voice=high\n")
+    (config,) = given(
+        home, env={**HOME, "SERVING_LOAD_MODELS": "{}/models/one", "OPTION_PITCH": "2", "OPTION_VOICE": "mid"}
+    )
+    assert config.own_options == {"voice": "high", "pitch": "2", "speed": "slow"}

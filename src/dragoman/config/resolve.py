@@ -255,8 +255,8 @@ class _Findings:
         self.notices: list[str] = list(notices)
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
-        self._foreign: list[tuple[ForeignOption, Given]] = []
-        self._unknown_options: list[tuple[Given, str]] = []  # with what would be said of them
+        self._foreign: list[tuple[int, ForeignOption, Given]] = []  # the number is the layer
+        self._unknown_options: list[tuple[int, Given, str]] = []  # with what would be said of them
         self._server_file = ServerFile(None, Path())
 
     def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
@@ -276,10 +276,10 @@ class _Findings:
         for given in givens:
             matches = self._index.find(given)
             if not matches:
-                self._unknown(given)
+                self._unknown(layer, given)
             for match in matches:
                 if isinstance(match.target, ForeignOption):
-                    self._foreign.append((match.target, given))
+                    self._foreign.append((layer, match.target, given))
                     continue
                 if layer == SERVER_FILE and match.target is _CONFIG_FILE:
                     self.notices.append(f"{_quote(given)}: no effect in the file itself")
@@ -344,7 +344,7 @@ class _Findings:
             if one.given.key != chosen.given.key and one.text != chosen.text:
                 self.problems.append(f"{_quote(one.given)}: contradicts {_quote(chosen.given)}; give one of them")
 
-    def _unknown(self, given: Given) -> None:
+    def _unknown(self, layer: int, given: Given) -> None:
         if given.source == "environment" and not given.name.startswith("OPTION_"):
             reason = next((why for prefix, why in FOREIGN_PREFIXES.items() if given.name.startswith(prefix)), None)
             if reason:  # not an error: containers set such names for their own use
@@ -354,20 +354,23 @@ class _Findings:
         hint = f"the nearest known one is {nearest}" if nearest else "`dragoman serve --help` lists the known ones"
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
         if given.key.startswith("option."):
-            self._unknown_options.append((given, hint))
+            self._unknown_options.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
         """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
-        for given, hint in self._unknown_options:
+        for _, given, hint in self._unknown_options:
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
-        foreign = [(one.key, given.text) for one, given in self._foreign if not (one.is_refused or one.is_secret)]
-        unknown = [(given.key, given.text) for given, _ in self._unknown_options]
-        return {key.removeprefix("option."): text for key, text in (*foreign, *unknown) if key.startswith("option.")}
+        own = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
+        own += [
+            (layer, one.key, given.text) for layer, one, given in self._foreign if not (one.is_refused or one.is_secret)
+        ]
+        ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it stays
+        return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
     def judge_foreign(self, values: Mapping[str, Value]) -> None:
         """Note or refuse what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
-        for target, given in self._foreign:
+        for _, target, given in self._foreign:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
             quoted = _quote(given, "(hidden)" if target.is_secret else None)
