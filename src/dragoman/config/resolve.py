@@ -39,9 +39,7 @@ COMMAND_LINE, FILE, ENVIRONMENT, SERVER_FILE = range(4)  # the layers, highest f
 DEMO_NAME = "demo"
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
 
-_MODEL_ID, _CONFIG_FILE = (
-    next(option for option in OPTIONS if option.name == name) for name in ("model_id", "config_file")
-)
+_NAMED = {option.name: option for option in OPTIONS}
 
 Group = TypeVar("Group")
 
@@ -263,7 +261,7 @@ class _Findings:
         """Read what is the same for all models. Raises: ConfigError if config.properties cannot be read."""
         self.read(COMMAND_LINE, command_line)
         self.read(ENVIRONMENT, read_environment(environ))
-        named, origin = self._choose_one(_CONFIG_FILE)
+        named, origin = self._choose_one(_NAMED["config_file"])
         assert named is None or isinstance(named, Path)
         try:
             self._server_file = read_server_file(named, f"{origin.name}={named} ({origin.source})", environ)
@@ -281,7 +279,7 @@ class _Findings:
                 if isinstance(match.target, ForeignOption):
                     self._foreign.append((layer, match.target, given))
                     continue
-                if layer == SERVER_FILE and match.target is _CONFIG_FILE:
+                if layer == SERVER_FILE and match.target is _NAMED["config_file"]:
                     self.notices.append(f"{_quote(given)}: no effect in the file itself")
                     continue
                 try:
@@ -295,7 +293,7 @@ class _Findings:
         """The model directory that the command line or the environment names."""
         candidates = sorted(self._candidates["model_id"], key=lambda candidate: candidate.order)
         try:
-            value = self._parse(_MODEL_ID, candidates[0]) if candidates else None
+            value = self._parse(_NAMED["model_id"], candidates[0]) if candidates else None
         except ValueError:  # `choose` tells
             return None
         return value if isinstance(value, Path) else None
