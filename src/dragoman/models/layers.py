@@ -79,6 +79,23 @@ def _pack_int4(values: Array) -> Array:
     return packed
 
 
+def embedding(token_ids: Node, table: Array, weight_type: WeightType) -> Node:
+    """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T], table [vocab, hidden] -> [T, 1, hidden].
+
+    Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
+    start where the processor has no bf16, and twice as large.
+    """
+    stored = table.astype(np.float32, copy=False) if weight_type == "f32" else _as_half(table)
+    rows = ops.gather(as_f32(constant(stored)), token_ids, ops.constant(np.array(0, dtype=np.int64)))
+    return ops.unsqueeze(rows, ops.constant(np.array(1, dtype=np.int64))).output(0)
+
+
+def _as_half(table: Array) -> Array:
+    with np.errstate(over="ignore"):  # looked for below
+        half = table.astype(np.float16, copy=False)
+    return half if np.isfinite(half).all() else table.astype(ml_dtypes.bfloat16)
+
+
 def linear(x: Node, weight: Array, weight_type: WeightType, bias: Array | None = None) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out]."""
     product = ops.matmul(x, weight_matrix(weight, weight_type), transpose_a=False, transpose_b=True).output(0)
@@ -119,18 +136,17 @@ def _columns(x: Node, start: int, stop: int) -> Node:
 
 
 def split_heads(x: Node, num_heads: int, head_size: int) -> Node:
-    """[T, 1, heads * head_size] -> [T, heads, 1, head_size]."""
-    shape = ops.constant(np.array([0, 1, num_heads, head_size], dtype=np.int64))
-    order = ops.constant(np.array([0, 2, 1, 3], dtype=np.int64))
-    return ops.transpose(ops.reshape(x, shape, special_zero=True), order).output(0)
+    """[T, 1, heads * head_size] -> [T, heads, 1, head_size]; with one position per token no value moves."""
+    return _reshape(x, [-1, num_heads, 1, head_size])
 
 
-def merge_heads(x: Node) -> Node:
-    """[T, heads, 1, head_size] -> [T, heads * head_size], as the paged-attention op takes it."""
-    order = ops.constant(np.array([0, 2, 1, 3], dtype=np.int64))
-    return ops.reshape(
-        ops.transpose(x, order), ops.constant(np.array([0, -1], dtype=np.int64)), special_zero=True
-    ).output(0)
+def merge_heads(x: Node, width: int) -> Node:
+    """[T, ...] -> [T, width], as the paged-attention op takes it; `width` = heads * head_size."""
+    return _reshape(x, [-1, width])
+
+
+def _reshape(x: Node, shape: list[int]) -> Node:
+    return ops.reshape(x, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False).output(0)
 
 
 @dataclass(frozen=True, slots=True)

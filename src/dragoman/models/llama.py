@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
@@ -22,9 +21,8 @@ from dragoman.models.layers import (
     PagedInputs,
     WeightType,
     apply_rotary,
-    as_f32,
     cache_parameter,
-    constant,
+    embedding,
     linear,
     merge_heads,
     paged_attention,
@@ -102,12 +100,7 @@ class LlamaBuilder:
 
     def _embed(self, token_ids: Node) -> Node:
         table = self._tensor("model.embed_tokens.weight", self._config.vocab_size, self._config.hidden_size)
-        if self._options.weight_type == "f32":
-            table = table.astype(np.float32)
-        elif table.dtype == np.float32:
-            table = table.astype(ml_dtypes.bfloat16)
-        rows = ops.gather(constant(table), token_ids, ops.constant(np.array(0, dtype=np.int64)))
-        return ops.unsqueeze(as_f32(rows.output(0)), ops.constant(np.array(1, dtype=np.int64))).output(0)
+        return embedding(token_ids, table, self._options.weight_type)
 
     def _head(self, x: Node) -> Node:
         config = self._config
@@ -135,11 +128,11 @@ class LlamaBuilder:
         q, k, v = self._projections(x, names, widths, has_bias=config.attention_bias)
         q = apply_rotary(split_heads(q, config.num_heads, size), *angles, size)
         k = apply_rotary(split_heads(k, config.num_kv_heads, size), *angles, size)
-        v = split_heads(v, config.num_kv_heads, size)
         caches = (cache_parameter(f"key_cache.{layer}"), cache_parameter(f"value_cache.{layer}"))
         self._parameters.extend(caches)
         shape = AttentionShape(config.num_heads, config.num_kv_heads, size)
-        attended = paged_attention((merge_heads(q), merge_heads(k), merge_heads(v)), caches, paged, shape)
+        heads = [merge_heads(part, width) for part, width in zip((q, k, v), widths, strict=True)]
+        attended = paged_attention((heads[0], heads[1], heads[2]), caches, paged, shape)
         attended = ops.unsqueeze(attended, ops.constant(np.array(1, dtype=np.int64))).output(0)
         return self._projection(attended, f"{prefix}.o_proj", config.hidden_size, widths[0], config.attention_bias)
 

@@ -28,7 +28,7 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-_GRAPH_FORMAT = 2  # raised when the builders change: graphs cached before that are not used
+_GRAPH_FORMAT = 3  # raised when the builders change: graphs cached before that are not used
 
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _DYNAMIC_QUANTIZATION_GROUP = 128
