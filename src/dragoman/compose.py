@@ -1,17 +1,17 @@
 """Builds one served model from a configuration: the only place where tokenizer, engine, service and dialects meet.
 
 Does: construct and connect. Does not: resolve options, run a server, or contain behaviour of its own.
-Called by `cli.serve` and by `LLM`; the heavy part runs on a worker thread, the rest on the event loop.
+Called by `cli.serve` and by `LLM`; the heavy parts run on worker threads, the rest on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from dragoman.compose_hooks import OperatorCode, hooked_dialects, load_operator_file, start_handler
 from dragoman.config.generation import default_sampling
@@ -25,7 +25,8 @@ from dragoman.engine.rolling.speculative import Proposer, SpeculationConfig
 from dragoman.engine.rolling.speculative_draft import DraftModelProposer
 from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
 from dragoman.hooks import HandlerRuntime
-from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
+from dragoman.loading import ModelLoad, Progress, has_model, model_options
+from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
@@ -47,10 +48,6 @@ from dragoman.types import Grammar, TokenMasker
 
 logger = logging.getLogger("dragoman")
 
-Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
-
-DEFAULT_DTYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
-
 
 @dataclass(frozen=True, slots=True)
 class ComposedModel:
@@ -71,32 +68,42 @@ class _Text:
     chat_template: ChatTemplate | None
 
 
-async def build_served_model(config: Config, progress: Progress, memory_bytes: int | None = None) -> ComposedModel:
+async def build_served_model(
+    config: Config, progress: Progress, memory_bytes: int | None = None, loading: ModelLoad | None = None
+) -> ComposedModel:
     """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
 
     None = what is free once it is loaded, which is right for the only model of a process; else see `split_memory`.
+    `loading` is given if it has begun already; it is over when this returns or raises.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
-    hooks = await asyncio.to_thread(load_operator_file, config)  # first: a mistake in it should not cost a model's load
-    runtime = await start_handler(config, hooks)
-    if runtime is None:
-        return await _build_generating(config, progress, memory_bytes, OperatorCode(hooks))
-    if not (config.model_dir / WEIGHTS_CONFIG).is_file():
-        return _build_handler_only(config, runtime, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
     try:
-        return await _build_generating(config, progress, memory_bytes, OperatorCode(hooks, runtime))
-    except ModelError as error:  # a handler may serve what the engine cannot
-        logger.warning("model %s is served by its handler only: %s", config.name, error)
-        return _build_handler_only(config, runtime, str(error))
+        hooks = await asyncio.to_thread(load_operator_file, config)
+        runtime = await start_handler(config, hooks)
+        if runtime is not None and not has_model(config):
+            return _build_handler_only(config, runtime, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
+        loading = loading or ModelLoad(config, progress)
+        try:
+            return await _build_generating(config, loading, memory_bytes, OperatorCode(hooks, runtime))
+        except ModelError as error:
+            if runtime is None:
+                raise
+            # a handler may serve what the engine cannot
+            logger.warning("model %s is served by its handler only: %s", config.name, error)
+            return _build_handler_only(config, runtime, str(error))
+    finally:
+        if loading is not None:
+            loading.abandon()  # no effect unless something else failed first
+            await asyncio.to_thread(loading.wait)
 
 
 async def _build_generating(
-    config: Config, progress: Progress, memory_bytes: int | None, code: OperatorCode
+    config: Config, loading: ModelLoad, memory_bytes: int | None, code: OperatorCode
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
-    text = await asyncio.to_thread(_load_text, config, progress)
-    loaded, engine = await asyncio.to_thread(_build_engine, config, progress, memory_bytes)
+    text = await asyncio.to_thread(_load_text, config)
+    loaded, engine = await asyncio.to_thread(_build_engine, config, loading, memory_bytes)
     await engine.start()
     service = Service(
         name=config.name,
@@ -159,7 +166,7 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     """
     if len(configs) == 1:
         return [None]
-    caches = [config.engine.kv_cache_gb for config in configs if (config.model_dir / WEIGHTS_CONFIG).is_file()]
+    caches = [config.engine.kv_cache_gb for config in configs if has_model(config)]
     taken = sum(int(size * GIB) for size in caches if size is not None)
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)
@@ -238,8 +245,7 @@ def lmi_options(config: Config) -> LmiOptions:
 # --- text -------------------------------------------------------------------------------------------------------------
 
 
-def _load_text(config: Config, progress: Progress) -> _Text:
-    progress("reading the tokenizer", 0.0)
+def _load_text(config: Config) -> _Text:
     try:
         tokenizer = load_tokenizer(config.model_dir)
         own = config.model.chat_template
@@ -289,9 +295,9 @@ class LazyGrammarCompiler:
 # --- engine -----------------------------------------------------------------------------------------------------------
 
 
-def _build_engine(config: Config, progress: Progress, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
+def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
-    loaded = load_model(config.model_dir, _model_options(config), progress)
+    loaded, progress = loading.result(), loading.progress
     draft = _load_draft(config, progress)
     max_model_len = _max_model_len(config, loaded)
     block_bytes = loaded.block_bytes + (draft.block_bytes if draft is not None else 0)
@@ -317,7 +323,7 @@ def _load_draft(config: Config, progress: Progress) -> LoadedModel | None:
         return None
     if not directory.is_dir():
         raise ConfigError([f"{config.cite('draft_model')}: must be a directory on this machine that holds a model"])
-    return load_model(directory, _model_options(config), lambda stage, part: progress(f"draft model: {stage}", part))
+    return load_model(directory, model_options(config), lambda stage, part: progress(f"draft model: {stage}", part))
 
 
 def _proposer(config: Config, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
@@ -330,30 +336,6 @@ def _proposer(config: Config, draft: LoadedModel | None, runner: OpenVinoRunner)
         return DraftModelProposer(OpenVinoRunner(draft, runner.num_blocks), runner, limits)
     except ValueError as error:
         raise ConfigError([f"{config.cite('draft_model')}: {error}"]) from error
-
-
-def _model_options(config: Config) -> ModelOptions:
-    model = config.model
-    weight_type: Any = DEFAULT_DTYPE if model.dtype == "auto" else model.dtype  # the option's words are the loader's
-    kv_type: Any = model.kv_dtype
-    return ModelOptions(weight_type, kv_type, model.threads, _cache_dir(config))
-
-
-def _cache_dir(config: Config) -> Path | None:
-    """The cache directory, made if need be; None if it is only the default and cannot be made.
-
-    Raises: ConfigError if a directory that somebody named cannot be made.
-    """
-    path, origin = config.model.cache_dir, config.origins["cache_dir"]
-    if path is None:
-        return None
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        if origin.source == "default":
-            return None  # a read-only home, as containers have it: loading takes longer, nothing else
-        raise ConfigError([f"{config.cite('cache_dir')}: must be a directory that can be made: {error}"]) from error
-    return path
 
 
 def _max_model_len(config: Config, loaded: LoadedModel) -> int:

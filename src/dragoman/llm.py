@@ -19,12 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from dragoman.compose import Progress, build_served_model
+from dragoman.compose import build_served_model
 from dragoman.config.generation import default_sampling
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given, environment
+from dragoman.loading import Progress
 from dragoman.types import (
     ChatPrompt,
     GenerationRequest,

@@ -8,12 +8,15 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import openvino as ov
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openvino import opset13 as ops
 
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.config import inverse_frequencies, parse_llama_config
+from dragoman.models.layers import embedding
 from dragoman.models.quantize import quantize_int4, quantize_int8
 from dragoman.models.weights import Checkpoint
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
@@ -92,6 +95,25 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="kv-dtype 'bf16' does not go with f32 inference"):
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions(weight_type="f32", kv_type="bf16"))
+
+
+def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the directory's place")
+    options = ModelOptions(cache_dir=tmp_path / "file" / "graphs")
+    loaded = load_model(write_checkpoint(UNTIED, tmp_path / "model"), options)
+    assert not loaded.from_cache
+    assert "cannot be kept" in caplog.text
+
+
+@pytest.mark.parametrize("largest", [60_000.0, 70_000.0])
+def test_embeddings_of_any_size_keep_their_values(largest: float) -> None:
+    table = np.array([[0.5, -1.25], [largest, 3.0]], dtype=ml_dtypes.bfloat16)
+    token_ids = ops.parameter([-1], np.int64)
+    model = ov.Model([embedding(token_ids.output(0), table, "int8")], [token_ids])
+    rows = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([np.array([1, 0])])[0]
+    assert rows.tolist() == [[table[1].astype(float).tolist()], [table[0].astype(float).tolist()]]
 
 
 def test_shards_hold_every_tensor_in_bfloat16(tmp_path: Path) -> None:

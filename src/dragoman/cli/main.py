@@ -13,6 +13,7 @@ from typing import TextIO
 from dragoman import __version__
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.config_command import config_text
+from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.docs import options_help, options_page
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
@@ -73,12 +74,29 @@ def _run_command(command: str, words: list[str]) -> int:
     if command == "config":
         sys.stdout.write("\n".join(config_text(config) for config in configs))
         return 0
+    for notice in dict.fromkeys(notice for config in configs for notice in config.notices):
+        sys.stderr.write(f"dragoman: note: {notice}\n")
     try:
-        from dragoman.cli.serve import serve  # the runtime takes a second to import; help and errors need not wait
-
-        return serve(configs, sys.stdout, sys.stderr)
+        return _serve(configs)
     except KeyboardInterrupt:  # before the server's own handlers are in place
         return INTERRUPTED
+
+
+def _serve(configs: Sequence[Config]) -> int:
+    """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
+    from dragoman.loading import ModelLoad, has_model
+
+    display = ProgressDisplay(sys.stderr)
+    # Several models are loaded one after the other, since they share the memory.
+    loading = ModelLoad(configs[0], display) if len(configs) == 1 and has_model(configs[0]) else None
+    try:
+        from dragoman.cli.serve import serve
+
+        return serve(configs, sys.stdout, sys.stderr, display, loading)
+    finally:
+        if loading is not None:
+            loading.abandon()
+            loading.wait()
 
 
 def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> tuple[Config, ...] | None:

@@ -1,6 +1,6 @@
 """`dragoman serve`: from a resolved configuration to a running server, and back to the shell.
 
-Does: log set-up, notices, the server's own settings, the display of loading, the banner.
+Does: log set-up, the server's own settings, the order of loading, the banner.
 Does not: build the model's parts (`compose` does) or run the loop (`server.run` does). Called by `main`, on the main thread.
 """
 
@@ -14,8 +14,9 @@ from typing import TextIO
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import ComposedModel, Progress, api_facts, build_dialects, build_served_model, split_memory
+from dragoman.compose import ComposedModel, api_facts, build_dialects, build_served_model, split_memory
 from dragoman.config.resolve import Config, ConfigError
+from dragoman.loading import ModelLoad, Progress
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
 from dragoman.server.app import ServerConfig
@@ -49,6 +50,7 @@ class _Startup:
     configs: Sequence[Config]
     stdout: TextIO
     display: ProgressDisplay
+    loading: ModelLoad | None  # of the only model, if it has begun
     address: tuple[str, int] = field(default=("", 0))
 
     def listening(self, host: str, port: int) -> None:
@@ -59,7 +61,7 @@ class _Startup:
         composed: list[ComposedModel] = []
         try:
             for config, memory_bytes in zip(self.configs, split_memory(self.configs), strict=True):
-                composed.append(await build_served_model(config, self._progress(config), memory_bytes))
+                composed.append(await build_served_model(config, self._progress(config), memory_bytes, self.loading))
                 registry.add(composed[-1].served)
         finally:
             self.display.finish()
@@ -91,13 +93,20 @@ class _Startup:
         )
 
 
-def serve(configs: Sequence[Config], stdout: TextIO, stderr: TextIO) -> int:
-    """Serve these models, the first of which is the default, until SIGTERM or Ctrl-C; the exit code."""
+def serve(
+    configs: Sequence[Config],
+    stdout: TextIO,
+    stderr: TextIO,
+    display: ProgressDisplay,
+    loading: ModelLoad | None = None,
+) -> int:
+    """Serve these models, the first of which is the default, until SIGTERM or Ctrl-C; the exit code.
+
+    `loading` is that of the only model, which may have begun; several are loaded one after the other.
+    """
     first = configs[0]
     _start_logging(first.server.log_level, stderr)
-    for notice in dict.fromkeys(notice for config in configs for notice in config.notices):
-        stderr.write(f"dragoman: note: {notice}\n")
-    startup = _Startup(configs, stdout, ProgressDisplay(stderr))
+    startup = _Startup(configs, stdout, display, loading)
     try:
         registry = ModelRegistry(build_dialects(first), expected_names=[config.name for config in configs])
         routes = metrics_routes(registry)

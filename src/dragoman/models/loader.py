@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +25,8 @@ from dragoman.models.layers import AttentionShape, WeightType, set_attention_sha
 from dragoman.models.llama import BuildOptions
 from dragoman.models.registry import family_for
 from dragoman.models.weights import Checkpoint, weight_files
+
+logger = logging.getLogger(__name__)
 
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
@@ -90,11 +95,12 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         _restore_attention_shapes(graph, config)
     else:
         graph = _build_graph(model_dir, raw_config, config, options, report)
-        if cached is not None:
-            report("saving the graph", 0.0)
-            _save_graph(graph, cached)
     report("compiling", 0.0)
-    compiled = core.compile_model(graph, "CPU", _compile_properties(options, inference_type, kv_type))
+    properties = _compile_properties(options, inference_type, kv_type)
+    with ThreadPoolExecutor(1, thread_name_prefix="save-graph") as saver:  # compiling keeps a single core busy
+        if cached is not None and not from_cache:
+            saver.submit(_save_graph, graph, cached)
+        compiled = core.compile_model(graph, "CPU", properties)
     report("compiling", 1.0)
     return LoadedModel(compiled, config, options, inference_type, kv_type, from_cache)
 
@@ -158,9 +164,18 @@ def _restore_attention_shapes(graph: Any, config: LlamaConfig) -> None:
 
 
 def _save_graph(graph: Any, target: Path) -> None:
-    """Write the graph so that a reader never sees half a file: weights first, then the .xml by rename."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    """Write the graph so that a reader never sees half a file: weights first, then the .xml by rename.
+
+    A failure is logged: the next start builds the graph again.
+    """
     unfinished = target.with_name(f".{os.getpid()}-{target.name}")
-    ov.save_model(graph, unfinished, compress_to_fp16=False)
-    unfinished.with_suffix(".bin").replace(target.with_suffix(".bin"))
-    unfinished.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        ov.save_model(graph, unfinished, compress_to_fp16=False)
+        unfinished.with_suffix(".bin").replace(target.with_suffix(".bin"))
+        unfinished.replace(target)
+    except (OSError, RuntimeError) as error:
+        logger.warning("the built graph cannot be kept in %s: %s", target.parent, error)
+        for path in (unfinished, unfinished.with_suffix(".bin")):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)

@@ -1,0 +1,73 @@
+"""A model loads beside the rest of a start: the result, the failure and the giving up reach whoever waits for it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.sources import Given
+from dragoman.loading import LoadAbandoned, ModelLoad, has_model
+from dragoman.models import ModelError
+from tests.support.random_checkpoint import UNTIED, write_checkpoint
+
+
+def config_of(directory: Path, **options: str) -> Config:
+    """The configuration of a model directory and nothing else but `options`."""
+    givens = [Given("model", "option.model_id", str(directory), "test")]
+    givens += [Given(name, name, text, "test") for name, text in options.items()]
+    return resolve(givens, {}, demo_model_dir())
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(UNTIED, tmp_path_factory.mktemp("model"))
+
+
+def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
+    loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
+    assert loading.result().config.hidden_size == UNTIED.hidden_size
+    assert list(dict.fromkeys(stages)) == ["building the graph", "compiling"]
+
+
+def test_a_failure_is_raised_where_the_result_is_asked_for(tmp_path: Path) -> None:
+    loading = ModelLoad(config_of(write_checkpoint(UNTIED, tmp_path), kv_dtype="bf16", dtype="f32"), lambda *_: None)
+    with pytest.raises(ModelError, match="kv-dtype 'bf16'"):
+        loading.result()
+
+
+def test_a_cache_directory_that_cannot_be_made_is_a_mistake_in_the_configuration(
+    directory: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path / "file" / "cache")), lambda *_: None)
+    with pytest.raises(ConfigError, match="must be a directory that can be made"):
+        loading.result()
+
+
+def test_a_load_that_nobody_wants_ends_at_its_next_stage(directory: Path, tmp_path: Path) -> None:
+    stages: list[str] = []
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def progress(stage: str, fraction: float) -> None:
+        stages.append(stage)
+        has_begun.set()
+        may_go_on.wait()
+
+    loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), progress)
+    has_begun.wait()
+    loading.abandon()
+    may_go_on.set()
+    loading.wait()
+    with pytest.raises(LoadAbandoned):
+        loading.result()
+    assert len(stages) == 1
+
+
+def test_a_directory_without_a_configuration_has_no_model(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def handle(inputs):\n    return None\n")
+    assert has_model(config_of(directory))
+    assert not has_model(config_of(tmp_path))
