@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.config import inverse_frequencies, parse_llama_config
 from dragoman.models.layers import embedding
 from dragoman.models.quantize import quantize_int4, quantize_int8
+from dragoman.models.read_ahead import read_ahead
 from dragoman.models.weights import Checkpoint
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
@@ -160,3 +162,13 @@ def test_an_all_zero_row_stays_zero() -> None:
     eight, four = quantize_int8(zeros), quantize_int4(zeros)
     assert np.all((eight.values.astype(np.float32) - eight.zero_points) * eight.scales == 0)
     assert np.all(four.values * four.scales == 0)
+
+
+def test_reading_ahead_never_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 3_000_000)
+    read_ahead([tmp_path / "file", tmp_path / "missing"])
+    read_ahead([tmp_path / "file", tmp_path])
+    for thread in threading.enumerate():
+        if thread.name == "read-ahead":
+            thread.join()
+    assert (tmp_path / "file").stat().st_size == 3_000_000

@@ -58,8 +58,9 @@ def weight_matrix(weight: Array, weight_type: WeightType) -> Node:
 
 
 def _int8_matrix(weight: Array) -> Node:
-    matrix = quantize_int8(weight)
-    values = ops.convert(constant(matrix.values), ov.Type.f16)
+    stored = ov.Tensor(ov.Type.u8, ov.Shape(weight.shape))  # the constant's own memory: nothing is copied into it
+    matrix = quantize_int8(weight, stored.data)
+    values = ops.convert(ov.op.Constant(stored, shared_memory=True), ov.Type.f16)
     zero_points = ops.convert(constant(matrix.zero_points), ov.Type.f16)
     return as_f32(ops.multiply(ops.subtract(values, zero_points), constant(matrix.scales)).output(0))
 

@@ -23,6 +23,7 @@ from dragoman import __version__
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.layers import AttentionShape, WeightType, set_attention_shape
 from dragoman.models.llama import BuildOptions
+from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
 from dragoman.models.weights import Checkpoint, weight_files
 
@@ -91,6 +92,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     from_cache = cached is not None and cached.exists()
     if cached is not None and from_cache:
         report("mapping weights", 0.0)
+        read_ahead([cached.with_suffix(".bin")])
         graph = core.read_model(cached)
         _restore_attention_shapes(graph, config)
     else:

@@ -36,12 +36,14 @@ class Int4Matrix:
     scales: Array
 
 
-def quantize_int8(weight: Array) -> Int8Matrix:
-    """Asymmetric 8-bit compression per output channel; the range always holds zero. Shape: weight [out, in]."""
+def quantize_int8(weight: Array, out: Array | None = None) -> Int8Matrix:
+    """Asymmetric 8-bit compression per output channel; the range always holds zero.
+
+    Shapes: weight [out, in]; `out`, for the values, u8 of the same, None = a new array.
+    """
     rows = len(weight)
-    matrix = Int8Matrix(
-        np.empty(weight.shape, np.uint8), np.empty((rows, 1), np.uint8), np.empty((rows, 1), np.float16)
-    )
+    stored = np.empty(weight.shape, np.uint8) if out is None else out
+    matrix = Int8Matrix(stored, np.empty((rows, 1), np.uint8), np.empty((rows, 1), np.float16))
 
     def fill(part: slice) -> None:
         values = _as_f32(weight[part])

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman.models.config import ModelError
+from dragoman.models.read_ahead import read_ahead
 
 
 class Checkpoint:
@@ -29,7 +30,9 @@ class Checkpoint:
         self._file_of: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
-        for path in weight_files(self._model_dir):
+        paths = weight_files(self._model_dir)
+        read_ahead(paths)
+        for path in paths:
             try:
                 opened = self._stack.enter_context(safe_open(path, framework="np"))
             except (SafetensorError, OSError) as error:
