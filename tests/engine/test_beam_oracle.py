@@ -154,6 +154,7 @@ plain_requests = st.builds(
         max_batch_tokens=st.sampled_from([4, 7, 64]),
         max_num_seqs=st.integers(4, 9),
         prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+        assumed_output_tokens=st.sampled_from([1, 256]),
     ),
     speculates=st.booleans(),
 )

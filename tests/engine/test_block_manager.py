@@ -203,10 +203,9 @@ def test_reused_content_does_not_count_as_free_when_asking_for_more() -> None:
     cache_prompt(manager, 1, [1, 2])
     manager.free(1)
     prefix = manager.match_prefix(digests_of([1, 2], 2))
-    assert manager.can_allocate(4, prefix)
-    assert not manager.can_allocate(6, prefix)
-    assert not manager.can_allocate(4, prefix, num_spare=1)
-    assert manager.can_allocate(2, prefix, num_spare=1)
+    assert manager.num_spare_blocks(4, prefix) == 0
+    assert manager.num_spare_blocks(6, prefix) < 0
+    assert manager.num_spare_blocks(2, prefix) == 1
 
 
 class BlockManagerMachine(RuleBasedStateMachine):
@@ -232,7 +231,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     @rule(token_ids=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def start(self, token_ids: list[int]) -> None:
         prefix = self.manager.match_prefix(digests_of(token_ids, self.BLOCK_SIZE))
-        if not self.manager.can_allocate(len(token_ids), prefix):
+        if self.manager.num_spare_blocks(len(token_ids), prefix) < 0:
             return
         self.manager.allocate(self.next_id, len(token_ids), prefix)
         self.tokens[self.next_id] = token_ids

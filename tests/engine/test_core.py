@@ -130,7 +130,9 @@ def test_prompt_log_probabilities_are_complete_although_the_prompt_is_cached() -
 
 def test_prompt_log_probabilities_collected_before_a_preemption_are_kept() -> None:
     # 19 blocks of 2: the first request outgrows its share while the second one's prompt is still being computed
-    collector = make_collector(FakeRunner(num_blocks=19, block_size=2, vocab_size=VOCAB_SIZE), max_batch_tokens=5)
+    collector = make_collector(
+        FakeRunner(num_blocks=19, block_size=2, vocab_size=VOCAB_SIZE), max_batch_tokens=5, assumed_output_tokens=1
+    )
     old = unending(range(1, 17), max_tokens=20)
     scored = make_request(range(1, 19), max_tokens=3, prompt_logprobs=0)
     collector.add(0, old)

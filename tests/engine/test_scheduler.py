@@ -6,7 +6,7 @@ from array import array
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -75,7 +75,8 @@ def planned(batch: ScheduledBatch) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("max_batch_tokens", 3), ("max_num_seqs", 0), ("max_prompt_logprob_rows", 1)]
+    ("field", "value"),
+    [("max_batch_tokens", 3), ("max_num_seqs", 0), ("max_prompt_logprob_rows", 1), ("assumed_output_tokens", 0)],
 )
 def test_a_limit_that_could_stall_the_engine_is_refused(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=rf"{field} is {value}, must be at least \d"):
@@ -132,8 +133,8 @@ def test_a_prompt_of_one_token_runs() -> None:
 def test_nobody_overtakes_a_request_that_does_not_fit() -> None:
     bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=5)
     bench.add(14, max_tokens=2)
-    bench.add(8)
-    bench.add(1)
+    bench.add(8, max_tokens=5)
+    bench.add(1, max_tokens=5)
     assert planned(bench.step()) == [(0, 14)]
     assert planned(bench.step()) == [(0, 1)]
     assert planned(bench.step()) == [(1, 8), (2, 1)]
@@ -159,7 +160,7 @@ def test_sequences_beyond_the_limit_wait_and_run_later() -> None:
 
 
 def test_the_youngest_is_preempted_and_comes_back_first_with_its_tokens() -> None:
-    bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=5)
+    bench = Bench(RollingConfig(prefix_cache="off", assumed_output_tokens=1), num_blocks=5)
     old, young = bench.add(7, max_tokens=12), bench.add(7, max_tokens=12)
     bench.add(1, max_tokens=1)
     while not bench.stats.num_preemptions:
@@ -241,18 +242,18 @@ def test_removing_a_group_frees_its_blocks_wherever_its_sequences_are() -> None:
 
 def test_beside_decoding_sequences_a_prompt_is_computed_within_its_own_budget() -> None:
     bench = Bench(RollingConfig())
-    bench.add(3)
+    bench.add(3, max_tokens=30)
     bench.step()
-    bench.add(20)
+    bench.add(20, max_tokens=30)
     assert planned(bench.step(8)) == [(0, 1), (1, 8)]
-    bench.add(2)
+    bench.add(2, max_tokens=30)
     assert planned(bench.step(8)) == [(0, 1), (1, 8)], "the budget is that of all prompts together"
     assert planned(bench.step(0)) == [(0, 1)]
     assert planned(bench.step(8)) == [(0, 1), (1, 4), (2, 2)]
 
 
 def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() -> None:
-    bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=6)
+    bench = Bench(RollingConfig(prefix_cache="off", assumed_output_tokens=1), num_blocks=6)
     bench.add(12, max_tokens=9)  # 3 of the 6 blocks, soon 4
     bench.add(8, first_token=2, max_tokens=9)
     assert planned(bench.step(0)) == [(0, 12), (1, 8)], "nobody decodes yet"
@@ -260,6 +261,37 @@ def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() 
     while 0 in bench.scheduler.groups:
         assert bench.step(0)
     assert planned(bench.step(0)) == [(1, 9)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompts=st.lists(st.integers(1, 20), min_size=1, max_size=30),
+    max_tokens=st.integers(1, 24),
+    num_blocks=st.integers(11, 40),  # 44 tokens are the longest
+    data=st.data(),
+)
+def test_answers_of_the_foreseen_length_are_never_preempted(
+    prompts: list[int], max_tokens: int, num_blocks: int, data: st.DataObject
+) -> None:
+    bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=num_blocks)
+    for prompt in prompts:
+        bench.add(prompt, max_tokens=max_tokens)
+        for _ in range(data.draw(st.integers(0, 5))):
+            bench.step()
+    while bench.scheduler.has_work:
+        bench.step()
+    assert bench.stats.num_preemptions == 0
+
+
+def test_a_sequence_is_admitted_when_others_will_have_made_room_for_its_growth() -> None:
+    bench = Bench(RollingConfig(prefix_cache="off"), num_blocks=6)
+    bench.add(8, max_tokens=5)  # 3 blocks, soon free again
+    bench.step()
+    bench.add(8, max_tokens=16)  # 2 blocks now, 6 in the end
+    assert (1, 8) in planned(bench.step())
+    while bench.scheduler.has_work:
+        bench.step()
+    assert bench.stats.num_preemptions == 0
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -271,11 +303,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_batch_tokens=st.integers(4, 24),
         max_num_seqs=st.integers(1, 6),
         mode=st.sampled_from(["prompt", "all", "off"]),
+        assumed=st.sampled_from([1, 100]),
     )
     def build(
-        self, num_blocks: int, block_size: int, max_batch_tokens: int, max_num_seqs: int, mode: PrefixCacheMode
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_batch_tokens: int,
+        max_num_seqs: int,
+        mode: PrefixCacheMode,
+        assumed: int,
     ) -> None:
-        self.config = RollingConfig(max_batch_tokens, max_num_seqs, mode, max_prompt_logprob_rows=6)
+        self.config = RollingConfig(
+            max_batch_tokens, max_num_seqs, mode, max_prompt_logprob_rows=6, assumed_output_tokens=assumed
+        )
         self.bench = Bench(self.config, num_blocks=num_blocks, block_size=block_size)
 
     @rule(

@@ -80,7 +80,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     prefix_cache: PrefixCacheMode,
 ) -> None:
     runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
-    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache)
+    config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, assumed_output_tokens=1)
     proposer = make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
     collector = Collector(core)

@@ -43,7 +43,9 @@ class Drafted:
         runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=num_blocks, max_model_len=2048)
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
         self.proposer = CheckedDraft(self.draft, runner, config)
-        core = EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=16), self.proposer)
+        core = EngineCore(
+            runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=16, assumed_output_tokens=1), self.proposer
+        )
         self.stats = core.stats
         self.collector = Collector(core)
 

@@ -85,21 +85,29 @@ class BlockManager:
             blocks.append(block)
         return blocks
 
-    def can_allocate(self, num_tokens: int, prefix: Sequence[int] = (), num_spare: int = 0) -> bool:
-        """True if `allocate(…, num_tokens, prefix)` would leave at least `num_spare` free blocks."""
+    def num_spare_blocks(self, num_tokens: int, prefix: Sequence[int] = ()) -> int:
+        """The free blocks that `allocate(…, num_tokens, prefix)` would leave; negative if it would fail."""
         num_revived = sum(1 for block in prefix if not self._ref_counts[block])
-        return self._blocks_for(num_tokens) - len(prefix) + num_revived + num_spare <= self.num_free_blocks
+        return self.num_free_blocks - (self._blocks_for(num_tokens) - len(prefix) + num_revived)
+
+    def num_held_blocks(self, sequence_id: int) -> int:
+        """Blocks in the sequence's table."""
+        return len(self._tables[sequence_id].blocks)
+
+    def num_own_blocks(self, sequence_id: int) -> int:
+        """Blocks of the sequence's table that nobody else holds: those that `free` makes free."""
+        return sum([self._ref_counts[block] == 1 for block in self._tables[sequence_id].blocks])
 
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
     def allocate(self, sequence_id: int, num_tokens: int, prefix: Sequence[int] = ()) -> None:
         """Give the sequence a table for `num_tokens` tokens whose first blocks are `prefix`, from `match_prefix`.
 
-        Raises: ValueError if the sequence has a table or the blocks do not suffice (ask `can_allocate` first).
+        Raises: ValueError if the sequence has a table or the blocks do not suffice (see `num_spare_blocks`).
         """
         if sequence_id in self._tables:
             raise ValueError(f"sequence_id {sequence_id} already has a table")
-        if not self.can_allocate(num_tokens, prefix):
+        if self.num_spare_blocks(num_tokens, prefix) < 0:
             raise ValueError(f"num_tokens {num_tokens} needs more than the {self.num_free_blocks} free blocks")
         for block in prefix:  # before any block is taken, or an eviction could take one of these
             self._hold(block)

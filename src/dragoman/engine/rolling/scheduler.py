@@ -12,10 +12,11 @@ Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:240
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dragoman.engine.rolling.block_manager import BlockManager, extend_digests
+from dragoman.engine.rolling.forecast import Forecast, Growing
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 
 PrefixCacheMode = Literal["prompt", "all", "off"]
@@ -30,8 +31,9 @@ class RollingConfig:
     `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: which
     blocks are reused by later prompts: those filled by a prompt alone (`prompt`: reuse then never changes a bit of an
     answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
-    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`: how
-    much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
+    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`:
+    how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
+    `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
     """
 
     max_batch_tokens: int = 2048
@@ -39,9 +41,15 @@ class RollingConfig:
     prefix_cache: PrefixCacheMode = "prompt"
     max_prompt_logprob_rows: int = 256
     max_slowdown: float = 0.0
+    assumed_output_tokens: int = 256
 
     def __post_init__(self) -> None:
-        least_of = {"max_batch_tokens": _MIN_CHUNK, "max_num_seqs": 1, "max_prompt_logprob_rows": _MIN_CHUNK}
+        least_of = {
+            "max_batch_tokens": _MIN_CHUNK,
+            "max_num_seqs": 1,
+            "max_prompt_logprob_rows": _MIN_CHUNK,
+            "assumed_output_tokens": 1,
+        }
         for name, least in least_of.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
@@ -111,6 +119,7 @@ class Scheduler:
         self._config = config
         self._blocks = block_manager
         self._stats = stats
+        self._forecast = Forecast(block_manager.block_size, config.assumed_output_tokens)
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -145,6 +154,7 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Stop a sequence whose `finish_reason` was set; with the last one its group is forgotten."""
         self._dequeue(sequence)
+        self._forecast.note(sequence.num_generated_tokens)
         if sequence.group.is_finished:
             del self.groups[sequence.group.key]
 
@@ -267,14 +277,27 @@ class Scheduler:
             prefix = self._match_prefix(sequence)
             begin = len(prefix) * self._blocks.block_size
             num_new = self._num_schedulable(sequence, begin, batch)
-            # A running sequence soon wants its next block. Without a reserve the newcomer would be thrown out again.
-            num_spare = -(-len(self.running) // 4)
-            if not num_new or not self._blocks.can_allocate(sequence.num_tokens, prefix, num_spare):
+            if not num_new or not self._can_stay(sequence, prefix):
                 return
             self.waiting.popleft()
             self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix)
             self._start(sequence, begin)
             batch.add(self._plan(sequence, num_new))
+
+    def _can_stay(self, sequence: Sequence, prefix: list[int]) -> bool:
+        """True if the sequence's blocks are there now, and are expected to be as long as it runs."""
+        num_spare = self._blocks.num_spare_blocks(sequence.num_tokens, prefix)
+        if num_spare < 0 or not self.running:
+            return num_spare >= 0
+        num_held = -(-sequence.num_tokens // self._blocks.block_size)
+        newcomer = _growing(sequence, num_held, 0)
+        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
+        running = [_growing(one, self._blocks.num_held_blocks(one.sequence_id), 0) for one in self.running]
+        if self._forecast.fits(newcomer, running, num_spare):
+            return True
+        releases = [self._blocks.num_own_blocks(one.sequence_id) for one in self.running]
+        running = [replace(one, num_released=release) for one, release in zip(running, releases, strict=True)]
+        return self._forecast.fits(newcomer, running, num_spare)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
         """True if the group's sequences fit `max_num_seqs`, or if it is alone and could never do better."""
@@ -358,3 +381,15 @@ class Scheduler:
             num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
             assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
+
+
+def _growing(sequence: Sequence, num_held: int, num_released: int) -> Growing:
+    group = sequence.group
+    return Growing(
+        sequence.num_tokens,
+        sequence.num_generated_tokens,
+        group.request.max_tokens,
+        num_held,
+        num_released,
+        1 + group.num_unforked,
+    )
