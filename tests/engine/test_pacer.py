@@ -83,7 +83,7 @@ def test_a_prompt_gets_on_however_slow_the_machine() -> None:
         budget = pacer.prompt_budget(1, 1)
         assert budget
         pacer.observe(1, budget, 10.0)
-    assert pacer.prompt_budget(1, 1) == 8
+    assert pacer.prompt_budget(1, 1) == 4
 
 
 class TimedRunner(FakeRunner):

@@ -12,7 +12,7 @@ Source: stall-free batching, arXiv:2403.02310, with a budget that is measured in
 
 from __future__ import annotations
 
-_LEAST_PROMPT_TOKENS = 8  # a prompt always gets on; below that, a step's fixed cost would be most of the prompt's
+_LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 
