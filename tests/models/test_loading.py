@@ -18,7 +18,8 @@ from openvino import opset13 as ops
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.config import inverse_frequencies, parse_llama_config
 from dragoman.models.layers import embedding
-from dragoman.models.quantize import quantize_int4, quantize_int8
+from dragoman.models.processor import lacks_integer_dot_products
+from dragoman.models.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.weights import Checkpoint
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
@@ -134,9 +135,18 @@ matrices = st.integers(0, 2**32 - 1).map(
 @given(matrices)
 def test_int8_error_is_at_most_about_half_a_step(weight: Any) -> None:
     matrix = quantize_int8(weight)
+    assert matrix.zero_points is not None
     restored = (matrix.values.astype(np.float32) - matrix.zero_points) * matrix.scales.astype(np.float32)
     # half a step from rounding, up to one more at the ends where scale (f16) and zero point are rounded too
     assert np.all(np.abs(restored - weight) <= 1.6 * matrix.scales.astype(np.float32))
+
+
+@given(matrices)
+def test_symmetric_int8_error_is_at_most_about_half_a_step(weight: Any) -> None:
+    matrix = quantize_int8_symmetric(weight)
+    assert matrix.zero_points is None
+    restored = matrix.values.astype(np.float32) * matrix.scales.astype(np.float32)
+    assert np.all(np.abs(restored - weight) <= 0.6 * matrix.scales.astype(np.float32))
 
 
 @given(matrices)
@@ -147,11 +157,11 @@ def test_int4_error_is_at_most_about_half_a_step(weight: Any) -> None:
     assert np.all(np.abs(restored - weight.reshape(restored.shape)) <= 1.1 * np.abs(scales))
 
 
-@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int4])
+@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int8_symmetric, quantize_int4])
 def test_a_large_matrix_is_compressed_as_its_rows_are(quantize: Any) -> None:
-    weight = np.random.RandomState(0).standard_normal((1100, 256)).astype(ml_dtypes.bfloat16)
+    weight = np.random.RandomState(0).standard_normal((5000, 256)).astype(ml_dtypes.bfloat16)
     whole = quantize(weight)
-    for row in (0, 1, 511, 512, 513, 1023, 1024, 1099):
+    for row in (0, 1, 2047, 2048, 2049, 4095, 4096, 4999):
         one = quantize(weight[row : row + 1].astype(np.float32))
         assert np.array_equal(whole.values[row], one.values[0])
         assert np.array_equal(whole.scales[row], one.scales[0])
@@ -159,9 +169,29 @@ def test_a_large_matrix_is_compressed_as_its_rows_are(quantize: Any) -> None:
 
 def test_an_all_zero_row_stays_zero() -> None:
     zeros = np.zeros((2, 128), dtype=np.float32)
-    eight, four = quantize_int8(zeros), quantize_int4(zeros)
+    eight, symmetric, four = quantize_int8(zeros), quantize_int8_symmetric(zeros), quantize_int4(zeros)
+    assert eight.zero_points is not None
+    assert np.all(symmetric.values == 0)
     assert np.all((eight.values.astype(np.float32) - eight.zero_points) * eight.scales == 0)
     assert np.all(four.values * four.scales == 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("processor : 0\nflags : fpu avx2 fma\n", True),
+        ("processor : 0\nflags : fpu avx2 avx512_vnni\n", False),
+        ("processor : 0\nflags : fpu avx2 avx_vnni\n", False),
+        ("processor : 0\nFeatures : fp asimd asimddp\n", False),
+        ("", False),
+    ],
+)
+def test_only_an_x86_processor_without_vnni_gets_weights_without_zero_points(
+    text: str, lacks: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert lacks_integer_dot_products(tmp_path / "cpuinfo") == lacks
+    assert not lacks_integer_dot_products(tmp_path / "missing")
 
 
 def test_reading_ahead_never_fails(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
-from dragoman.models.quantize import INT4_GROUP_SIZE, quantize_int4, quantize_int8
+from dragoman.models.quantize import INT4_GROUP_SIZE, quantize_int4, quantize_int8, quantize_int8_symmetric
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Node: TypeAlias = Any  # openvino.Output: the package has no type information
 WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
+StoredType = Literal[WeightType, "int8_symmetric"]
 
 
 def scalar(value: float, dtype: type = np.float32) -> Node:
@@ -47,22 +48,32 @@ def as_f32(node: Node) -> Node:
     return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
 
 
-def weight_matrix(weight: Array, weight_type: WeightType) -> Node:
+def weight_matrix(weight: Array, stored_type: StoredType) -> Node:
     """A weight [out, in] as an f32 node over compressed constants, in the pattern the plugin keeps compressed."""
-    if weight_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
+    if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
         return _int4_matrix(weight)
-    if weight_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
+    if stored_type == "int8_symmetric":
+        return _int8_symmetric_matrix(weight)
+    if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
         return _int8_matrix(weight)
-    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[weight_type]
+    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[stored_type]
     return as_f32(constant(weight.astype(stored, copy=False)))
 
 
 def _int8_matrix(weight: Array) -> Node:
     stored = ov.Tensor(ov.Type.u8, ov.Shape(weight.shape))  # the constant's own memory: nothing is copied into it
     matrix = quantize_int8(weight, stored.data)
+    assert matrix.zero_points is not None
     values = ops.convert(ov.op.Constant(stored, shared_memory=True), ov.Type.f16)
     zero_points = ops.convert(constant(matrix.zero_points), ov.Type.f16)
     return as_f32(ops.multiply(ops.subtract(values, zero_points), constant(matrix.scales)).output(0))
+
+
+def _int8_symmetric_matrix(weight: Array) -> Node:
+    stored = ov.Tensor(ov.Type.i8, ov.Shape(weight.shape))
+    matrix = quantize_int8_symmetric(weight, stored.data)
+    values = ops.convert(ov.op.Constant(stored, shared_memory=True), ov.Type.f16)
+    return as_f32(ops.multiply(values, constant(matrix.scales)).output(0))
 
 
 def _int4_matrix(weight: Array) -> Node:
@@ -80,13 +91,13 @@ def _pack_int4(values: Array) -> Array:
     return packed
 
 
-def embedding(token_ids: Node, table: Array, weight_type: WeightType) -> Node:
+def embedding(token_ids: Node, table: Array, stored_type: StoredType) -> Node:
     """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T], table [vocab, hidden] -> [T, 1, hidden].
 
     Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
     start where the processor has no bf16, and twice as large.
     """
-    stored = table.astype(np.float32, copy=False) if weight_type == "f32" else _as_half(table)
+    stored = table.astype(np.float32, copy=False) if stored_type == "f32" else _as_half(table)
     rows = ops.gather(as_f32(constant(stored)), token_ids, ops.constant(np.array(0, dtype=np.int64)))
     return ops.unsqueeze(rows, ops.constant(np.array(1, dtype=np.int64))).output(0)
 
@@ -97,9 +108,9 @@ def _as_half(table: Array) -> Array:
     return half if np.isfinite(half).all() else table.astype(ml_dtypes.bfloat16)
 
 
-def linear(x: Node, weight: Array, weight_type: WeightType, bias: Array | None = None) -> Node:
+def linear(x: Node, weight: Array, stored_type: StoredType, bias: Array | None = None) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out]."""
-    product = ops.matmul(x, weight_matrix(weight, weight_type), transpose_a=False, transpose_b=True).output(0)
+    product = ops.matmul(x, weight_matrix(weight, stored_type), transpose_a=False, transpose_b=True).output(0)
     if bias is None:
         return product
     return ops.add(product, constant(bias.astype(np.float32))).output(0)

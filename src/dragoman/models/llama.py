@@ -19,7 +19,7 @@ from dragoman.models.layers import (
     AttentionShape,
     Node,
     PagedInputs,
-    WeightType,
+    StoredType,
     apply_rotary,
     cache_parameter,
     embedding,
@@ -40,7 +40,7 @@ ProgressCallback = Callable[[int, int], None]  # layers done, layers in all
 class BuildOptions:
     """How weights are stored in the graph."""
 
-    weight_type: WeightType
+    stored_type: StoredType
 
     @property
     def fuses_projections(self) -> bool:
@@ -48,7 +48,7 @@ class BuildOptions:
 
         For int8 it is no faster, and apart the plugin folds the activation into the gate's matmul.
         """
-        return self.weight_type == "int4"
+        return self.stored_type == "int4"
 
 
 class LlamaBuilder:
@@ -100,13 +100,13 @@ class LlamaBuilder:
 
     def _embed(self, token_ids: Node) -> Node:
         table = self._tensor("model.embed_tokens.weight", self._config.vocab_size, self._config.hidden_size)
-        return embedding(token_ids, table, self._options.weight_type)
+        return embedding(token_ids, table, self._options.stored_type)
 
     def _head(self, x: Node) -> Node:
         config = self._config
         tied = config.tie_word_embeddings or "lm_head.weight" not in self._checkpoint
         name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        logits = linear(x, self._tensor(name, config.vocab_size, config.hidden_size), self._options.weight_type)
+        logits = linear(x, self._tensor(name, config.vocab_size, config.hidden_size), self._options.stored_type)
         flat = ops.reshape(logits, ops.constant(np.array([-1, config.vocab_size], dtype=np.int64)), special_zero=False)
         flat.output(0).set_names({"logits"})
         return flat.output(0)
@@ -146,7 +146,7 @@ class LlamaBuilder:
 
     def _projection(self, x: Node, name: str, width: int, columns: int, has_bias: bool) -> Node:
         bias = self._tensor(f"{name}.bias", width) if has_bias else None
-        return linear(x, self._tensor(f"{name}.weight", width, columns), self._options.weight_type, bias)
+        return linear(x, self._tensor(f"{name}.weight", width, columns), self._options.stored_type, bias)
 
     def _projections(self, x: Node, names: list[str], widths: list[int], *, has_bias: bool) -> list[Node]:
         columns = self._config.hidden_size
@@ -157,7 +157,7 @@ class LlamaBuilder:
         pairs = list(zip(names, widths, strict=True))
         weight = np.concatenate([self._tensor(f"{name}.weight", width, columns) for name, width in pairs])
         bias = np.concatenate([self._tensor(f"{name}.bias", width) for name, width in pairs]) if has_bias else None
-        joined = linear(x, weight, self._options.weight_type, bias)
+        joined = linear(x, weight, self._options.stored_type, bias)
         axis, lengths = np.array(-1, dtype=np.int64), np.array(widths, dtype=np.int64)
         split = ops.variadic_split(joined, ops.constant(axis), ops.constant(lengths))
         return [split.output(i) for i in range(len(names))]

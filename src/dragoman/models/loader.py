@@ -23,6 +23,7 @@ from dragoman import __version__
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.layers import AttentionShape, WeightType, set_attention_shape
 from dragoman.models.llama import BuildOptions
+from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
 from dragoman.models.weights import Checkpoint, weight_files
@@ -136,12 +137,19 @@ def _compile_properties(options: ModelOptions, inference_type: str, kv_type: str
     return properties
 
 
+def _build_options(options: ModelOptions) -> BuildOptions:
+    """Without integer instructions the kernels unpack weights, which is up to a third faster without zero points."""
+    if options.weight_type == "int8" and lacks_integer_dot_products():
+        return BuildOptions("int8_symmetric")
+    return BuildOptions(options.weight_type)
+
+
 def _build_graph(
     model_dir: Path, raw_config: dict[str, Any], config: LlamaConfig, options: ModelOptions, report: LoadProgress
 ) -> Any:
     report("building the graph", 0.0)
     with Checkpoint(model_dir) as checkpoint:
-        builder = family_for(raw_config).builder(config, checkpoint, BuildOptions(options.weight_type))
+        builder = family_for(raw_config).builder(config, checkpoint, _build_options(options))
         return builder.build(lambda done, total: report("building the graph", done / total))
 
 
@@ -151,7 +159,7 @@ def _cached_graph(model_dir: Path, options: ModelOptions) -> Path | None:
         return None
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
     versions = [__version__, _GRAPH_FORMAT, ov.__version__]
-    facts = [*versions, str(model_dir.resolve()), stats, asdict(BuildOptions(options.weight_type))]
+    facts = [*versions, str(model_dir.resolve()), stats, asdict(_build_options(options))]
     facts.append((model_dir / "config.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
     return options.cache_dir / f"{model_dir.resolve().name}-{digest}.xml"

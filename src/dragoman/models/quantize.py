@@ -21,10 +21,13 @@ INT4_GROUP_SIZE = 128  # input columns that share a scale; the kernels' dynamic 
 
 @dataclass(frozen=True, slots=True)
 class Int8Matrix:
-    """`weight ≈ (values - zero_points) * scales`. Shapes: values u8 [out, in], zero_points u8 and scales f16 [out, 1]."""
+    """`weight ≈ (values - zero_points) * scales`, or without zero points.
+
+    Shapes: values u8 [out, in] (i8 without zero points), zero_points u8 and scales f16 [out, 1].
+    """
 
     values: Array
-    zero_points: Array
+    zero_points: Array | None
     scales: Array
 
 
@@ -43,7 +46,7 @@ def quantize_int8(weight: Array, out: Array | None = None) -> Int8Matrix:
     """
     rows = len(weight)
     stored = np.empty(weight.shape, np.uint8) if out is None else out
-    matrix = Int8Matrix(stored, np.empty((rows, 1), np.uint8), np.empty((rows, 1), np.float16))
+    all_zero_points, all_scales = np.empty((rows, 1), np.uint8), np.empty((rows, 1), np.float16)
 
     def fill(part: slice) -> None:
         values = _as_f32(weight[part])
@@ -57,10 +60,28 @@ def quantize_int8(weight: Array, out: Array | None = None) -> Int8Matrix:
         values += zero_points
         np.rint(values, out=values)
         np.clip(values, 0, 255, out=values)
-        matrix.values[part], matrix.zero_points[part], matrix.scales[part] = values, zero_points, scales
+        stored[part], all_zero_points[part], all_scales[part] = values, zero_points, scales
 
     _for_parts(weight.shape, fill)
-    return matrix
+    return Int8Matrix(stored, all_zero_points, all_scales)
+
+
+def quantize_int8_symmetric(weight: Array, out: Array | None = None) -> Int8Matrix:
+    """Symmetric 8-bit compression per output channel. Shapes: weight [out, in]; `out`, for the values, i8 of the same."""
+    stored = np.empty(weight.shape, np.int8) if out is None else out
+    all_scales = np.empty((len(weight), 1), np.float16)
+
+    def fill(part: slice) -> None:
+        values = _as_f32(weight[part])
+        largest = np.maximum(values.max(axis=1, keepdims=True), -values.min(axis=1, keepdims=True))
+        scales = np.maximum(largest / 127.0, _SMALLEST_SCALE).astype(np.float16)
+        values = values * (1.0 / scales.astype(np.float32))
+        np.rint(values, out=values)
+        np.clip(values, -128, 127, out=values)
+        stored[part], all_scales[part] = values, scales
+
+    _for_parts(weight.shape, fill)
+    return Int8Matrix(stored, None, all_scales)
 
 
 def quantize_int4(weight: Array, group_size: int = INT4_GROUP_SIZE) -> Int4Matrix:
