@@ -17,7 +17,7 @@ from openvino import opset13 as ops
 
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.config import inverse_frequencies, parse_llama_config
-from dragoman.models.layers import embedding
+from dragoman.models.layers import StoredType, column_widths, embedding, linear
 from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
 from dragoman.models.read_ahead import read_ahead
@@ -192,6 +192,39 @@ def test_only_an_x86_processor_without_vnni_gets_weights_without_zero_points(
     (tmp_path / "cpuinfo").write_text(text)
     assert lacks_integer_dot_products(tmp_path / "cpuinfo") == lacks
     assert not lacks_integer_dot_products(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    ("num_columns", "max_columns", "widths"),
+    [
+        (4864, None, [4864]),
+        (4864, 1280, [1280, 1280, 1152, 1152]),
+        (1280, 1280, [1280]),
+        (1408, 1280, [768, 640]),
+        (300, 128, [300]),
+        (384, 100, [128, 128, 128]),
+    ],
+)
+def test_wide_matrices_are_split_into_nearly_equal_parts(
+    num_columns: int, max_columns: int | None, widths: list[int]
+) -> None:
+    assert column_widths(num_columns, max_columns) == widths
+
+
+@pytest.mark.parametrize(
+    ("stored_type", "bound"), [("f32", 1e-5), ("int8", 0.02), ("int8_symmetric", 0.02), ("int4", 0.2)]
+)
+def test_a_product_in_parts_is_the_product(stored_type: StoredType, bound: float) -> None:
+    random = np.random.RandomState(0)
+    weight, bias = random.standard_normal((64, 640)).astype(np.float32), random.standard_normal(64).astype(np.float32)
+    x = ops.parameter([-1, 1, 640], np.float32)
+    model = ov.Model([linear(x.output(0), weight, stored_type, bias, max_columns=256)], [x])
+    values = random.standard_normal((5, 1, 640)).astype(np.float32)
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    products = ov.Core().compile_model(model, "CPU", properties)([values])[0]
+    expected = values @ weight.T + bias
+    assert np.sqrt(np.mean((products - expected) ** 2) / np.mean(expected**2)) < bound
+    assert sum(node.get_type_name() == "MatMul" for node in model.get_ops()) == 3
 
 
 def test_reading_ahead_never_fails(tmp_path: Path) -> None:

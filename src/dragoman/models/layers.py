@@ -108,12 +108,44 @@ def _as_half(table: Array) -> Array:
     return half if np.isfinite(half).all() else table.astype(ml_dtypes.bfloat16)
 
 
-def linear(x: Node, weight: Array, stored_type: StoredType, bias: Array | None = None) -> Node:
-    """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out]."""
-    product = ops.matmul(x, weight_matrix(weight, stored_type), transpose_a=False, transpose_b=True).output(0)
+def linear(
+    x: Node, weight: Array, stored_type: StoredType, bias: Array | None = None, max_columns: int | None = None
+) -> Node:
+    """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out].
+
+    `max_columns`: compute it as the sum of products over at most so many input columns each; None = as one product.
+    """
+    widths = column_widths(weight.shape[1], max_columns)
+    if len(widths) == 1:
+        product = _product(x, weight, stored_type)
+    else:
+        split = ops.variadic_split(
+            x, ops.constant(np.array(-1, dtype=np.int64)), ops.constant(np.array(widths, dtype=np.int64))
+        )
+        parts = np.split(weight, np.cumsum(widths)[:-1], axis=1)
+        product = _product(split.output(0), parts[0], stored_type)
+        for index, part in enumerate(parts[1:], 1):
+            product = ops.add(product, _product(split.output(index), part, stored_type)).output(0)
     if bias is None:
         return product
     return ops.add(product, constant(bias.astype(np.float32))).output(0)
+
+
+def column_widths(num_columns: int, max_columns: int | None) -> list[int]:
+    """The widths of the fewest nearly equal parts of at most `max_columns` columns, in whole groups of int4's size.
+
+    One part if `max_columns` is None or the columns are not whole groups.
+    """
+    num_groups, rest = divmod(num_columns, INT4_GROUP_SIZE)
+    if max_columns is None or rest:
+        return [num_columns]
+    num_parts = -(-num_groups // max(max_columns // INT4_GROUP_SIZE, 1))
+    share, num_larger = divmod(num_groups, num_parts)
+    return [(share + (part < num_larger)) * INT4_GROUP_SIZE for part in range(num_parts)]
+
+
+def _product(x: Node, weight: Array, stored_type: StoredType) -> Node:
+    return ops.matmul(x, weight_matrix(weight, stored_type), transpose_a=False, transpose_b=True).output(0)
 
 
 def rms_norm(x: Node, weight: Array, epsilon: float) -> Node:

@@ -38,9 +38,10 @@ ProgressCallback = Callable[[int, int], None]  # layers done, layers in all
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """How weights are stored in the graph."""
+    """How weights are stored in the graph. `max_columns`: those of a product, wider ones are summed up; None = no limit."""
 
     stored_type: StoredType
+    max_columns: int | None = None
 
     @property
     def fuses_projections(self) -> bool:
@@ -106,7 +107,7 @@ class LlamaBuilder:
         config = self._config
         tied = config.tie_word_embeddings or "lm_head.weight" not in self._checkpoint
         name = "model.embed_tokens.weight" if tied else "lm_head.weight"
-        logits = linear(x, self._tensor(name, config.vocab_size, config.hidden_size), self._options.stored_type)
+        logits = self._linear(x, self._tensor(name, config.vocab_size, config.hidden_size))
         flat = ops.reshape(logits, ops.constant(np.array([-1, config.vocab_size], dtype=np.int64)), special_zero=False)
         flat.output(0).set_names({"logits"})
         return flat.output(0)
@@ -146,7 +147,10 @@ class LlamaBuilder:
 
     def _projection(self, x: Node, name: str, width: int, columns: int, has_bias: bool) -> Node:
         bias = self._tensor(f"{name}.bias", width) if has_bias else None
-        return linear(x, self._tensor(f"{name}.weight", width, columns), self._options.stored_type, bias)
+        return self._linear(x, self._tensor(f"{name}.weight", width, columns), bias)
+
+    def _linear(self, x: Node, weight: Array, bias: Array | None = None) -> Node:
+        return linear(x, weight, self._options.stored_type, bias, self._options.max_columns)
 
     def _projections(self, x: Node, names: list[str], widths: list[int], *, has_bias: bool) -> list[Node]:
         columns = self._config.hidden_size
@@ -157,7 +161,7 @@ class LlamaBuilder:
         pairs = list(zip(names, widths, strict=True))
         weight = np.concatenate([self._tensor(f"{name}.weight", width, columns) for name, width in pairs])
         bias = np.concatenate([self._tensor(f"{name}.bias", width) for name, width in pairs]) if has_bias else None
-        joined = linear(x, weight, self._options.stored_type, bias)
+        joined = self._linear(x, weight, bias)
         axis, lengths = np.array(-1, dtype=np.int64), np.array(widths, dtype=np.int64)
         split = ops.variadic_split(joined, ops.constant(axis), ops.constant(lengths))
         return [split.output(i) for i in range(len(names))]

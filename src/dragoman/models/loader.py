@@ -37,6 +37,8 @@ BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
 _GRAPH_FORMAT = 3  # raised when the builders change: graphs cached before that are not used
 
+_UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
+
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _DYNAMIC_QUANTIZATION_GROUP = 128
 
@@ -138,10 +140,14 @@ def _compile_properties(options: ModelOptions, inference_type: str, kv_type: str
 
 
 def _build_options(options: ModelOptions) -> BuildOptions:
-    """Without integer instructions the kernels unpack weights, which is up to a third faster without zero points."""
-    if options.weight_type == "int8" and lacks_integer_dot_products():
-        return BuildOptions("int8_symmetric")
-    return BuildOptions(options.weight_type)
+    """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
+
+    That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
+    core's own cache.
+    """
+    if options.weight_type not in ("int8", "int4") or not lacks_integer_dot_products():
+        return BuildOptions(options.weight_type)
+    return BuildOptions("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
 
 
 def _build_graph(
