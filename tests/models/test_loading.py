@@ -100,16 +100,6 @@ def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) 
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions(weight_type="f32", kv_type="bf16"))
 
 
-def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("in the directory's place")
-    options = ModelOptions(cache_dir=tmp_path / "file" / "graphs")
-    loaded = load_model(write_checkpoint(UNTIED, tmp_path / "model"), options)
-    assert not loaded.from_cache
-    assert "cannot be kept" in caplog.text
-
-
 @pytest.mark.parametrize("largest", [60_000.0, 70_000.0])
 def test_embeddings_of_any_size_keep_their_values(largest: float) -> None:
     table = np.array([[0.5, -1.25], [largest, 3.0]], dtype=ml_dtypes.bfloat16)

@@ -57,7 +57,7 @@ def test_compressed_weights_stay_close_to_the_reference(
     assert error < bound
 
 
-def test_a_cached_graph_computes_the_same_and_is_really_used(model_dir: tuple[str, Path], tmp_path: Path) -> None:
+def test_a_kept_graph_computes_the_same_and_is_really_used(model_dir: tuple[str, Path], tmp_path: Path) -> None:
     name, directory = model_dir
     batch = forward_batch([([3, 1, 4, 1, 5], 0, range(1))], logit_rows=range(5))
     options = ModelOptions(cache_dir=tmp_path)

@@ -256,12 +256,7 @@ def paged_attention(
         constant(empty_i32),  # query-query bias begins
     ]
     node = _PagedAttentionExtension(inputs)
-    set_attention_shape(node, shape)
-    return node.output(0)
-
-
-def set_attention_shape(node: Any, shape: AttentionShape) -> None:
-    """Attach the runtime info from which the plugin takes the cache's shape; serialisation does not keep it."""
-    info = node.get_rt_info()
+    info = node.get_rt_info()  # from which the plugin takes the caches' shapes
     info["num_k_heads"] = info["num_v_heads"] = shape.num_kv_heads
     info["k_head_size"] = info["v_head_size"] = shape.head_size
+    return node.output(0)

@@ -1,6 +1,7 @@
 """From a model directory to a compiled graph.
 
-Does: build (or map the cached graph), choose precisions, compile. Does not: allocate the KV cache or run.
+Does: choose precisions; build and compile, or map the graph that an earlier start kept. Does not: allocate the KV cache
+or run.
 Called by the composition root, once per start, on any thread.
 """
 
@@ -8,11 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,21 +18,20 @@ import openvino as ov
 
 from dragoman import __version__
 from dragoman.models.config import LlamaConfig, ModelError, read_json
-from dragoman.models.layers import AttentionShape, WeightType, set_attention_shape
+from dragoman.models.kept_graph import compile_and_keep, map_kept
+from dragoman.models.layers import AttentionShape, WeightType
 from dragoman.models.llama import BuildOptions
 from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
 from dragoman.models.weights import Checkpoint, weight_files
 
-logger = logging.getLogger(__name__)
-
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-_GRAPH_FORMAT = 3  # raised when the builders change: graphs cached before that are not used
+_GRAPH_FORMAT = 4  # raised when the builders change: graphs kept before that are not used
 
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
 
@@ -55,14 +51,19 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled graph and the facts a runner needs. `from_cache`: the graph was mapped, not built."""
+    """A compiled graph and the facts a runner needs. `mapping`: the file that holds its weights, None if it was built."""
 
     compiled: Any
     config: LlamaConfig
     options: ModelOptions
     inference_type: str
     kv_type: str
-    from_cache: bool
+    mapping: Any = None
+
+    @property
+    def from_cache(self) -> bool:
+        """True if the graph was mapped, not built."""
+        return self.mapping is not None
 
     @property
     def block_bytes(self) -> int:
@@ -91,23 +92,24 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     config = family_for(raw_config).parse_config(raw_config)
     core = ov.Core()
     inference_type, kv_type = _choose_precisions(core, options)
-    cached = _cached_graph(model_dir, options)
-    from_cache = cached is not None and cached.exists()
-    if cached is not None and from_cache:
-        report("mapping weights", 0.0)
-        read_ahead([cached.with_suffix(".bin")])
-        graph = core.read_model(cached)
-        _restore_attention_shapes(graph, config)
-    else:
-        graph = _build_graph(model_dir, raw_config, config, options, report)
-    report("compiling", 0.0)
     properties = _compile_properties(options, inference_type, kv_type)
-    with ThreadPoolExecutor(1, thread_name_prefix="save-graph") as saver:  # compiling keeps a single core busy
-        if cached is not None and not from_cache:
-            saver.submit(_save_graph, graph, cached)
+    kept = None if options.cache_dir is None else options.cache_dir / _kept_name(core, model_dir, options, properties)
+    if kept is not None and kept.exists():
+        report("mapping weights", 0.0)
+        read_ahead([kept])
+        shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_size)
+        mapped = map_kept(core, kept, properties, shape)
+        if mapped is not None:
+            compiled, mapping = mapped
+            return LoadedModel(compiled, config, options, inference_type, kv_type, mapping)
+    graph = _build_graph(model_dir, raw_config, config, options, report)
+    report("compiling", 0.0)
+    if kept is None:
         compiled = core.compile_model(graph, "CPU", properties)
+    else:
+        compiled = compile_and_keep(core, graph, properties, kept)
     report("compiling", 1.0)
-    return LoadedModel(compiled, config, options, inference_type, kv_type, from_cache)
+    return LoadedModel(compiled, config, options, inference_type, kv_type)
 
 
 def _choose_precisions(core: Any, options: ModelOptions) -> tuple[str, str]:
@@ -159,39 +161,12 @@ def _build_graph(
         return builder.build(lambda done, total: report("building the graph", done / total))
 
 
-def _cached_graph(model_dir: Path, options: ModelOptions) -> Path | None:
-    """Where the built graph of exactly these files and options lives; None without a cache directory."""
-    if options.cache_dir is None:
-        return None
+def _kept_name(core: Any, model_dir: Path, options: ModelOptions, properties: dict[str, Any]) -> str:
+    """The name of the file that holds the graph of exactly these files and options, compiled for this processor."""
     stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
     versions = [__version__, _GRAPH_FORMAT, ov.__version__]
-    facts = [*versions, str(model_dir.resolve()), stats, asdict(_build_options(options))]
+    processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
+    facts = [*versions, *processor, properties, str(model_dir.resolve()), stats, asdict(_build_options(options))]
     facts.append((model_dir / "config.json").read_text(encoding="utf-8"))
     digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return options.cache_dir / f"{model_dir.resolve().name}-{digest}.xml"
-
-
-def _restore_attention_shapes(graph: Any, config: LlamaConfig) -> None:
-    """Serialisation drops the runtime info from which the plugin takes the cache's shape; set it again."""
-    shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_size)
-    for node in graph.get_ops():
-        if node.get_type_name() == "PagedAttentionExtension":
-            set_attention_shape(node, shape)
-
-
-def _save_graph(graph: Any, target: Path) -> None:
-    """Write the graph so that a reader never sees half a file: weights first, then the .xml by rename.
-
-    A failure is logged: the next start builds the graph again.
-    """
-    unfinished = target.with_name(f".{os.getpid()}-{target.name}")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        ov.save_model(graph, unfinished, compress_to_fp16=False)
-        unfinished.with_suffix(".bin").replace(target.with_suffix(".bin"))
-        unfinished.replace(target)
-    except (OSError, RuntimeError) as error:
-        logger.warning("the built graph cannot be kept in %s: %s", target.parent, error)
-        for path in (unfinished, unfinished.with_suffix(".bin")):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+    return f"{model_dir.resolve().name}-{digest}.blob"

@@ -39,6 +39,7 @@ class OpenVinoRunner:
         self.vocab_size = loaded.config.vocab_size
         self.max_model_len = loaded.config.max_position
         self._scratch_block = num_blocks  # one more than the scheduler knows about
+        self._loaded = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
         self._indices_input = "sampled_tokens_indices"

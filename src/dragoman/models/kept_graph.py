@@ -1,0 +1,101 @@
+"""Keeps compiled graphs in files and maps them again, so that a model is compiled once and not at every start.
+
+Does: compile and keep, map what was kept. Does not: decide which file is whose (the loader does), or build graphs.
+Called by the loader, once per start, on any thread.
+
+The plugin writes a compiled graph with its weights and could read it itself, but for one thing: it forgets the attention's
+head sizes, without which it refuses its own file. Whoever reads gives them back, through an extension that makes the
+attention's nodes. The file is mapped, not read: weights come from the page cache, and several servers share them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.layers import AttentionShape, PagedInputs, cache_parameter, paged_attention
+
+logger = logging.getLogger(__name__)
+
+_ATTENTION = ov.DiscreteTypeInfo("PagedAttentionExtension", "extension")
+_HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version ends
+
+
+def compile_and_keep(core: Any, graph: Any, properties: dict[str, Any], target: Path) -> Any:
+    """The compiled graph, kept in `target`; a reader never sees half a file. That it cannot be kept is only a warning."""
+    unfinished = target.with_name(f".{os.getpid()}-{target.name}")
+    try:
+        unfinished.mkdir(parents=True)
+        compiled = core.compile_model(graph, "CPU", {**properties, "CACHE_DIR": str(unfinished)})
+    except (OSError, RuntimeError) as error:
+        _warn(target, _reason(error))
+        return core.compile_model(graph, "CPU", properties)
+    else:
+        _move_written(unfinished, target)
+        return compiled
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _move_written(unfinished: Path, target: Path) -> None:
+    written = next(unfinished.glob("*.blob"), None)  # the plugin chooses the name
+    if written is None:  # it does not tell when it cannot write
+        _warn(target, "it could not be written, is the disk full?")
+        return
+    try:
+        written.replace(target)
+    except OSError as error:
+        _warn(target, _reason(error))
+
+
+def _warn(target: Path, reason: str) -> None:
+    logger.warning("the compiled graph cannot be kept in %s: %s", target.parent, reason)
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def map_kept(core: Any, path: Path, properties: dict[str, Any], shape: AttentionShape) -> tuple[Any, Any] | None:
+    """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used."""
+    try:
+        mapping = np.memmap(path, dtype=np.uint8, mode="c")  # the runtime takes no read-only memory; nothing writes
+        header = mapping[:_HEADER_LIMIT].tobytes().index(b"\n") + 1
+        core.add_extension(ov.OpExtension(_attention_extension(shape)))
+        return core.import_model(ov.Tensor(mapping[header:], shared_memory=True), "CPU", properties), mapping
+    except (OSError, RuntimeError, ValueError) as error:
+        logger.info("the kept graph %s cannot be used and is made anew: %s", path, _reason(error))
+        return None
+
+
+def _attention_extension(shape: AttentionShape) -> Any:
+    """The class from which the runtime makes an attention node when it reads one; it sets the inputs itself."""
+
+    class Attention(ov.Op):  # type: ignore[misc]  # the package has no type information
+        @staticmethod
+        def get_type_info() -> Any:
+            return _ATTENTION
+
+        def __new__(cls) -> Any:
+            return _attention_placeholder(shape)
+
+    return Attention
+
+
+def _attention_placeholder(shape: AttentionShape) -> Any:
+    def parameter(dtype: ov.Type, *dimensions: int) -> Any:
+        return ops.parameter(ov.PartialShape(list(dimensions)), dtype).output(0)
+
+    f32, q_width, kv_width = ov.Type.f32, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
+    qkv = (parameter(f32, -1, q_width), parameter(f32, -1, kv_width), parameter(f32, -1, kv_width))
+    past_lens, begins, indices, indices_begins = (parameter(ov.Type.i32, -1) for _ in range(4))
+    paged = PagedInputs(past_lens, begins, indices, indices_begins, parameter(ov.Type.i32))
+    caches = (cache_parameter("key_cache"), cache_parameter("value_cache"))
+    return paged_attention(qkv, caches, paged, shape).get_node()

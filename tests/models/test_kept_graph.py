@@ -1,0 +1,128 @@
+"""A compiled graph is kept, mapped at the next start, and computes the same; the model starts whatever the file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.kept_graph import compile_and_keep
+from tests.support.forward import forward_batch
+from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
+
+PROMPT = list(range(3, 40))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(TIED, tmp_path_factory.mktemp("model"))
+
+
+def answers(loaded: LoadedModel) -> Any:
+    """Logits of a prompt of two blocks and of the token after it, which reads what the prompt left in the cache."""
+    runner = OpenVinoRunner(loaded, num_blocks=4)
+    first = runner.forward(forward_batch([(PROMPT, 0, range(2))], logit_rows=[len(PROMPT) - 1])).copy()
+    second = runner.forward(forward_batch([([7], len(PROMPT), range(2))], logit_rows=[0])).copy()
+    return np.concatenate([first, second])
+
+
+def kept_file(cache_dir: Path) -> Path:
+    (path,) = cache_dir.iterdir()  # nothing half written lies beside it
+    return path
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ModelOptions("int8"),
+        ModelOptions("int4"),
+        ModelOptions("f32"),
+        ModelOptions("int8", kv_type="u8"),
+        ModelOptions(num_threads=1),
+    ],
+    ids=["int8", "int4", "f32", "u8 cache", "one thread"],
+)
+def test_a_kept_graph_computes_the_same_with_every_precision(
+    options: ModelOptions, directory: Path, tmp_path: Path
+) -> None:
+    facts = {name: getattr(options, name) for name in ("weight_type", "kv_type", "num_threads")}
+    built, mapped = (load_model(directory, ModelOptions(**facts, cache_dir=tmp_path)) for _ in range(2))
+    assert (built.from_cache, mapped.from_cache) == (False, True)
+    assert built.block_bytes == mapped.block_bytes
+    assert np.array_equal(answers(built), answers(mapped))
+
+
+def test_other_options_and_other_weights_do_not_share_a_graph(tmp_path: Path) -> None:
+    directory, cache = write_checkpoint(UNTIED, tmp_path / "model"), tmp_path / "cache"
+    assert not load_model(directory, ModelOptions("int8", cache_dir=cache)).from_cache
+    assert not load_model(directory, ModelOptions("int4", cache_dir=cache)).from_cache
+    assert not load_model(directory, ModelOptions("int8", kv_type="u8", cache_dir=cache)).from_cache
+    weights = directory / "model.safetensors"
+    weights.write_bytes(weights.read_bytes())  # another time of change
+    assert not load_model(directory, ModelOptions("int8", cache_dir=cache)).from_cache
+
+
+def _shorten(data: bytes) -> bytes:
+    return data[: len(data) // 2]
+
+
+def _break_the_graph(data: bytes) -> bytes:
+    return data[:-3000] + bytes(1000) + data[-2000:]
+
+
+def _other_version(data: bytes) -> bytes:
+    return data.replace(b"meta=", b"meat=", 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda _: b"", lambda _: b"junk", lambda _: b"junk\n" * 2000, _shorten, _break_the_graph, _other_version],
+    ids=["empty", "junk", "junk lines", "half", "broken graph", "other version"],
+)
+def test_a_damaged_file_is_made_anew(damage: Callable[[bytes], bytes], directory: Path, tmp_path: Path) -> None:
+    options = ModelOptions(cache_dir=tmp_path)
+    expected = answers(load_model(directory, options))
+    path = kept_file(tmp_path)
+    path.write_bytes(damage(path.read_bytes()))
+    mended = load_model(directory, options)
+    assert not mended.from_cache
+    assert np.array_equal(answers(mended), expected)
+    assert load_model(directory, options).from_cache
+
+
+def test_a_file_removed_while_it_is_used_takes_nothing_away(directory: Path, tmp_path: Path) -> None:
+    options = ModelOptions(cache_dir=tmp_path)
+    expected = answers(load_model(directory, options))
+    mapped = load_model(directory, options)
+    kept_file(tmp_path).unlink()
+    assert np.array_equal(answers(mapped), expected)
+
+
+def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the directory's place")
+    loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "file" / "graphs"))
+    assert not loaded.from_cache
+    assert "cannot be kept" in caplog.text
+
+
+class FullDisk:
+    """A runtime whose cache directory is on a full disk: it removes what it could not finish, and says nothing."""
+
+    def compile_model(self, graph: Any, _device: str, _properties: dict[str, Any]) -> Any:
+        return graph
+
+
+def test_a_graph_that_the_plugin_did_not_write_is_told_and_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = object()
+    assert compile_and_keep(FullDisk(), compiled, {}, tmp_path / "model.blob") is compiled
+    assert "could not be written" in caplog.text
+    assert list(tmp_path.iterdir()) == []
