@@ -30,7 +30,10 @@ def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tm
     stages: list[str] = []
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
     assert loading.result().config.hidden_size == UNTIED.hidden_size
-    assert list(dict.fromkeys(stages)) == ["building the graph", "compiling"]
+    assert list(dict.fromkeys(stages)) == ["building the graph", "compiling", "warming up"]
+    stages.clear()
+    ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage)).wait()
+    assert list(dict.fromkeys(stages)) == ["mapping weights", "warming up"]
 
 
 def test_a_failure_is_raised_where_the_result_is_asked_for(tmp_path: Path) -> None:

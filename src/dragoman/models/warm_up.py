@@ -1,0 +1,38 @@
+"""Runs a compiled graph once, so that the first request does not wait for what the plugin puts off until then.
+
+Does: a step of a few tokens in a cache of its own, which makes the plugin choose kernels and pack weights for prompts and
+batches. Does not: keep anything, or know of the engine. Called after loading, on the thread that loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+_NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
+
+
+def warm_up(compiled: Any) -> None:
+    """Return when the graph has computed a step and every weight lies as its kernels read it."""
+    request = compiled.create_infer_request()
+    values = {
+        "input_ids": np.zeros(_NUM_TOKENS, dtype=np.int64),
+        "position_ids": np.arange(_NUM_TOKENS, dtype=np.int64),
+        "past_lens": np.zeros(1, dtype=np.int32),
+        "subsequence_begins": np.array([0, _NUM_TOKENS], dtype=np.int32),
+        "block_indices": np.zeros(1, dtype=np.int32),
+        "block_indices_begins": np.array([0, 1], dtype=np.int32),
+        "max_context_len": np.array(_NUM_TOKENS, dtype=np.int32),
+        "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
+    }
+    for port in compiled.inputs:
+        name = port.get_any_name()
+        request.set_tensor(port, ov.Tensor(values[name]) if name in values else _one_block(port))
+    request.infer()
+
+
+def _one_block(port: Any) -> Any:
+    dimensions = list(port.get_partial_shape())[1:]
+    return ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
