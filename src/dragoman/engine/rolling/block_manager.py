@@ -1,8 +1,8 @@
 """Owns the KV cache's blocks: who holds which, what they contain, which to reuse next.
 
-Does: block tables, reference counts, copy-on-write, and a prefix cache of full blocks found by chained hashes, evicted
-least recently used first. Does not: touch the cache's memory (the runner copies), know requests, or decide who gets
-blocks. Called by the scheduler, on the engine thread only.
+Does: block tables, reference counts, copy-on-write, and a prefix cache of full blocks found by chained hashes. Does not:
+touch the cache's memory (the runner copies), know requests, decide who gets blocks or what is evicted (`eviction` does).
+Called by the scheduler, on the engine thread only.
 
 Invariant: a block with more than one holder, or one that the prefix cache can find, is never written.
 Source: PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
@@ -13,6 +13,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b
+
+from dragoman.engine.rolling.eviction import EvictionOrder
 
 _DIGEST_BYTES = 16  # 128 bits: a chance collision within 2^40 cached blocks has probability below 2^-48
 
@@ -49,7 +51,7 @@ class BlockManager:
         self._tables: dict[int, _Table] = {}
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # no holder, no content worth keeping; a stack
-        self._evictable: dict[int, None] = {}  # no holder, but cached content; the least recently used first
+        self._evictable = EvictionOrder(num_blocks)  # no holder, but cached content
         self._digests: list[bytes | None] = [None] * num_blocks
         self._cached: dict[bytes, int] = {}  # digest -> the block that holds this prefix's last block
         self._copies: dict[int, int] = {}  # destination -> source
@@ -148,15 +150,20 @@ class BlockManager:
 
     def free(self, sequence_id: int) -> None:
         """Drop the sequence's table; blocks without another holder become free, or evictable if they are cached."""
-        # Last block first: a chain's tail must be evicted before its head, without which it could never be found.
+        evictable: list[int] = []
+        contents: list[bytes] = []
         for block in reversed(self._tables.pop(sequence_id).blocks):
             self._ref_counts[block] -= 1
             if self._ref_counts[block]:
                 continue
-            if self._digests[block] is None:
+            digest = self._digests[block]
+            if digest is None:
                 self._free.append(block)
             else:
-                self._evictable[block] = None
+                evictable.append(block)
+                contents.append(digest)
+        if evictable:
+            self._evictable.add(evictable, contents)
 
     def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
         """Let the prefix cache find the sequence's first len(digests) blocks: they are full and were computed."""
@@ -184,16 +191,15 @@ class BlockManager:
 
     def _hold(self, block: int) -> None:
         if not self._ref_counts[block]:
-            del self._evictable[block]
+            self._evictable.remove(block)
         self._ref_counts[block] += 1
 
     def _take(self) -> int:
-        """A block of our own; evicts the least recently used cached block if no other is free."""
+        """A block of our own; evicts a cached block if no other is free."""
         if self._free:
             block = self._free.pop()
         else:
-            block = next(iter(self._evictable))
-            del self._evictable[block]
+            block = self._evictable.pop()
             digest = self._digests[block]
             assert digest is not None
             del self._cached[digest]
@@ -218,9 +224,10 @@ class BlockManager:
         assert counts == self._ref_counts, "reference counts differ from the tables"
         idle = {block for block, count in enumerate(counts) if not count}
         assert len(self._free) == len(set(self._free)), "a block is free twice"
-        assert not set(self._free) & set(self._evictable), "a block is both free and evictable"
-        assert set(self._free) | set(self._evictable) == idle, "free blocks differ from those without a holder"
+        evictable = self._evictable.blocks()
+        assert not set(self._free) & evictable, "a block is both free and evictable"
+        assert set(self._free) | evictable == idle, "free blocks differ from those without a holder"
         assert all(self._digests[block] is None for block in self._free), "a free block is cached"
-        assert all(self._digests[block] is not None for block in self._evictable), "an evictable block is not cached"
+        assert all(self._digests[block] is not None for block in evictable), "an evictable block is not cached"
         named = {digest: block for block, digest in enumerate(self._digests) if digest is not None}
         assert named == self._cached, "the prefix cache's two directions differ"

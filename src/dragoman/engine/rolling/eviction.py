@@ -1,0 +1,112 @@
+"""Decides which cached block that nobody holds gives way when a block is needed.
+
+Does: remember when contents were last used, also of those that gave way, and order the blocks by it. Does not: know tables,
+tokens or holders (the block manager does). Called by the block manager, on the engine thread only.
+
+Contents that were used once give way before those that came back, however long ago that was: one-off prompts do not drive
+out shared ones. Among those that came back, the one whose uses lie farthest apart goes first, where the time since its last
+use counts as much as the interval before it: prefixes that are visited in turn and do not all fit keep a part that does,
+where evicting the least recently used would always drop the one that is needed next.
+Source: LIRS (Jiang and Zhang, 2002), with a mean of the intervals instead of the last one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+_WEIGHT = 0.5  # of the newest interval in the mean: popularity changes, and a single interval says little
+_MEMORY = 4  # contents remembered per block of the cache
+
+
+@dataclass(slots=True)
+class _Use:
+    """When contents were last used, and the mean interval between uses; None after the first."""
+
+    time: int
+    interval: float | None
+
+
+class EvictionOrder:
+    """The evictable blocks. Time is the number of blocks that have become evictable so far."""
+
+    def __init__(self, num_blocks: int) -> None:
+        """`num_blocks`: of the whole cache; how many contents are remembered depends on it."""
+        self._capacity = num_blocks * _MEMORY
+        self._time = 0
+        self._uses: OrderedDict[bytes, _Use] = OrderedDict()  # by content, the least recently used first
+        self._new: OrderedDict[int, None] = OrderedDict()  # blocks used once, the least recently used first
+        self._proven: OrderedDict[int, tuple[int, _Use]] = OrderedDict()  # block -> its turn, its use; order as above
+        self._longest: list[
+            tuple[float, int, int, int]
+        ] = []  # a heap: -interval, -turn, place, block; some are outdated
+        self._turn = 0
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._proven)
+
+    def __contains__(self, block: int) -> bool:
+        return block in self._new or block in self._proven
+
+    def blocks(self) -> set[int]:
+        """All evictable blocks."""
+        return {*self._new, *self._proven}
+
+    def add(self, blocks: Sequence[int], contents: Sequence[bytes]) -> None:
+        """`blocks` have lost their last holder, with these `contents`; in a chain of blocks the last one comes first.
+
+        Of blocks added together the first gives way first: without a chain's head its tail could never be found.
+        """
+        self._turn += 1
+        self._time += len(blocks)
+        for place, (block, content) in enumerate(zip(blocks, contents, strict=True)):
+            use = self._used(content)
+            if use.interval is None:
+                self._new[block] = None
+            else:
+                self._proven[block] = self._turn, use
+                heappush(self._longest, (-use.interval, -self._turn, place, block))
+        while len(self._uses) > self._capacity:
+            self._uses.popitem(last=False)
+        if len(self._longest) > 2 * len(self._proven) + _MEMORY * len(blocks):
+            self._longest = [entry for entry in self._longest if self._is_current(entry)]
+            heapify(self._longest)
+
+    def remove(self, block: int) -> None:
+        """`block` is held again. Raises: KeyError if it is not evictable."""
+        if block in self._new:
+            del self._new[block]
+        else:
+            del self._proven[block]
+
+    def pop(self) -> int:
+        """The block that gives way; it is not evictable any more. Raises: KeyError if there is none."""
+        if self._new:
+            return self._new.popitem(last=False)[0]
+        oldest = next(iter(self._proven), None)
+        if oldest is None:
+            raise KeyError("no block is evictable")
+        while not self._is_current(self._longest[0]):
+            heappop(self._longest)
+        negative_interval, _, _, block = self._longest[0]
+        if -negative_interval <= self._time - self._proven[oldest][1].time:
+            block = oldest
+        del self._proven[block]
+        return block
+
+    def _used(self, content: bytes) -> _Use:
+        use = self._uses.get(content)
+        if use is None:
+            use = self._uses[content] = _Use(self._time, None)
+            return use
+        interval = self._time - use.time
+        mean = interval if use.interval is None else use.interval + _WEIGHT * (interval - use.interval)
+        use.time, use.interval = self._time, mean
+        self._uses.move_to_end(content)
+        return use
+
+    def _is_current(self, entry: tuple[float, int, int, int]) -> bool:
+        proven = self._proven.get(entry[3])
+        return proven is not None and proven[0] == -entry[1]
