@@ -63,6 +63,8 @@ def vllm_server(root: Path, model: Path, caches: Path, dtype: str = "bfloat16") 
     environ = {
         "VLLM_CPU_OMP_THREADS_BIND": f"0-{(os.cpu_count() or 2) - 1}",
         "VLLM_CPU_KVCACHE_SPACE": "4",
+        "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "86400",  # it is stopped while the others are measured
+        "VLLM_RPC_TIMEOUT": "86400000",  # milliseconds
         "HF_HUB_OFFLINE": "1",
         "VLLM_CACHE_ROOT": str(caches / "vllm"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),

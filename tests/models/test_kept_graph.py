@@ -62,9 +62,21 @@ def test_other_options_and_other_weights_do_not_share_a_graph(tmp_path: Path) ->
     assert not load_model(directory, ModelOptions("int8", cache_dir=cache)).from_cache
     assert not load_model(directory, ModelOptions("int4", cache_dir=cache)).from_cache
     assert not load_model(directory, ModelOptions("int8", kv_type="u8", cache_dir=cache)).from_cache
+    assert len(list(cache.iterdir())) == 3
+
+
+def test_a_graph_of_weights_that_have_changed_is_replaced(tmp_path: Path) -> None:
+    directory, cache = write_checkpoint(UNTIED, tmp_path / "a model [1]"), tmp_path / "cache"
+    options, other_options = (ModelOptions(weight_type, cache_dir=cache) for weight_type in ("int8", "int4"))
+    before, other = load_model(directory, options), load_model(directory, other_options)
+    expected = answers(before)
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes())  # another time of change
-    assert not load_model(directory, ModelOptions("int8", cache_dir=cache)).from_cache
+    assert not load_model(directory, options).from_cache
+    assert len(list(cache.iterdir())) == 2  # the superseded one is gone, the one of other options is not
+    assert np.array_equal(answers(before), expected)
+    assert load_model(directory, options).from_cache
+    assert not other.from_cache
 
 
 def _shorten(data: bytes) -> bytes:

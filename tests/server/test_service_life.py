@@ -159,6 +159,42 @@ def test_a_request_that_takes_too_long_is_aborted() -> None:
     assert engine.aborted == ["r1"]
 
 
+def test_a_time_that_is_over_while_nobody_waits_ends_the_request_at_the_next_output() -> None:
+    engine = FakeEngine(saying("abc"))
+    service = service_over(engine, limits=ServiceLimits(request_timeout_s=0.01))
+
+    async def read() -> None:
+        async for _ in service.stream(asking()):
+            is_over = asyncio.Event()
+            asyncio.get_running_loop().call_later(0.02, is_over.set)
+            await is_over.wait()  # a client that reads slowly; its own waiting is not cut short
+
+    with pytest.raises(RequestTimeout):
+        asyncio.run(read())
+    assert engine.aborted == ["r1"]
+
+
+def test_a_request_that_is_cancelled_within_its_time_is_cancelled() -> None:
+    engine = FakeEngine(saying("abc"), gate=asyncio.Event(), gate_after=2)
+    service = service_over(engine, limits=ServiceLimits(request_timeout_s=60.0))
+
+    async def run() -> None:
+        has_begun = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in service.stream(asking()):
+                has_begun.set()
+
+        task = asyncio.create_task(read())
+        await has_begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert engine.aborted == ["r1"]
+
+
 def test_the_time_limit_covers_the_preparation() -> None:
     release = threading.Event()
 

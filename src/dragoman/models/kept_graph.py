@@ -10,6 +10,7 @@ attention's nodes. The file is mapped, not read: weights come from the page cach
 
 from __future__ import annotations
 
+import glob
 import logging
 import os
 import shutil
@@ -29,7 +30,11 @@ _HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version end
 
 
 def compile_and_keep(core: Any, graph: Any, properties: dict[str, Any], target: Path) -> Any:
-    """The compiled graph, kept in `target`; a reader never sees half a file. That it cannot be kept is only a warning."""
+    """The compiled graph, kept in `target`; a reader never sees half a file. That it cannot be kept is only a warning.
+
+    Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
+    keeps it.
+    """
     unfinished = target.with_name(f".{os.getpid()}-{target.name}")
     try:
         unfinished.mkdir(parents=True)
@@ -51,6 +56,9 @@ def _move_written(unfinished: Path, target: Path) -> None:
         return
     try:
         written.replace(target)
+        for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
+            if superseded != target:
+                superseded.unlink(missing_ok=True)
     except OSError as error:
         _warn(target, _reason(error))
 

@@ -162,11 +162,18 @@ def _build_graph(
 
 
 def _kept_name(core: Any, model_dir: Path, options: ModelOptions, properties: dict[str, Any]) -> str:
-    """The name of the file that holds the graph of exactly these files and options, compiled for this processor."""
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
-    versions = [__version__, _GRAPH_FORMAT, ov.__version__]
+    """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
+
+    It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
+    the older one is of no use any more.
+    """
     processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
-    facts = [*versions, *processor, properties, str(model_dir.resolve()), stats, asdict(_build_options(options))]
-    facts.append((model_dir / "config.json").read_text(encoding="utf-8"))
-    digest = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:24]
-    return f"{model_dir.resolve().name}-{digest}.blob"
+    wanted = [str(model_dir.resolve()), *processor, properties, asdict(_build_options(options))]
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
+    config = (model_dir / "config.json").read_text(encoding="utf-8")
+    source = [__version__, _GRAPH_FORMAT, ov.__version__, files, config]
+    return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(source)}.blob"
+
+
+def _digest(facts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dragoman.engine.base import Engine
 from dragoman.errors import EngineFailed, RequestTimeout
@@ -109,8 +109,9 @@ class Service:
         prepared = await self._prepare(request, deadline)
         progress = _Progress(prepared, self._pieces, self._extensions)
         outputs = self._engine.generate(prepared.engine_request)
+        bounded = None if deadline is None else _Bounded(outputs, deadline)
         try:
-            async for output in outputs if deadline is None else _Bounded(outputs, deadline):
+            async for output in bounded or outputs:
                 event = progress.push(output)
                 if event is not None:
                     yield event
@@ -118,6 +119,8 @@ class Service:
                     return
             raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
         finally:
+            if bounded is not None:
+                bounded.close()
             await _close(outputs)
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
@@ -199,33 +202,67 @@ class _Deadline:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._when = asyncio.get_running_loop().time() + limit_s
+        self.when = asyncio.get_running_loop().time() + limit_s
 
     async def run(self, work: Awaitable[T]) -> T:
         """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout."""
-        timeout = asyncio.timeout_at(self._when)
+        timeout = asyncio.timeout_at(self.when)
         try:
             async with timeout:
                 return await work
         except TimeoutError as error:
             if not timeout.expired():
                 raise
-            message = f"the request took longer than the {self._limit_s:g} s that the server allows"
-            raise RequestTimeout(message) from error
+            raise self.error() from error
+
+    def error(self) -> RequestTimeout:
+        """What a client is told when the time is over."""
+        return RequestTimeout(f"the request took longer than the {self._limit_s:g} s that the server allows")
 
 
 class _Bounded:
-    """An engine's outputs until a deadline. It owns nothing: whoever made `outputs` closes them."""
+    """An engine's outputs until a deadline. It owns nothing: whoever made `outputs` closes them, and this.
+
+    One timer for all outputs, where `asyncio.timeout_at` would make one for each. Like that, it cancels the task that waits,
+    and takes the cancellation back.
+    """
 
     def __init__(self, outputs: AsyncIterator[EngineOutput], deadline: _Deadline) -> None:
         self._outputs = outputs
         self._deadline = deadline
+        self._is_over = False
+        self._waiting: asyncio.Task[Any] | None = None
+        self._timer = asyncio.get_running_loop().call_at(deadline.when, self._expire)
+
+    def close(self) -> None:
+        """Forget the deadline."""
+        self._timer.cancel()
 
     def __aiter__(self) -> _Bounded:
         return self
 
     async def __anext__(self) -> EngineOutput:
-        return await self._deadline.run(anext(self._outputs))
+        if self._has_passed():
+            raise self._deadline.error()
+        task = self._waiting = asyncio.current_task()
+        assert task is not None
+        num_cancels = task.cancelling()
+        try:
+            return await anext(self._outputs)
+        except asyncio.CancelledError as error:
+            if self._has_passed() and task.uncancel() <= num_cancels:  # more: somebody else wants the task to end as well
+                raise self._deadline.error() from error
+            raise
+        finally:
+            self._waiting = None
+
+    def _has_passed(self) -> bool:
+        return self._is_over
+
+    def _expire(self) -> None:
+        self._is_over = True
+        if self._waiting is not None:
+            self._waiting.cancel()
 
 
 async def _close(outputs: AsyncIterator[EngineOutput]) -> None:
