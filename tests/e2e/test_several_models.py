@@ -183,4 +183,4 @@ def test_the_first_words_say_what_is_served(server: ServerProcess, store: Path) 
     text = "".join(server.output)
     assert "serves plain at" in text
     assert f"and slow: {store}/tgi (" in text
-    assert "slow: compiling" in text
+    assert "slow: warming up" in text
