@@ -1,6 +1,6 @@
 """Loads one configured model on a thread of its own, so that what else a start needs happens meanwhile.
 
-Does: translate a configuration into a model's options, load and warm up, hand over the result or the failure, give up when
+Does: translate a configuration into a model's options, load, hand over the result or the failure, give up when
 nobody wants it any more. Does not: know how a model is loaded (`models` does) or what is made of it (`compose` does). The
 command line begins with it before it imports the server: compiling keeps one core busy, importing another. Imports little,
 therefore.
@@ -16,7 +16,6 @@ from typing import Any
 
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.warm_up import warm_up
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
@@ -54,10 +53,7 @@ class ModelLoad:
 
     def _run(self) -> None:
         try:
-            loaded = load_model(self._config.model_dir, model_options(self._config), self._report)
-            self._report("warming up", 0.0)
-            warm_up(loaded.compiled)
-            self._loaded.set_result(loaded)
+            self._loaded.set_result(load_model(self._config.model_dir, model_options(self._config), self._report))
         except BaseException as error:  # whoever asks for the result gets it
             self._loaded.set_exception(error)
 

@@ -114,7 +114,7 @@ def test_the_order_is_that_of_the_reference(chains: list[list[int]], data: st.Da
     order, reference = EvictionOrder(2), Reference(2)
     for names in chains:
         for name in names:
-            if name in order:
+            if name in order.blocks():
                 order.remove(name)
                 del reference.blocks[name]
         order.add(names, [content(name) for name in names])

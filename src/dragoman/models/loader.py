@@ -1,7 +1,7 @@
 """From a model directory to a compiled graph.
 
-Does: choose precisions; build and compile, or map the graph that an earlier start kept. Does not: allocate the KV cache
-or run.
+Does: choose precisions; build and compile, or map the graph that an earlier start kept; run it once. Does not: allocate the
+KV cache.
 Called by the composition root, once per start, on any thread.
 """
 
@@ -24,6 +24,7 @@ from dragoman.models.llama import BuildOptions
 from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
+from dragoman.models.warm_up import warm_up
 from dragoman.models.weights import Checkpoint, weight_files
 
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
@@ -100,8 +101,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_size)
         mapped = map_kept(core, kept, properties, shape)
         if mapped is not None:
-            compiled, mapping = mapped
-            return LoadedModel(compiled, config, options, inference_type, kv_type, mapping)
+            return _ready(LoadedModel(mapped[0], config, options, inference_type, kv_type, mapped[1]), report)
     graph = _build_graph(model_dir, raw_config, config, options, report)
     report("compiling", 0.0)
     if kept is None:
@@ -109,7 +109,14 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     else:
         compiled = compile_and_keep(core, graph, properties, kept)
     report("compiling", 1.0)
-    return LoadedModel(compiled, config, options, inference_type, kv_type)
+    return _ready(LoadedModel(compiled, config, options, inference_type, kv_type), report)
+
+
+def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
+    report("warming up", 0.0)
+    warm_up(loaded.compiled)
+    report("warming up", 1.0)
+    return loaded
 
 
 def _choose_precisions(core: Any, options: ModelOptions) -> tuple[str, str]:

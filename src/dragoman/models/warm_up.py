@@ -1,7 +1,7 @@
 """Runs a compiled graph once, so that the first request does not wait for what the plugin puts off until then.
 
 Does: a step of a few tokens in a cache of its own, which makes the plugin choose kernels and pack weights for prompts and
-batches. Does not: keep anything, or know of the engine. Called after loading, on the thread that loaded.
+batches. Does not: keep anything, or know of the engine. Called by the loader, once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in anoth
 
 
 def warm_up(compiled: Any) -> None:
-    """Return when the graph has computed a step and every weight lies as its kernels read it."""
+    """Return when the graph has computed a step, and the weights lie as the kernels of more than four rows read them."""
     request = compiled.create_infer_request()
     values = {
         "input_ids": np.zeros(_NUM_TOKENS, dtype=np.int64),

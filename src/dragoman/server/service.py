@@ -250,9 +250,8 @@ class _Bounded:
         try:
             return await anext(self._outputs)
         except asyncio.CancelledError as error:
-            if (
-                self._has_passed() and task.uncancel() <= num_cancels
-            ):  # more: somebody else wants the task to end as well
+            # More cancellations than before: somebody else wants the task to end as well.
+            if self._has_passed() and task.uncancel() <= num_cancels:
                 raise self._deadline.error() from error
             raise
         finally:

@@ -19,6 +19,9 @@ from heapq import heapify, heappop, heappush
 
 _WEIGHT = 0.5  # of the newest interval in the mean: popularity changes, and a single interval says little
 _MEMORY = 4  # contents remembered per block of the cache
+_OUTDATED = 64  # entries that may be outdated, besides as many as there are current ones
+
+_Entry = tuple[float, int, int, int]  # -interval, -turn, place within the turn, block
 
 
 @dataclass(slots=True)
@@ -39,16 +42,11 @@ class EvictionOrder:
         self._uses: OrderedDict[bytes, _Use] = OrderedDict()  # by content, the least recently used first
         self._new: OrderedDict[int, None] = OrderedDict()  # blocks used once, the least recently used first
         self._proven: OrderedDict[int, tuple[int, _Use]] = OrderedDict()  # block -> its turn, its use; order as above
-        self._longest: list[
-            tuple[float, int, int, int]
-        ] = []  # a heap: -interval, -turn, place, block; some are outdated
+        self._longest: list[_Entry] = []  # a heap of the proven blocks; some entries are outdated
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self._new) + len(self._proven)
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._new or block in self._proven
 
     def blocks(self) -> set[int]:
         """All evictable blocks."""
@@ -70,7 +68,7 @@ class EvictionOrder:
                 heappush(self._longest, (-use.interval, -self._turn, place, block))
         while len(self._uses) > self._capacity:
             self._uses.popitem(last=False)
-        if len(self._longest) > 2 * len(self._proven) + _MEMORY * len(blocks):
+        if len(self._longest) > 2 * len(self._proven) + _OUTDATED:
             self._longest = [entry for entry in self._longest if self._is_current(entry)]
             heapify(self._longest)
 
@@ -107,6 +105,6 @@ class EvictionOrder:
         self._uses.move_to_end(content)
         return use
 
-    def _is_current(self, entry: tuple[float, int, int, int]) -> bool:
+    def _is_current(self, entry: _Entry) -> bool:
         proven = self._proven.get(entry[3])
         return proven is not None and proven[0] == -entry[1]
