@@ -17,10 +17,12 @@ from openvino import opset13 as ops
 
 from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.config import inverse_frequencies, parse_llama_config
-from dragoman.models.layers import StoredType, column_widths, embedding, linear
+from dragoman.models.layers import column_widths, embedding, linear
 from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
 from dragoman.models.read_ahead import read_ahead
+from dragoman.models.row_parts import RowParts
+from dragoman.models.stored_weights import StoredType, WeightFormat, WeightStorage, weight_matrix
 from dragoman.models.weights import Checkpoint
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
@@ -104,7 +106,9 @@ def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) 
 def test_embeddings_of_any_size_keep_their_values(largest: float) -> None:
     table = np.array([[0.5, -1.25], [largest, 3.0]], dtype=ml_dtypes.bfloat16)
     token_ids = ops.parameter([-1], np.int64)
-    model = ov.Model([embedding(token_ids.output(0), table, "int8")], [token_ids])
+    with RowParts() as parts:
+        rows_node = embedding(token_ids.output(0), table, WeightStorage(WeightFormat("int8"), parts))
+    model = ov.Model([rows_node], [token_ids])
     rows = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([np.array([1, 0])])[0]
     assert rows.tolist() == [[table[1].astype(float).tolist()], [table[0].astype(float).tolist()]]
 
@@ -124,46 +128,82 @@ matrices = st.integers(0, 2**32 - 1).map(
 
 @given(matrices)
 def test_int8_error_is_at_most_about_half_a_step(weight: Any) -> None:
-    matrix = quantize_int8(weight)
-    assert matrix.zero_points is not None
-    restored = (matrix.values.astype(np.float32) - matrix.zero_points) * matrix.scales.astype(np.float32)
+    values = np.empty(weight.shape, np.uint8)
+    zero_points, scales = quantize_int8(weight, values)
+    steps = scales.astype(np.float32)
     # half a step from rounding, up to one more at the ends where scale (f16) and zero point are rounded too
-    assert np.all(np.abs(restored - weight) <= 1.6 * matrix.scales.astype(np.float32))
+    assert np.all(np.abs((values.astype(np.float32) - zero_points) * steps - weight) <= 1.6 * steps)
 
 
 @given(matrices)
 def test_symmetric_int8_error_is_at_most_about_half_a_step(weight: Any) -> None:
-    matrix = quantize_int8_symmetric(weight)
-    assert matrix.zero_points is None
-    restored = matrix.values.astype(np.float32) * matrix.scales.astype(np.float32)
-    assert np.all(np.abs(restored - weight) <= 0.6 * matrix.scales.astype(np.float32))
+    values = np.empty(weight.shape, np.int8)
+    steps = quantize_int8_symmetric(weight, values).astype(np.float32)
+    assert np.all(np.abs(values.astype(np.float32) * steps - weight) <= 0.6 * steps)
 
 
 @given(matrices)
 def test_int4_error_is_at_most_about_half_a_step(weight: Any) -> None:
-    matrix = quantize_int4(weight)
-    scales = matrix.scales.astype(np.float32)
-    restored = matrix.values * scales
-    assert np.all(np.abs(restored - weight.reshape(restored.shape)) <= 1.1 * np.abs(scales))
+    values, scales = quantize_int4(weight)
+    steps = scales.astype(np.float32)
+    assert np.all(np.abs(values * steps - weight.reshape(values.shape)) <= 1.1 * np.abs(steps))
 
 
-@pytest.mark.parametrize("quantize", [quantize_int8, quantize_int8_symmetric, quantize_int4])
-def test_a_large_matrix_is_compressed_as_its_rows_are(quantize: Any) -> None:
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_range_of_a_row_is_that_of_its_numbers_and_zero(dtype: Any, sign: int) -> None:
+    weight = (np.array([[1.5, 0.25, 3.0, 0.0], [-1.5, 0.5, -0.0, 4.0]]) * sign).astype(dtype)
+    values = np.empty(weight.shape, np.uint8)
+    zero_points, scales = quantize_int8(weight, values)
+    expected = np.array([3.0, 5.5]) / 255
+    assert np.allclose(scales[:, 0].astype(float), expected, rtol=1e-3)
+    low = -np.array([0.0, 1.5]) if sign > 0 else -np.array([3.0, 4.0])
+    assert np.array_equal(zero_points[:, 0], np.rint(-low / scales[:, 0].astype(np.float32)))
+
+
+def computed(node: Any) -> Any:
+    """What a graph without inputs gives."""
+    return ov.Core().compile_model(ov.Model([node], []), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+
+
+def stored(weight: Any, stored_type: StoredType) -> Any:
+    """The values that a graph holds for a weight."""
+    with RowParts() as parts:
+        node = weight_matrix(weight, WeightStorage(WeightFormat(stored_type), parts))
+        parts.finish()
+    return computed(node)
+
+
+@pytest.mark.parametrize("stored_type", ["int8", "int8_symmetric", "int4"])
+def test_a_large_matrix_is_compressed_as_its_rows_are(stored_type: StoredType) -> None:
     weight = np.random.RandomState(0).standard_normal((5000, 256)).astype(ml_dtypes.bfloat16)
-    whole = quantize(weight)
-    for row in (0, 1, 2047, 2048, 2049, 4095, 4096, 4999):
-        one = quantize(weight[row : row + 1].astype(np.float32))
-        assert np.array_equal(whole.values[row], one.values[0])
-        assert np.array_equal(whole.scales[row], one.scales[0])
+    whole = stored(weight, stored_type)
+    for row in (0, 1, 2047, 2048, 2049, 2500, 4095, 4096, 4999):
+        assert np.array_equal(whole[row : row + 1], stored(weight[row : row + 1].astype(np.float32), stored_type))
+
+
+def test_what_goes_wrong_in_a_part_is_raised_and_ends_the_others() -> None:
+    def fail(part: slice) -> None:
+        raise ValueError(f"rows from {part.start}")
+
+    with pytest.raises(ValueError, match="rows from 0"), RowParts() as parts:  # noqa: PT012
+        parts.submit((4, 10), lambda _part: None)
+        parts.submit((4, 10), fail)
+        parts.finish()
+
+
+@given(st.integers(1, 4), st.integers(0, 3000), st.integers(0, 3000))
+def test_parts_cover_every_row_once(num_workers: int, rows: int, columns: int) -> None:
+    with RowParts(num_workers) as parts:
+        seen = parts.run((rows, columns), lambda part: list(range(rows)[part]))
+    assert [row for part in seen for row in part] == list(range(rows))
 
 
 def test_an_all_zero_row_stays_zero() -> None:
     zeros = np.zeros((2, 128), dtype=np.float32)
-    eight, symmetric, four = quantize_int8(zeros), quantize_int8_symmetric(zeros), quantize_int4(zeros)
-    assert eight.zero_points is not None
-    assert np.all(symmetric.values == 0)
-    assert np.all((eight.values.astype(np.float32) - eight.zero_points) * eight.scales == 0)
-    assert np.all(four.values * four.scales == 0)
+    stored_types: list[StoredType] = ["int8", "int8_symmetric", "int4"]
+    for stored_type in stored_types:
+        assert np.array_equal(stored(zeros, stored_type), zeros)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +248,10 @@ def test_a_product_in_parts_is_the_product(stored_type: StoredType, bound: float
     random = np.random.RandomState(0)
     weight, bias = random.standard_normal((64, 640)).astype(np.float32), random.standard_normal(64).astype(np.float32)
     x = ops.parameter([-1, 1, 640], np.float32)
-    model = ov.Model([linear(x.output(0), weight, stored_type, bias, max_columns=256)], [x])
+    with RowParts() as parts:
+        product = linear(x.output(0), weight, WeightStorage(WeightFormat(stored_type, 256), parts), bias)
+        parts.finish()
+    model = ov.Model([product], [x])
     values = random.standard_normal((5, 1, 640)).astype(np.float32)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     products = ov.Core().compile_model(model, "CPU", properties)([values])[0]

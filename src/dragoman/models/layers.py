@@ -9,20 +9,23 @@ Hidden states travel as [T, 1, hidden]: T tokens of all sequences of the step, c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-import ml_dtypes
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
-from dragoman.models.quantize import INT4_GROUP_SIZE, quantize_int4, quantize_int8, quantize_int8_symmetric
-
-Array: TypeAlias = np.ndarray[Any, Any]
-Node: TypeAlias = Any  # openvino.Output: the package has no type information
-WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
-StoredType = Literal[WeightType, "int8_symmetric"]
+from dragoman.models.quantize import INT4_GROUP_SIZE
+from dragoman.models.stored_weights import (
+    Array,
+    Node,
+    WeightStorage,
+    as_f32,
+    constant,
+    embedding_table,
+    weight_matrix,
+)
 
 
 def scalar(value: float, dtype: type = np.float32) -> Node:
@@ -30,102 +33,28 @@ def scalar(value: float, dtype: type = np.float32) -> Node:
     return ops.constant(np.array(value, dtype=dtype)).output(0)
 
 
-def constant(values: Array) -> Node:
-    """A constant in the array's own precision; the graph owns a copy."""
-    if values.dtype == ml_dtypes.bfloat16:
-        bits = np.ascontiguousarray(values).view(np.float16)
-        return _owned_constant(ov.Tensor(bits, ov.Shape(values.shape), ov.Type.bf16)).output(0)
-    return ov.op.Constant(values, shared_memory=False).output(0)
-
-
-def _owned_constant(tensor: Any) -> Any:
-    # The tensor only borrows numpy's memory, which is gone before the graph is compiled: copy.
-    return ov.op.Constant(tensor, shared_memory=False)
-
-
-def as_f32(node: Node) -> Node:
-    """The node's values as f32 in the graph (the plugin folds the conversion into the consumer)."""
-    return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
-
-
-def weight_matrix(weight: Array, stored_type: StoredType) -> Node:
-    """A weight [out, in] as an f32 node over compressed constants, in the pattern the plugin keeps compressed."""
-    if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
-        return _int4_matrix(weight)
-    if stored_type == "int8_symmetric":
-        return _int8_symmetric_matrix(weight)
-    if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
-        return _int8_matrix(weight)
-    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[stored_type]
-    return as_f32(constant(weight.astype(stored, copy=False)))
-
-
-def _int8_matrix(weight: Array) -> Node:
-    stored = ov.Tensor(ov.Type.u8, ov.Shape(weight.shape))  # the constant's own memory: nothing is copied into it
-    matrix = quantize_int8(weight, stored.data)
-    assert matrix.zero_points is not None
-    values = ops.convert(ov.op.Constant(stored, shared_memory=True), ov.Type.f16)
-    zero_points = ops.convert(constant(matrix.zero_points), ov.Type.f16)
-    return as_f32(ops.multiply(ops.subtract(values, zero_points), constant(matrix.scales)).output(0))
-
-
-def _int8_symmetric_matrix(weight: Array) -> Node:
-    stored = ov.Tensor(ov.Type.i8, ov.Shape(weight.shape))
-    matrix = quantize_int8_symmetric(weight, stored.data)
-    values = ops.convert(ov.op.Constant(stored, shared_memory=True), ov.Type.f16)
-    return as_f32(ops.multiply(values, constant(matrix.scales)).output(0))
-
-
-def _int4_matrix(weight: Array) -> Node:
-    matrix = quantize_int4(weight)
-    packed = _owned_constant(ov.Tensor(_pack_int4(matrix.values), ov.Shape(matrix.values.shape), ov.Type.i4))
-    scaled = ops.multiply(ops.convert(packed, ov.Type.f16), constant(matrix.scales))
-    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
-    return as_f32(flat.output(0))
-
-
-def _pack_int4(values: Array) -> Array:
-    # i4 tensors hold two values a byte, the even element in the low half
-    flat = values.reshape(-1).view(np.uint8) & 0x0F
-    packed: Array = flat[0::2] | (flat[1::2] << 4)
-    return packed
-
-
-def embedding(token_ids: Node, table: Array, stored_type: StoredType) -> Node:
-    """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T], table [vocab, hidden] -> [T, 1, hidden].
-
-    Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
-    start where the processor has no bf16, and twice as large.
-    """
-    stored = table.astype(np.float32, copy=False) if stored_type == "f32" else _as_half(table)
-    rows = ops.gather(as_f32(constant(stored)), token_ids, ops.constant(np.array(0, dtype=np.int64)))
+def embedding(token_ids: Node, table: Array, storage: WeightStorage) -> Node:
+    """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T], table [vocab, hidden] -> [T, 1, hidden]."""
+    rows = gather_rows(embedding_table(table, storage), token_ids)
     return ops.unsqueeze(rows, ops.constant(np.array(1, dtype=np.int64))).output(0)
 
 
-def _as_half(table: Array) -> Array:
-    with np.errstate(over="ignore"):  # looked for below
-        half = table.astype(np.float16, copy=False)
-    return half if np.isfinite(half).all() else table.astype(ml_dtypes.bfloat16)
+def linear(x: Node, weight: Array, storage: WeightStorage, bias: Array | None = None) -> Node:
+    """`x @ weight.T (+ bias)`, as the sum of products over the columns that the format allows.
 
-
-def linear(
-    x: Node, weight: Array, stored_type: StoredType, bias: Array | None = None, max_columns: int | None = None
-) -> Node:
-    """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [out, in], bias [out].
-
-    `max_columns`: compute it as the sum of products over at most so many input columns each; None = as one product.
+    Shapes: x [..., in], weight [out, in], bias [out].
     """
-    widths = column_widths(weight.shape[1], max_columns)
+    widths = column_widths(weight.shape[1], storage.format.max_columns)
     if len(widths) == 1:
-        product = _product(x, weight, stored_type)
+        product = _product(x, weight, storage)
     else:
         split = ops.variadic_split(
             x, ops.constant(np.array(-1, dtype=np.int64)), ops.constant(np.array(widths, dtype=np.int64))
         )
         parts = np.split(weight, np.cumsum(widths)[:-1], axis=1)
-        product = _product(split.output(0), parts[0], stored_type)
+        product = _product(split.output(0), parts[0], storage)
         for index, part in enumerate(parts[1:], 1):
-            product = ops.add(product, _product(split.output(index), part, stored_type)).output(0)
+            product = ops.add(product, _product(split.output(index), part, storage)).output(0)
     if bias is None:
         return product
     return ops.add(product, constant(bias.astype(np.float32))).output(0)
@@ -144,8 +73,8 @@ def column_widths(num_columns: int, max_columns: int | None) -> list[int]:
     return [(share + (part < num_larger)) * INT4_GROUP_SIZE for part in range(num_parts)]
 
 
-def _product(x: Node, weight: Array, stored_type: StoredType) -> Node:
-    return ops.matmul(x, weight_matrix(weight, stored_type), transpose_a=False, transpose_b=True).output(0)
+def _product(x: Node, weight: Array, storage: WeightStorage) -> Node:
+    return ops.matmul(x, weight_matrix(weight, storage), transpose_a=False, transpose_b=True).output(0)
 
 
 def rms_norm(x: Node, weight: Array, epsilon: float) -> Node:
@@ -182,6 +111,11 @@ def _columns(x: Node, start: int, stop: int) -> Node:
 def split_heads(x: Node, num_heads: int, head_size: int) -> Node:
     """[T, 1, heads * head_size] -> [T, heads, 1, head_size]; with one position per token no value moves."""
     return _reshape(x, [-1, num_heads, 1, head_size])
+
+
+def gather_rows(x: Node, rows: Node) -> Node:
+    """The rows of these indices. Shapes: x [T, ...], rows i64 [R] -> [R, ...]."""
+    return ops.gather(x, rows, ops.constant(np.array(0, dtype=np.int64))).output(0)
 
 
 def merge_heads(x: Node, width: int) -> Node:

@@ -19,11 +19,12 @@ import openvino as ov
 from dragoman import __version__
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.kept_graph import compile_and_keep, map_kept
-from dragoman.models.layers import AttentionShape, WeightType
-from dragoman.models.llama import BuildOptions
+from dragoman.models.layers import AttentionShape
 from dragoman.models.processor import lacks_integer_dot_products
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
+from dragoman.models.row_parts import RowParts
+from dragoman.models.stored_weights import WeightFormat, WeightStorage, WeightType
 from dragoman.models.warm_up import warm_up
 from dragoman.models.weights import Checkpoint, weight_files
 
@@ -32,7 +33,7 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-_GRAPH_FORMAT = 4  # raised when the builders change: graphs kept before that are not used
+_GRAPH_FORMAT = 5  # raised when the builders change: graphs kept before that are not used
 
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
 
@@ -148,24 +149,27 @@ def _compile_properties(options: ModelOptions, inference_type: str, kv_type: str
     return properties
 
 
-def _build_options(options: ModelOptions) -> BuildOptions:
+def _weight_format(options: ModelOptions) -> WeightFormat:
     """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
 
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
     core's own cache.
     """
     if options.weight_type not in ("int8", "int4") or not lacks_integer_dot_products():
-        return BuildOptions(options.weight_type)
-    return BuildOptions("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
+        return WeightFormat(options.weight_type)
+    return WeightFormat("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
 
 
 def _build_graph(
     model_dir: Path, raw_config: dict[str, Any], config: LlamaConfig, options: ModelOptions, report: LoadProgress
 ) -> Any:
     report("building the graph", 0.0)
-    with Checkpoint(model_dir) as checkpoint:
-        builder = family_for(raw_config).builder(config, checkpoint, _build_options(options))
-        return builder.build(lambda done, total: report("building the graph", done / total))
+    with Checkpoint(model_dir) as checkpoint, RowParts() as parts:
+        graph = (
+            family_for(raw_config).builder(config, checkpoint, WeightStorage(_weight_format(options), parts)).build()
+        )
+        parts.finish(lambda done, total: report("building the graph", done / total))
+        return graph
 
 
 def _kept_name(core: Any, model_dir: Path, options: ModelOptions, properties: dict[str, Any]) -> str:
@@ -175,7 +179,7 @@ def _kept_name(core: Any, model_dir: Path, options: ModelOptions, properties: di
     the older one is of no use any more.
     """
     processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
-    wanted = [str(model_dir.resolve()), *processor, properties, asdict(_build_options(options))]
+    wanted = [str(model_dir.resolve()), *processor, properties, asdict(_weight_format(options))]
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
     config = (model_dir / "config.json").read_text(encoding="utf-8")
     source = [__version__, _GRAPH_FORMAT, ov.__version__, files, config]

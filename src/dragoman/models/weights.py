@@ -1,4 +1,4 @@
-"""Reads the tensors of a safetensors checkpoint, one file or shards, without loading what is not asked for.
+"""Reads the tensors of a safetensors checkpoint, one file or shards, without copying them.
 
 Does: find the files, map them, hand out numpy views by name. Does not: convert or quantise.
 Called by the graph builders, once per start. bfloat16 appears as ml_dtypes.bfloat16.
@@ -8,58 +8,98 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
-import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy, which safetensors then finds by name)
+import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman.models.config import ModelError
 from dragoman.models.read_ahead import read_ahead
 
+Array: TypeAlias = np.ndarray[Any, Any]
+
+
+# The names of element types in a file, of those that models are stored in.
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
 
 class Checkpoint:
-    """The tensors of one model directory by their Hugging Face names. A context manager: views die with it."""
+    """The tensors of one model directory by their Hugging Face names, mapped into memory. A context manager."""
 
     def __init__(self, model_dir: Path) -> None:
         self._model_dir = model_dir
-        self._stack = ExitStack()
-        self._file_of: dict[str, Any] = {}
+        self._tensors: dict[str, _StoredTensor] = {}
 
     def __enter__(self) -> Self:
         paths = weight_files(self._model_dir)
         read_ahead(paths)
         for path in paths:
-            try:
-                opened = self._stack.enter_context(safe_open(path, framework="np"))
-            except (SafetensorError, OSError) as error:
-                raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
-            self._file_of.update(dict.fromkeys(opened.keys(), opened))
+            self._tensors.update(_map_tensors(path))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file_of.clear()
-        self._stack.close()
+        self._tensors.clear()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._file_of
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._file_of)
+        return iter(self._tensors)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """The tensor `name`. Raises: ModelError if it is missing or its shape is not `shape`."""
-        if name not in self._file_of:
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
+        """The tensor `name`, a view of its file: whoever changes it changes a copy.
+
+        Raises: ModelError if it is missing, its shape is not `shape`, or its element type is none that a weight may have.
+        """
+        if name not in self._tensors:
             raise ModelError(f"{self._model_dir}: the checkpoint has no tensor {name!r}")
-        tensor: np.ndarray[Any, Any] = self._file_of[name].get_tensor(name)
-        if tensor.shape != shape:
-            raise ModelError(f"tensor {name!r} has shape {list(tensor.shape)}, config.json implies {list(shape)}")
+        stored = self._tensors[name]
+        if stored.shape != shape:
+            raise ModelError(f"tensor {name!r} has shape {list(stored.shape)}, config.json implies {list(shape)}")
+        if stored.type_name not in _DTYPES:
+            allowed = ", ".join(_DTYPES)
+            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, allowed: {allowed}")
+        tensor: Array = stored.data.view(_DTYPES[stored.type_name]).reshape(shape)
         return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredTensor:
+    """Where a tensor lies. `data`: its bytes in the mapped file, u8 [size]."""
+
+    type_name: str
+    shape: tuple[int, ...]
+    data: Array
+
+
+def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
+    """The file's tensors by name. The library checks the file; its own reading would copy every tensor on one core.
+
+    Source: huggingface.co/docs/safetensors, "Format".
+    """
+    try:
+        with safe_open(path, framework="np"):
+            pass
+        # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
+        contents = np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
+    begin = _LENGTH_BYTES + int.from_bytes(contents[:_LENGTH_BYTES].tobytes(), "little")
+    header = json.loads(contents[_LENGTH_BYTES:begin].tobytes())
+    header.pop("__metadata__", None)
+    return {
+        name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[begin:][slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }
+
+
+_LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 
 def weight_files(model_dir: Path) -> list[Path]:

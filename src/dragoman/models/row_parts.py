@@ -1,0 +1,64 @@
+"""Spreads work on the rows of many matrices over all cores, beside the thread that asks for it.
+
+Does: cut matrices into parts of rows, run them on threads of its own, wait for them. Does not: know what is done with them.
+Called by models.stored_weights while a graph is built, on the thread that builds it.
+
+numpy lets go of the interpreter's lock while it computes, so threads do. Parts of all matrices share one queue: nobody waits
+at the end of each matrix, which would cost a third of the time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+Work = Callable[[slice], T]
+
+_PART_SIZE = 524_288  # values: smaller parts wait for each other at the interpreter's lock, larger ones for memory
+
+
+class RowParts:
+    """A queue of parts, and the threads that empty it. A context manager; leaving it drops what has not begun."""
+
+    def __init__(self, num_workers: int | None = None) -> None:
+        self._num_workers = num_workers or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="weights")
+        self._pending: list[Future[Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def submit(self, shape: tuple[int, ...], work: Work[None]) -> None:
+        """Have `work` called with every part of the rows of a matrix of this shape, at some time before `finish` returns."""
+        self._pending += [self._pool.submit(work, part) for part in self._cut(shape)]
+
+    def run(self, shape: tuple[int, ...], work: Work[T]) -> list[T]:
+        """What `work` returns for every part, in the order of the rows. Raises: what `work` raises."""
+        return list(self._pool.map(work, self._cut(shape)))
+
+    def finish(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Wait for what was submitted; `progress` is told how many parts of how many are done. Raises: what a work did."""
+        for done, future in enumerate(self._pending, 1):
+            future.result()
+            if progress is not None:
+                progress(done, len(self._pending))
+        self._pending.clear()
+
+    def _cut(self, shape: tuple[int, ...]) -> list[slice]:
+        """Nearly equal parts, as many for each worker."""
+        rows, columns = shape[0], max(shape[1], 1)
+        size = rows * columns
+        num_parts = 1
+        if size > _PART_SIZE // 2:
+            num_parts = max(round(size / _PART_SIZE / self._num_workers), 1) * self._num_workers
+        step = max(-(-rows // num_parts), 1)
+        return [slice(begin, begin + step) for begin in range(0, rows, step)]

@@ -1,0 +1,150 @@
+"""Puts weights into a graph, compressed, in the patterns that the CPU plugin keeps compressed.
+
+Does: make the constants, and have them filled on all cores. Does not: decide how weights are stored (the loader does), or
+read checkpoints. Called by models.layers while a graph is built; what it returns holds its values once the parts are done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.quantize import (
+    INT4_GROUP_SIZE,
+    fits_f16,
+    pack_int4,
+    quantize_int4,
+    quantize_int8,
+    quantize_int8_symmetric,
+)
+from dragoman.models.row_parts import RowParts
+
+Array: TypeAlias = np.ndarray[Any, Any]
+Node: TypeAlias = Any  # openvino.Output: the package has no type information
+WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
+StoredType = Literal[WeightType, "int8_symmetric"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How a graph stores weights. `max_columns`: those of a product, wider ones are summed up; None = no limit."""
+
+    stored_type: StoredType
+    max_columns: int | None = None
+
+    @property
+    def fuses_projections(self) -> bool:
+        """One matmul for QKV and one for gate and up: pays for int4, where a lone sequence is bound by calls.
+
+        For int8 it is no faster, and apart the plugin folds the activation into the gate's matmul.
+        """
+        return self.stored_type == "int4"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightStorage:
+    """A format, and who compresses into it: a graph's weights are complete when `parts` has finished."""
+
+    format: WeightFormat
+    parts: RowParts
+
+
+def constant(values: Array) -> Node:
+    """A constant in the array's own precision; the graph owns a copy."""
+    if values.dtype == ml_dtypes.bfloat16:
+        bits = np.ascontiguousarray(values).view(np.float16)
+        # The tensor only borrows numpy's memory, which is gone before the graph is compiled: copy.
+        return ov.op.Constant(ov.Tensor(bits, ov.Shape(values.shape), ov.Type.bf16), shared_memory=False).output(0)
+    return ov.op.Constant(values, shared_memory=False).output(0)
+
+
+def as_f32(node: Node) -> Node:
+    """The node's values as f32 in the graph (the plugin folds the conversion into the consumer)."""
+    return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
+
+
+def weight_matrix(weight: Array, storage: WeightStorage) -> Node:
+    """A weight [out, in] as an f32 node over constants in the storage's format."""
+    stored_type = storage.format.stored_type
+    if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
+        return _int4_matrix(weight, storage.parts)
+    if stored_type == "int8_symmetric":
+        return _int8_symmetric_matrix(weight, storage.parts)
+    if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
+        return _int8_matrix(weight, storage.parts)
+    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[stored_type]
+    return as_f32(constant(weight.astype(stored, copy=False)))
+
+
+def embedding_table(table: Array, storage: WeightStorage) -> Node:
+    """A table [vocab, hidden] as an f32 node.
+
+    Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
+    start where the processor has no bf16, and twice as large.
+    """
+    if storage.format.stored_type == "f32":
+        return constant(table.astype(np.float32, copy=False))
+    stored = _Filled(ov.Type.f16, table.shape)
+
+    def fill(part: slice) -> bool:
+        with np.errstate(over="ignore"):  # looked for
+            stored.values[part] = table[part]
+        return fits_f16(stored.values[part])
+
+    if all(storage.parts.run(table.shape, fill)):
+        return as_f32(stored.constant)
+    return as_f32(constant(table.astype(ml_dtypes.bfloat16)))
+
+
+class _Filled:
+    """A constant of the graph whose memory is filled later, so that nothing is copied into it."""
+
+    def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
+        tensor = ov.Tensor(element_type, ov.Shape(shape))
+        self.values: Array = tensor.data
+        self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
+
+
+def _int8_matrix(weight: Array, parts: RowParts) -> Node:
+    rows = len(weight)
+    stored, zero_points = _Filled(ov.Type.u8, weight.shape), _Filled(ov.Type.u8, (rows, 1))
+    scales = _Filled(ov.Type.f16, (rows, 1))
+
+    def fill(part: slice) -> None:
+        zero_points.values[part], scales.values[part] = quantize_int8(weight[part], stored.values[part])
+
+    parts.submit(weight.shape, fill)
+    values = ops.convert(stored.constant, ov.Type.f16)
+    shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
+    return as_f32(ops.multiply(shifted, scales.constant).output(0))
+
+
+def _int8_symmetric_matrix(weight: Array, parts: RowParts) -> Node:
+    stored, scales = _Filled(ov.Type.i8, weight.shape), _Filled(ov.Type.f16, (len(weight), 1))
+
+    def fill(part: slice) -> None:
+        scales.values[part] = quantize_int8_symmetric(weight[part], stored.values[part])
+
+    parts.submit(weight.shape, fill)
+    return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
+
+
+def _int4_matrix(weight: Array, parts: RowParts) -> Node:
+    rows, columns = weight.shape
+    shape = (rows, columns // INT4_GROUP_SIZE, INT4_GROUP_SIZE)
+    stored, scales = _Filled(ov.Type.i4, shape), _Filled(ov.Type.f16, (*shape[:2], 1))
+    packed = stored.values.reshape(rows, columns // 2)  # two values a byte
+
+    def fill(part: slice) -> None:
+        values, scales.values[part] = quantize_int4(weight[part])
+        packed[part] = pack_int4(values).reshape(-1, columns // 2)
+
+    parts.submit(weight.shape, fill)
+    scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
+    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
+    return as_f32(flat.output(0))
