@@ -38,6 +38,7 @@ from benchmarks.serving.settings import QUICK, Settings
 from benchmarks.serving.turns import say
 
 PEERS = ("vllm", "llama.cpp", "genai")
+PARTS_OF_PEERS = ("llama.cpp (q8_0)", "llama.cpp (q4_0)")  # which row 1 can leave out one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--out", type=Path, required=True, help="results, logs and built graphs")
     run.add_argument("--peers", type=Path, help=f"where the peers are installed; default: {peers.DEFAULT_ROOT}")
     run.add_argument("--only", type=_rows, default=list(ROWS), help="rows, such as 1,3; default: all")
-    run.add_argument("--without", type=_peers, help=f"peers to leave out, such as vllm,genai; of {', '.join(PEERS)}")
+    run.add_argument("--without", type=_peers, help=f"peers to leave out, such as vllm,genai; of {_LEFT_OUT}")
     run.add_argument(
         "--vllm-dtype",
         choices=("bfloat16", "float32", "float16"),
@@ -143,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_LEFT_OUT = f"{', '.join(PEERS)}; in row 1 also {', '.join(PARTS_OF_PEERS)}"
 _COUNTS = {
     "rounds": "repetitions that a median is taken over",
     "long_rounds": "the same for rows 5, 8 and 9 and for starts of peers",
@@ -177,8 +179,8 @@ def _rows(text: str) -> list[int]:
 
 def _peers(text: str) -> frozenset[str]:
     names = frozenset(word.strip() for word in text.split(","))
-    for name in sorted(names - set(PEERS)):
-        raise argparse.ArgumentTypeError(f"{name!r} is no peer, must be one of: {', '.join(PEERS)}")
+    for name in sorted(names - {*PEERS, *PARTS_OF_PEERS}):
+        raise argparse.ArgumentTypeError(f"{name!r} is no peer, must be one of: {_LEFT_OUT}")
     return names
 
 

@@ -49,21 +49,33 @@ def start(stack: ExitStack, name: str, make: Callable[[], Process], failures: di
 
 
 def take_turns(contenders: Sequence[Contender[Taken]], rounds: int, show: Callable[[Taken], str]) -> None:
-    """Measure every contender `rounds` times, into its `runs`; one that fails is ended and left out from then on."""
-    for number in range(rounds):
-        first = number % max(1, len(contenders))
-        for contender in [*contenders[first:], *contenders[:first]]:
-            if contender.failure:
-                continue
-            try:
-                with contender.process.awake():
-                    contender.runs.append(contender.measure())
-            except (ProcessFailed, LoadFailed) as error:
-                contender.failure = str(error)
-                contender.process.stop()
-                say(f"round {number + 1}: {contender.name} failed: {error}")
-                continue
-            say(f"round {number + 1}: {contender.name}: {show(contender.runs[-1])}")
+    """Measure every contender `rounds` times, into its `runs`; one that fails is ended and left out from then on.
+
+    Ctrl+C ends it early, once there is a whole round: what was measured until then is kept.
+    """
+    try:
+        for number in range(rounds):
+            _take_round(contenders, number, show)
+    except KeyboardInterrupt:
+        if not all(contender.runs for contender in contenders if not contender.failure):
+            raise
+        say("interrupted; what was measured until now counts")
+
+
+def _take_round(contenders: Sequence[Contender[Taken]], number: int, show: Callable[[Taken], str]) -> None:
+    first = number % max(1, len(contenders))
+    for contender in [*contenders[first:], *contenders[:first]]:
+        if contender.failure:
+            continue
+        try:
+            with contender.process.awake():
+                contender.runs.append(contender.measure())
+        except (ProcessFailed, LoadFailed) as error:
+            contender.failure = str(error)
+            contender.process.stop()
+            say(f"round {number + 1}: {contender.name} failed: {error}")
+            continue
+        say(f"round {number + 1}: {contender.name}: {show(contender.runs[-1])}")
 
 
 def medians(runs: Sequence[Metrics]) -> dict[str, float]:

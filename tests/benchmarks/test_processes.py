@@ -102,3 +102,20 @@ def test_contenders_take_turns_and_one_that_dies_is_left_out(tmp_path: Path) -> 
     assert lasting.runs == [1.0, 1.0, 1.0]
     assert not lasting.failure
     assert "asked to die" in dying.failure
+
+
+def test_an_interrupt_keeps_what_was_measured_once_there_is_a_whole_round(tmp_path: Path) -> None:
+    def interrupted_after(num_runs: int) -> list[float]:
+        def turn() -> float:
+            if len(contender.runs) == num_runs:
+                raise KeyboardInterrupt
+            return 1.0
+
+        with worker(tmp_path) as process:
+            contender = Contender("one", process, turn)
+            take_turns([contender], 5, str)
+        return contender.runs
+
+    assert interrupted_after(2) == [1.0, 1.0]
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_after(0)

@@ -64,7 +64,7 @@ def run(settings: Settings) -> Iterator[Result]:
             continue
         rates = [run["tokens_per_s"] for run in contender.runs]
         values: dict[str, Value] = {**medians(contender.runs), "all_rates": " ".join(f"{rate:.1f}" for rate in rates)}
-        yield Result(ROW, contender.name, values, load_settings(settings))
+        yield Result(ROW, contender.name, values, {**load_settings(settings), "rounds": len(rates)})
     yield from failed(ROW, failures)
 
 
@@ -95,7 +95,7 @@ def _wanted(settings: Settings, failures: dict[str, str]) -> Iterator[Server]:
     dtype = settings.vllm_dtype
     found_by_name[f"vLLM ({dtype})"] = peers.vllm_server(settings.peers, settings.model, settings.out / "caches", dtype)
     for name, found in found_by_name.items():
-        if name.partition(" ")[0].lower() in settings.without:
+        if {name.partition(" ")[0].lower(), name.lower()} & settings.without:
             continue
         if found is None:
             failures[name] = "not installed"
