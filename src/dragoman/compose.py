@@ -309,6 +309,7 @@ def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) 
         max_num_seqs=config.engine.max_num_seqs,
         prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
         max_slowdown=config.engine.max_step_slowdown,
+        best_step_tokens=loaded.best_step_tokens,
     )
     proposer = _proposer(config, draft, runner)
     own = default_capabilities(runner, proposer)

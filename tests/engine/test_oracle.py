@@ -108,6 +108,7 @@ def check_aborted(collector: Collector, key: int, request: EngineRequest) -> Non
         prefix_cache=st.sampled_from(["prompt", "all", "off"]),
         max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
         max_slowdown=st.sampled_from([0.0, 1.1, 2.5]),
+        best_step_tokens=st.sampled_from([None, 24]),
         assumed_output_tokens=st.sampled_from([1, 256]),
     ),
 )

@@ -86,6 +86,46 @@ def test_a_prompt_gets_on_however_slow_the_machine() -> None:
     assert pacer.prompt_budget(1, 1) == 4
 
 
+def test_prompts_fill_a_step_up_to_its_best_size() -> None:
+    pacer = Pacer(0, best_step_tokens=80)
+    assert [pacer.prompt_budget(num_decoding, 3) for num_decoding in (0, 32, 64)] == [80, 48, 16]
+    assert pacer.prompt_budget(65, 3) is None, "a step that is larger anyway is not held up"
+    assert pacer.prompt_budget(32, 0) is None
+    paced = Pacer(2, best_step_tokens=80)
+    observe(paced, 0, 1000)
+    observe(paced, 1, 0)
+    observe(paced, 32, 0)
+    one, many = paced.prompt_budget(1, 1), paced.prompt_budget(32, 8)
+    assert one is not None
+    assert one < 79
+    assert many == 48
+
+
+class SizedRunner(FakeRunner):
+    """Remembers the tokens of every step."""
+
+    step_tokens: list[int]
+
+    def forward(self, batch: ForwardBatch) -> np.ndarray[Any, Any]:
+        self.step_tokens.append(len(batch.input_ids))
+        return super().forward(batch)
+
+
+def test_steps_keep_to_their_best_size_while_prompts_come_and_go() -> None:
+    runner = SizedRunner(num_blocks=2000, block_size=4, vocab_size=24, max_model_len=4000)
+    runner.step_tokens = []
+    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(512, best_step_tokens=80)))
+    for key in range(40):
+        prompt = [1 + (key + i) % 20 for i in range(100 + key)]
+        collector.add(key, make_request(prompt, max_tokens=30, ignore_eos=True))
+    collector.run()
+    assert max(runner.step_tokens) == 80
+    num_prompt_tokens = sum(100 + key for key in range(40))
+    assert len(runner.step_tokens) < 1.3 * (num_prompt_tokens + 40 * 30) / 80, (
+        "and hardly any step is smaller than it need be"
+    )
+
+
 class TimedRunner(FakeRunner):
     """A runner on the made-up machine: a forward takes time on its own clock."""
 

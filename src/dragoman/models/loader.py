@@ -35,7 +35,9 @@ BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
 _GRAPH_FORMAT = 5  # raised when the builders change: graphs kept before that are not used
 
+# Where the kernels unpack weights to f32:
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
+_UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
 
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _DYNAMIC_QUANTIZATION_GROUP = 128
@@ -66,6 +68,11 @@ class LoadedModel:
     def from_cache(self) -> bool:
         """True if the graph was mapped, not built."""
         return self.mapping is not None
+
+    @property
+    def best_step_tokens(self) -> int | None:
+        """The tokens of a step in which a token costs the least; None if a larger step is never worse."""
+        return None if _weight_format(self.options).max_columns is None else _UNPACKED_ROWS
 
     @property
     def block_bytes(self) -> int:

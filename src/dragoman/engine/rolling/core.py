@@ -46,7 +46,7 @@ class EngineCore:
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
         self._scheduler = Scheduler(config, self._blocks, self.stats)
-        self._pacer = Pacer(config.max_slowdown)
+        self._pacer = Pacer(config.max_slowdown, config.best_step_tokens)
         self._speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
         self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
         self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)

@@ -1,4 +1,4 @@
-"""Paces prompts, so that the sequences which decode keep their rhythm while others prefill.
+"""Paces prompts, so that the sequences which decode keep their rhythm while others prefill, and steps have the best size.
 
 Does: learn from the durations of the steps what decoding and a prompt token cost, and say how many prompt tokens the next
 step may compute beside the decode rows. Does not: schedule, or read a clock. Called by `core`, on the engine thread only.
@@ -7,24 +7,32 @@ A step that computes a long prompt's piece takes as long as that piece needs, an
 is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which. Where many
 prompts wait, holding each of them back would cost more than it gives: fewer sequences decode together, so each prompt that
 is to be computed brings an allowance of its own.
+
+Some kernels compute a token the fastest in steps of a certain size, and are slower in larger ones; then prompts fill a step
+up to that size and wait for the next, whether anybody decodes or not.
 Source: stall-free batching, arXiv:2403.02310, with a budget that is measured instead of set.
 """
 
 from __future__ import annotations
 
 _LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
+_LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 
 
 class Pacer:
-    """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit."""
+    """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit.
 
-    def __init__(self, max_slowdown: float) -> None:
+    `best_step_tokens`: those of a step in which a token costs the least, None if a larger step is never worse.
+    """
+
+    def __init__(self, max_slowdown: float, best_step_tokens: int | None = None) -> None:
         """Raises: ValueError if `max_slowdown` is negative."""
         if not max_slowdown >= 0:
             raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
         self._max_slowdown = max_slowdown
+        self._best_step_tokens = best_step_tokens
         # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
         self._decode_s: dict[int, float] = {}
         self._ages: dict[int, int] = {}
@@ -35,7 +43,20 @@ class Pacer:
 
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
         """
-        if not num_decoding or not num_prompts or not self._max_slowdown:
+        if not num_prompts:
+            return None
+        limits = (self._room(num_decoding), self._even_piece(num_decoding, num_prompts))
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _room(self, num_decoding: int) -> int | None:
+        """What the decode rows leave of the best size; None if that is too little, and the step becomes larger anyway."""
+        if self._best_step_tokens is None:
+            return None
+        room = self._best_step_tokens - num_decoding
+        return room if room >= _LEAST_ROOM else None
+
+    def _even_piece(self, num_decoding: int, num_prompts: int) -> int | None:
+        if not num_decoding or not self._max_slowdown:
             return None
         size = num_decoding.bit_length()
         decode_s = self._decode_s.get(size)

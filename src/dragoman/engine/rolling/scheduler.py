@@ -33,6 +33,7 @@ class RollingConfig:
     answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
     whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`:
     how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
+    `best_step_tokens`: up to which prompts fill a step, because a token costs more in larger ones; None = it does not.
     `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
     """
 
@@ -41,6 +42,7 @@ class RollingConfig:
     prefix_cache: PrefixCacheMode = "prompt"
     max_prompt_logprob_rows: int = 256
     max_slowdown: float = 0.0
+    best_step_tokens: int | None = None
     assumed_output_tokens: int = 256
 
     def __post_init__(self) -> None:
