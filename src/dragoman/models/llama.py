@@ -109,7 +109,8 @@ class LlamaBuilder:
         size = config.head_size
         widths = [config.num_heads * size, config.num_kv_heads * size, config.num_kv_heads * size]
         names = [f"{prefix}.{name}_proj" for name in "qkv"]
-        q, k, v = self._projections(x, names, widths, has_bias=config.attention_bias)
+        fused = self._storage.format.fuses_attention
+        q, k, v = self._projections(x, names, widths, has_bias=config.attention_bias, fused=fused)
         q = apply_rotary(split_heads(q, config.num_heads, size), *angles, size)
         k = apply_rotary(split_heads(k, config.num_kv_heads, size), *angles, size)
         caches = (cache_parameter(f"key_cache.{layer}"), cache_parameter(f"value_cache.{layer}"))
@@ -123,7 +124,8 @@ class LlamaBuilder:
         config = self._config
         size = config.intermediate_size
         names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
-        gate, up = self._projections(x, names, [size, size], has_bias=config.mlp_bias)
+        fused = self._storage.format.fuses_mlp
+        gate, up = self._projections(x, names, [size, size], has_bias=config.mlp_bias, fused=fused)
         activated = ops.multiply(ops.swish(gate), up).output(0)
         return self._projection(activated, f"{prefix}.down_proj", config.hidden_size, size, config.mlp_bias)
 
@@ -131,9 +133,9 @@ class LlamaBuilder:
         bias = self._tensor(f"{name}.bias", width) if has_bias else None
         return linear(x, self._tensor(f"{name}.weight", width, columns), self._storage, bias)
 
-    def _projections(self, x: Node, names: list[str], widths: list[int], *, has_bias: bool) -> list[Node]:
+    def _projections(self, x: Node, names: list[str], widths: list[int], *, has_bias: bool, fused: bool) -> list[Node]:
         columns = self._config.hidden_size
-        if not self._storage.format.fuses_projections:
+        if not fused:
             return [
                 self._projection(x, name, width, columns, has_bias) for name, width in zip(names, widths, strict=True)
             ]

@@ -38,11 +38,13 @@ class WeightFormat:
     max_columns: int | None = None
 
     @property
-    def fuses_projections(self) -> bool:
-        """One matmul for QKV and one for gate and up: pays for int4, where a lone sequence is bound by calls.
+    def fuses_attention(self) -> bool:
+        """One matmul for queries, keys and values: for steps of a few rows, which are bound by calls and narrow matrices."""
+        return self.stored_type in ("int4", "int8_symmetric")
 
-        For int8 it is no faster, and apart the plugin folds the activation into the gate's matmul.
-        """
+    @property
+    def fuses_mlp(self) -> bool:
+        """One matmul for gate and up: pays for int4. Apart, the plugin folds the activation into the gate's matmul."""
         return self.stored_type == "int4"
 
 
