@@ -140,7 +140,7 @@ class EngineSettings:
     max_batch_tokens: int = option(
         512,
         Integer(16),
-        "Tokens one step computes at most; longer prompts are computed in pieces of this size.",
+        "Tokens one step computes at most; longer prompts come in pieces: of this size, or smaller where that is faster.",
         unit="tokens",
         key="option.max_rolling_batch_prefill_tokens",
         keys=(Alias("option.max_num_batched_tokens"), Alias("option.max_num_tokens")),
