@@ -172,9 +172,8 @@ def _build_graph(
 ) -> Any:
     report("building the graph", 0.0)
     with Checkpoint(model_dir) as checkpoint, RowParts() as parts:
-        graph = (
-            family_for(raw_config).builder(config, checkpoint, WeightStorage(_weight_format(options), parts)).build()
-        )
+        storage = WeightStorage(_weight_format(options), parts)
+        graph = family_for(raw_config).builder(config, checkpoint, storage).build()
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph
 

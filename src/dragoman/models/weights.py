@@ -22,6 +22,7 @@ from dragoman.models.read_ahead import read_ahead
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+_LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 # The names of element types in a file, of those that models are stored in.
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -97,9 +98,6 @@ def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
         name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[begin:][slice(*entry["data_offsets"])])
         for name, entry in header.items()
     }
-
-
-_LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 
 def weight_files(model_dir: Path) -> list[Path]:
