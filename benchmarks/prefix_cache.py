@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
-from dragoman.engine.rolling.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
 
 Chain = list[bytes]  # the digests of a prompt's blocks
 Traffic = Callable[[random.Random], Iterator[Chain]]

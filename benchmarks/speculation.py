@@ -26,10 +26,10 @@ from benchmarks.serving.model import VOCAB_SIZE, BenchShape
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.rolling import RollingConfig, Sampler
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.speculative import Proposer, SpeculationConfig
-from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
+from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams

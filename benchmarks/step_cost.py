@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.whole_step import all_penalties, step_trial
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, SamplingParams
 
 NUM_PROMPT_TOKENS, NUM_GENERATED_TOKENS = 256, 64

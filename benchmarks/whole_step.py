@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AddRequest
-from dragoman.engine.rolling.runner import ForwardBatch
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import RollingConfig
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest, SamplingParams
 
 BLOCK_SIZE = 32  # as on the CPU

@@ -1,7 +1,7 @@
-"""Records beam-search results with transformers in float32, for tests/engine/test_beam_reference.py.
+"""Records beam-search results with transformers in float32, for tests/engine/beams/test_beam_reference.py.
 
 Run: pip install torch "transformers==4.49.0" ml_dtypes (the last series with group beam search built in), then
-`python scripts/record_reference_beams.py` from the repository's root. Writes tests/engine/reference/beams.json: a list
+`python scripts/record_reference_beams.py` from the repository's root. Writes tests/engine/beams/reference/beams.json: a list
 of cases, each with its parameters and the returned sequences (generated tokens only, end-of-sequence included) and
 their scores, best first. The model is a random one, see tests/support/random_checkpoint.py; every tenth token is an
 end-of-sequence token there, so that hypotheses end at many lengths.
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from tests.support.random_checkpoint import BEAMS, write_checkpoint  # noqa: E402
 
-OUTPUT = ROOT / "tests" / "engine" / "reference" / "beams.json"
+OUTPUT = ROOT / "tests" / "engine" / "beams" / "reference" / "beams.json"
 EOS_TOKEN_IDS = list(range(5, BEAMS.vocab_size, 10))
 MAX_NEW_TOKENS = 14
 

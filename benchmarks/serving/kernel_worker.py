@@ -18,7 +18,7 @@ from unittest.mock import patch
 from benchmarks.serving.recording import RecordingRunner, replay
 from dragoman import compose
 from dragoman.cli import main as dragoman_main
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 
 
 class Recorder:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
 
 
 @dataclass(slots=True)

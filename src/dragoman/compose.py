@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -18,14 +17,14 @@ from dragoman.config.generation import default_sampling
 from dragoman.config.options import OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
-from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
-from dragoman.engine.rolling.kv_cache_size import GIB, available_memory_bytes, choose_num_blocks
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.speculative import Proposer, SpeculationConfig
-from dragoman.engine.rolling.speculative_draft import DraftModelProposer
-from dragoman.engine.rolling.speculative_lookup import PromptLookupProposer
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.hooks import HandlerRuntime
 from dragoman.loading import ModelLoad, Progress, has_model, model_options
+from dragoman.memory import available_memory_bytes, choose_num_blocks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
@@ -44,7 +43,6 @@ from dragoman.server.registry import DialectSet, GenerationService, ServedEngine
 from dragoman.server.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
-from dragoman.types import Grammar, TokenMasker
 
 logger = logging.getLogger("dragoman")
 
@@ -73,7 +71,7 @@ async def build_served_model(
 ) -> ComposedModel:
     """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
 
-    None = what is free once it is loaded, which is right for the only model of a process; else see `split_memory`.
+    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`.
     `loading` is given if it has begun already; it is over when this returns or raises.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
@@ -155,22 +153,6 @@ def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
     output = choose_output_format(text.chat_template, text.tokenizer, model.tool_call_parser, model.reasoning_parser)
     compiler = LazyGrammarCompiler(text.tokenizer, vocab_size)
     return Extensions(compiler, output.parser, output.marker_ids, output.constraint)
-
-
-def split_memory(configs: Sequence[Config]) -> list[int | None]:
-    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if alone.
-
-    Models with `kv_cache_gb` take that; the others share the rest, but for handlers without a model. Decided before the
-    first is loaded, so that the last one gets as much as the first: a cache that was allocated and not yet used still
-    looks free.
-    """
-    if len(configs) == 1:
-        return [None]
-    caches = [config.engine.kv_cache_gb for config in configs if has_model(config)]
-    taken = sum(int(size * GIB) for size in caches if size is not None)
-    weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
-    rest = max(0, available_memory_bytes() - taken - weights)
-    return [rest // max(1, caches.count(None))] * len(configs)
 
 
 def build_dialects(config: Config) -> DialectSet:
@@ -263,33 +245,6 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except OSError:
         return False
-
-
-class LazyGrammarCompiler:
-    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any."""
-
-    def __init__(self, tokenizer: HfTokenizer, vocab_size: int) -> None:
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
-        self._compiler: GrammarCompiler | None = None
-
-    def __call__(self, grammar: Grammar) -> TokenMasker:
-        """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
-        if self._compiler is None:  # two threads at once make two compilers, one of which is dropped: no harm
-            self._compiler = GrammarCompiler(self._vocabulary())
-        return self._compiler.compile(grammar)
-
-    def _vocabulary(self) -> Vocabulary:
-        tokenizer, ids = self._tokenizer, range(self._vocab_size)
-        eos_ids = sorted(tokenizer.eos_token_ids)
-        own = tokenizer.eos_token_id
-        eos_id = own if own in tokenizer.eos_token_ids and own is not None else (eos_ids or [0])[0]
-        return Vocabulary(
-            token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
-            special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
-            eos_id=eos_id,
-            extra_eos_ids=frozenset(eos_ids),
-        )
 
 
 # --- engine -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.serving.load import Workload
 from benchmarks.serving.recording import RecordingRunner, Step, copied, replay
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
-from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.forward import forward_batch

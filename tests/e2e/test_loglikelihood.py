@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import BLOCK_SIZE, ModelOptions, load_model
 from tests.support.cpu import HAS_BF16
 from tests.support.forward import forward_batch

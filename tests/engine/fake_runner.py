@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 
 Int64Array = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]

@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AddRequest
-from dragoman.engine.rolling.sampler import Sampler
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.engine.fake_runner import reference_logits

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.engine.rolling.runner import ForwardBatch
-from dragoman.engine.rolling.speculative import SpeculationConfig, Wish
-from dragoman.engine.rolling.speculative_draft import DraftModelProposer
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
 from dragoman.types import EngineRequest, TokenMasker
 from tests.engine.fake_runner import FakeRunner, Logits, reference_logits
 from tests.engine.naive import naive_sequence

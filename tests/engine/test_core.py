@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AbortRequest
-from dragoman.engine.rolling.runner import ForwardBatch
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import RollingConfig
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, FinishReason, TokenMasker
 from tests.engine.fake_runner import FakeRunner

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import RollingConfig
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.engine.base import Engine
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
-from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.errors import Cancelled, CapacityError, EngineDead, EngineFailed, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeRunner

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import RandomShape, write_checkpoint

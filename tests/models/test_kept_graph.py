@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.kept_graph import compile_and_keep
 from tests.support.forward import forward_batch

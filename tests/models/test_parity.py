@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.stored_weights import WeightType
 from tests.support.forward import forward_batch

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AddRequest
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import RollingConfig
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import ServerError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.performance.counter import InstructionCounter

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from tests.support.byte_tokenizer import VOCAB_SIZE
 from tests.support.fake_service import PATIENCE_S
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.config.options import OPTIONS
-from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
 from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.output_parsers import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS, choose_output_format
 from dragoman.server.output_parsers.base import Marker
 from dragoman.server.output_parsers.reasoning import Opening

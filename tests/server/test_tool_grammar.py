@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.rolling.grammar import GrammarCompiler, Vocabulary
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.output_parsers import OutputFormat
 from dragoman.server.output_parsers.base import Marker
 from dragoman.server.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dragoman.engine.rolling.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 
 
 def forward_batch(rows: Sequence[tuple[Sequence[int], int, Iterable[int]]], logit_rows: Iterable[int]) -> ForwardBatch:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
 
 FloatArray = npt.NDArray[np.float32]

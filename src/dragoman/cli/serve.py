@@ -14,9 +14,10 @@ from typing import TextIO
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import ComposedModel, api_facts, build_dialects, build_served_model, split_memory
+from dragoman.compose import ComposedModel, api_facts, build_dialects, build_served_model
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.loading import ModelLoad, Progress
+from dragoman.memory import split_memory
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
 from dragoman.server.app import ServerConfig

@@ -1,9 +1,10 @@
 """The rolling-batch engine: every step mixes prompts and decoding sequences of all requests in one forward pass."""
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine, default_capabilities
-from dragoman.engine.rolling.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.stats import EngineStats
 
 __all__ = [
     "EngineStats",

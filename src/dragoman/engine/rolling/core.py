@@ -14,17 +14,22 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.batch import BatchBuffers, build_forward_batch
-from dragoman.engine.rolling.beam_update import sample_with_beams
-from dragoman.engine.rolling.block_manager import BlockManager
+from dragoman.engine.rolling.beams.beam_group import BeamGroup
+from dragoman.engine.rolling.beams.beam_rows import sample_with_beams
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
+from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
-from dragoman.engine.rolling.pacer import Pacer
-from dragoman.engine.rolling.runner import ModelRunner
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.sampler_state import SamplerState
-from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig, ScheduledBatch, ScheduledSequence, Scheduler
-from dragoman.engine.rolling.sequence import SequenceGroup
-from dragoman.engine.rolling.speculative import Proposer, Speculation
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.engine.rolling.schedule.pacer import Pacer
+from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.schedule.scheduler import Scheduler
+from dragoman.engine.rolling.sequence import SequenceGroup, end_reasons
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.speculation import Speculation
+from dragoman.engine.rolling.stats import EngineStats
 from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, PromptLogprob
@@ -102,7 +107,8 @@ class EngineCore:
         if not request.prompt_ids:
             raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
         self._check_capacity(request)
-        self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler))
+        beams = BeamGroup.for_request(request, len(end_reasons(request)))
+        self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler, beams))
 
     def _check_capacity(self, request: EngineRequest) -> None:
         """Raises CapacityError if the request could not run even with the whole cache to itself."""

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from itertools import count
 
 from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
-from dragoman.engine.rolling.runner import ModelRunner
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.scheduler import EngineStats, RollingConfig
-from dragoman.engine.rolling.speculative import Proposer
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.stats import EngineStats
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest

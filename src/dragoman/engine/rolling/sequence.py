@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum, auto
 
-from dragoman.engine.rolling.beam_update import BeamGroup
-from dragoman.engine.rolling.sampler import Sampler
-from dragoman.engine.rolling.sampler_state import SamplerState
+from dragoman.engine.rolling.beams.beam_group import BeamGroup
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob
 
 
@@ -119,6 +119,20 @@ class Sequence:
         self.drop_drafts()
         return draft_ids
 
+    def end_reason(self, token_id: int) -> FinishReason | None:
+        """Why the sequence would end with `token_id` as its next token, None if it goes on; limits of length aside."""
+        request = self.group.request
+        num_generated = self.num_generated_tokens + 1
+        reason = self.group.end_reasons.get(token_id)
+        # The sampler bans end tokens before `min_tokens`; one that still comes was all that a grammar left.
+        if reason is not None and (num_generated >= request.sampling.min_tokens or request.masker is not None):
+            return reason
+        if request.stop_criterion is None:
+            return None
+        generated_ids = self.generated_ids
+        generated_ids.append(token_id)
+        return FinishReason.STOP_STRING if request.stop_criterion(generated_ids) else None
+
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""
         self.token_ids = array("q", other.token_ids)
@@ -157,15 +171,19 @@ class SequenceGroup:
         "sequences",
     )
 
-    def __init__(self, key: int, arrival: int, request: EngineRequest, sampler: Sampler) -> None:
+    def __init__(
+        self, key: int, arrival: int, request: EngineRequest, sampler: Sampler, beams: BeamGroup | None = None
+    ) -> None:
+        """`beams` is given if, and only if, the request searches."""
         sampling = request.sampling
+        assert (beams is None) == (sampling.num_beams == 1)
         self.key = key
         self.arrival = arrival
         self.request = request
         self.is_ranked = sampling.num_sequences > sampling.n
         self.is_forked = sampling.num_sequences == 1
-        self.end_reasons = _end_reasons(request)
-        self.beams = BeamGroup.for_group(self)
+        self.end_reasons = end_reasons(request)
+        self.beams = beams
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
@@ -202,7 +220,7 @@ class SequenceGroup:
 _MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique and in order of priority
 
 
-def _end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
+def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
     """The tokens that end a sequence; a token that is both an end and a stop token counts as end-of-sequence."""
     reasons = dict.fromkeys(request.sampling.stop_token_ids, FinishReason.STOP_TOKEN)
     if not request.sampling.ignore_eos:

@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from dragoman.engine.rolling.beam_update import BeamRow, BeamUpdater
-from dragoman.engine.rolling.sampler import Sampled
-from dragoman.engine.rolling.scheduler import EngineStats, ScheduledBatch, ScheduledSequence, Scheduler
+from dragoman.engine.rolling.beams.beam_rows import BeamRow
+from dragoman.engine.rolling.beams.beam_update import BeamUpdater
+from dragoman.engine.rolling.sample.sampler import Sampled
+from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
+from dragoman.engine.rolling.stats import EngineStats
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.types import EngineOutput, FinishReason, PromptLogprob
 
@@ -149,11 +152,13 @@ class Updater:
         first, num_known = row, sequence.num_computed_tokens
         while True:
             token_id, logprob = int(sampled.token_ids[row]), sampled.logprobs[row]
+            sequence.finish_reason = sequence.end_reason(token_id)
             sequence.token_ids.append(token_id)
             sequence.sampler_state.observe(token_id)
             if logprob is not None:
                 sequence.cumulative_logprob += logprob
-            sequence.finish_reason = self._finish_reason(sequence, token_id)
+            if sequence.finish_reason is None and self._is_full(sequence):
+                sequence.finish_reason = FinishReason.LENGTH
             draft = row - first
             row += 1
             if sequence.finish_reason is not None or draft == len(draft_ids) or token_id != draft_ids[draft]:
@@ -172,19 +177,10 @@ class Updater:
         self._stats.num_draft_tokens += len(draft_ids)
         self._stats.num_accepted_tokens += num_accepted
 
-    def _finish_reason(self, sequence: Sequence, token_id: int) -> FinishReason | None:
-        """Why the sequence ends with this token, None if it goes on."""
-        request = sequence.group.request
+    def _is_full(self, sequence: Sequence) -> bool:
+        """True if the sequence may not become longer."""
         num_generated = sequence.num_generated_tokens
-        reason = sequence.group.end_reasons.get(token_id)
-        # The sampler bans end tokens before `min_tokens`; one that still comes was all that a grammar left.
-        if reason is not None and (num_generated >= request.sampling.min_tokens or request.masker is not None):
-            return reason
-        if request.stop_criterion is not None and request.stop_criterion(sequence.generated_ids):
-            return FinishReason.STOP_STRING
-        if num_generated >= request.max_tokens or sequence.num_tokens >= self._max_model_len:
-            return FinishReason.LENGTH
-        return None
+        return num_generated >= sequence.group.request.max_tokens or sequence.num_tokens >= self._max_model_len
 
     def _finish_without_tokens(self, group: SequenceGroup, deliveries: list[Delivery]) -> None:
         """End a group that wanted nothing but its prompt computed (`max_tokens` 0)."""

@@ -1,0 +1,1 @@
+"""Beam search: what decides which beams live, and what carries it out."""

@@ -1,0 +1,60 @@
+"""Reduces a beam's row of logits to what beam search needs of it: a few candidates.
+
+Does: candidates by processed scores, their raw log-probabilities, the top list; rows of sampled sequences are sampled beside
+them. Does not: decide which beams live. Called by `core` after a forward with beams, on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.engine.rolling.beams.beam_search import BeamCandidates
+from dragoman.engine.rolling.sample.logits_filters import ranked
+from dragoman.engine.rolling.sample.sampler import RawLogprobs, Sampled, Sampler
+from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
+from dragoman.types import Logprob
+
+
+@dataclass(frozen=True, slots=True)
+class BeamRow:
+    """What one row of logits said: candidates by processed scores, their raw log-probabilities, the raw top list."""
+
+    candidates: BeamCandidates
+    raw_logprobs: dict[int, float]
+    top_logprobs: list[Logprob]
+
+
+def sample_with_beams(
+    sampler: Sampler, logits: FloatArray, states: Rows[SamplerState], widths: Rows[int]
+) -> tuple[Sampled, dict[int, BeamRow]]:
+    """Sample the rows whose width is 0 and reduce the others to that many candidates; both by row number.
+
+    Shapes: logits [R, V], states [R], widths [R]. Mutates: logits. The sampled part has zeros in the beams' rows.
+    """
+    plain = [row for row, width in enumerate(widths) if not width]
+    sampled = Sampled(np.zeros(len(states), dtype=np.int64), [None] * len(states), [None] * len(states))
+    if plain:
+        part = sampler.sample(logits[plain], [states[row] for row in plain])
+        sampled.token_ids[plain] = part.token_ids
+        for position, row in enumerate(plain):
+            sampled.logprobs[row] = part.logprobs[position]
+            sampled.top_logprobs[row] = part.top_logprobs[position]
+    searched = [row for row, width in enumerate(widths) if width]
+    processed = sampler.process(logits[searched], [states[row] for row in searched])
+    beams: dict[int, BeamRow] = {}
+    for position, row in enumerate(searched):
+        raw = sampler.raw_logprobs(logits[row])
+        beams[row] = _beam_row(raw, processed[position], states[row], widths[row])
+    return sampled, beams
+
+
+def _beam_row(raw: RawLogprobs, processed: FloatArray, state: SamplerState, width: int) -> BeamRow:
+    best = ranked(processed, width)
+    return BeamRow(
+        candidates=BeamCandidates(best.astype(np.int64), processed[best]),
+        raw_logprobs={token_id: raw.of(token_id) for token_id in best.tolist()},
+        top_logprobs=raw.top(state.plan.params.logprobs or 0),
+    )

@@ -1,0 +1,49 @@
+"""The rolling engine's limits, as plain values.
+
+Does: hold and check them. Does not: know options or where they came from (`compose` translates). Made once, read by the
+engine's parts; immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+PrefixCacheMode = Literal["prompt", "all", "off"]
+
+_MIN_CHUNK = 4  # the least that lets every prompt be cut without a chunk or a remainder of one token
+
+
+@dataclass(frozen=True, slots=True)
+class RollingConfig:
+    """Limits of the rolling engine.
+
+    `max_batch_tokens`: tokens computed in one step. `max_num_seqs`: sequences that run at once. `prefix_cache`: which
+    blocks are reused by later prompts: those filled by a prompt alone (`prompt`: reuse then never changes a bit of an
+    answer), also those filled while decoding (`all`), none (`off`). `max_prompt_logprob_rows`: prompt positions per step
+    whose logits are computed for prompt log-probabilities; each costs a row of the vocabulary's size. `max_slowdown`:
+    how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
+    `best_step_tokens`: up to which prompts fill a step, because a token costs more in larger ones; None = it does not.
+    `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
+    """
+
+    max_batch_tokens: int = 2048
+    max_num_seqs: int = 64
+    prefix_cache: PrefixCacheMode = "prompt"
+    max_prompt_logprob_rows: int = 256
+    max_slowdown: float = 0.0
+    best_step_tokens: int | None = None
+    assumed_output_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        least_of = {
+            "max_batch_tokens": _MIN_CHUNK,
+            "max_num_seqs": 1,
+            "max_prompt_logprob_rows": _MIN_CHUNK,
+            "assumed_output_tokens": 1,
+        }
+        for name, least in least_of.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+        if self.prefix_cache not in ("prompt", "all", "off"):
+            raise ValueError(f"prefix_cache is {self.prefix_cache!r}, must be one of: prompt, all, off")

@@ -1,0 +1,1 @@
+"""The forward pass: packing a batch into flat arrays, and the runner that computes its logits."""

@@ -1,0 +1,125 @@
+"""Packs a scheduled batch into the flat arrays that a runner takes.
+
+Does: copy token ids, positions and block tables into preallocated buffers, and choose the rows of logits. Does not:
+schedule or run anything. Called by `core`, on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+
+_MIN_ROWS = 256
+_MIN_BLOCKS = 4096
+
+
+class BatchBuffers:
+    """Memory for the arrays of one step, allocated once and grown when a step needs more."""
+
+    def __init__(self, max_batch_tokens: int, max_model_len: int) -> None:
+        size = max_batch_tokens
+        self.input_ids = np.zeros(size, dtype=np.int64)
+        self.position_ids = np.zeros(size, dtype=np.int64)
+        self.past_lens = np.zeros(size, dtype=np.int32)
+        self.subsequence_begins = np.zeros(size + 1, dtype=np.int32)
+        self.block_indices_begins = np.zeros(size + 1, dtype=np.int32)
+        self.block_indices = np.zeros(_MIN_BLOCKS, dtype=np.int32)
+        self.logit_indices = np.zeros(_MIN_ROWS, dtype=np.int64)
+        self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
+
+    def ensure_blocks(self, num_blocks: int) -> npt.NDArray[np.int32]:
+        """`block_indices` with room for `num_blocks`; its content is kept."""
+        self.block_indices = _grown(self.block_indices, num_blocks)
+        return self.block_indices
+
+    def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
+        """`logit_indices` with room for `num_rows`; its content is kept."""
+        self.logit_indices = _grown(self.logit_indices, num_rows)
+        return self.logit_indices
+
+
+def build_forward_batch(batch: ScheduledBatch, blocks: BlockManager, buffers: BatchBuffers) -> ForwardBatch:
+    """The runtime inputs of a step, as slices of `buffers`; shapes and meaning as in `ForwardBatch`.
+
+    Rows of logits: first those to sample from, in the order of the batch's entries, then those for prompt
+    log-probabilities, in the same order; so that each kind is one contiguous slice.
+    """
+    ids, positions = buffers.input_ids, buffers.position_ids
+    block_indices, size = buffers.block_indices, blocks.block_size
+    token, num_blocks, max_context_len = 0, 0, 0
+    # The one loop over sequences of batch building; only slices inside.
+    for row, entry in enumerate(batch.entries):
+        sequence, num_new = entry.sequence, entry.num_new_tokens
+        begin = sequence.num_computed_tokens
+        end = begin + num_new
+        if num_new == 1:
+            ids[token] = sequence.token_ids[begin]
+            positions[token] = begin
+        else:
+            ids[token : token + num_new] = sequence.token_ids[begin:end]
+            positions[token : token + num_new] = buffers.arange[begin:end]
+        table = blocks.table(sequence.sequence_id)[: -(-end // size)]
+        if num_blocks + len(table) > len(block_indices):
+            block_indices = buffers.ensure_blocks(num_blocks + len(table))
+        block_indices[num_blocks : num_blocks + len(table)] = table
+        token += num_new
+        num_blocks += len(table)
+        max_context_len = max(max_context_len, end)
+        buffers.past_lens[row] = begin
+        buffers.subsequence_begins[row + 1] = token
+        buffers.block_indices_begins[row + 1] = num_blocks
+    num_sequences = len(batch.entries)
+    return ForwardBatch(
+        input_ids=ids[:token],
+        position_ids=positions[:token],
+        past_lens=buffers.past_lens[:num_sequences],
+        subsequence_begins=buffers.subsequence_begins[: num_sequences + 1],
+        block_indices=block_indices[:num_blocks],
+        block_indices_begins=buffers.block_indices_begins[: num_sequences + 1],
+        logit_indices=_fill_logit_indices(batch, buffers),
+        max_context_len=max_context_len,
+    )
+
+
+def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDArray[np.int64]:
+    """Which positions of the flat batch get a row of logits."""
+    num_sample_rows = sum(entry.num_sample_rows for entry in batch.entries)
+    indices = buffers.ensure_rows(num_sample_rows + batch.num_prompt_rows)
+    sample_row, prompt_row, token = 0, num_sample_rows, 0
+    for entry in batch.entries:
+        last = token + entry.num_new_tokens - 1
+        num_rows, num_drafts = entry.num_sample_rows, entry.sequence.num_draft_tokens
+        if num_rows:
+            # Either the last 1 + drafts positions, or the prompt's last position once for each sequence that forks.
+            indices[sample_row : sample_row + num_rows] = (
+                buffers.arange[last - num_drafts : last + 1] if num_drafts else last
+            )
+            sample_row += num_rows
+        if entry.num_prompt_rows:
+            first = token + _first_prompt_row(entry)
+            indices[prompt_row : prompt_row + entry.num_prompt_rows] = range(first, first + entry.num_prompt_rows)
+            prompt_row += entry.num_prompt_rows
+        token += entry.num_new_tokens
+    return indices[:prompt_row]
+
+
+def _first_prompt_row(entry: ScheduledSequence) -> int:
+    """The first of the entry's new tokens whose successor's log-probability is still wanted."""
+    collected = entry.sequence.group.prompt_logprobs
+    assert collected is not None
+    return len(collected) - 1 - entry.sequence.num_computed_tokens
+
+
+def _grown(buffer: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
+    """The buffer itself, or one at least twice as large with the same content at its front."""
+    if size <= len(buffer):
+        return buffer
+    larger = np.zeros(max(size, 2 * len(buffer)), dtype=buffer.dtype)
+    larger[: len(buffer)] = buffer
+    return larger

@@ -1,0 +1,101 @@
+"""Runs one step's batch through the compiled OpenVINO graph.
+
+Does: own the KV cache tensors and one infer request; pad single-row steps; copy blocks.
+Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
+
+Determinism: the CPU plugin takes another matmul kernel for a single row than for two or more, and the results differ in
+the last bits. A step of one token gets a dummy second token (in a scratch block of its own), a step with one row of
+logits gathers it twice: then a request's tokens do not depend on who else is in the batch, and it costs nothing. Not so
+for packed weights where the CPU lacks bf16: there the plugin changes kernels with larger steps too, and the second row
+would make a single stream a third slower, for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.models.loader import BLOCK_SIZE, LoadedModel, cache_ports
+
+Array = np.ndarray[Any, Any]
+
+# [the only token] is followed by one token of a one-block sequence
+_DUMMY_TOKEN = np.zeros(1, dtype=np.int64)
+
+
+class OpenVinoRunner:
+    """A ModelRunner over a loaded model, with `num_blocks` KV blocks of 32 tokens for all layers."""
+
+    def __init__(self, loaded: LoadedModel, num_blocks: int) -> None:
+        """Allocates the KV cache. Raises: ValueError if `num_blocks` < 1."""
+        if num_blocks < 1:
+            raise ValueError(f"num_blocks is {num_blocks}, expected at least 1")
+        self.block_size = BLOCK_SIZE
+        self.num_blocks = num_blocks
+        self.vocab_size = loaded.config.vocab_size
+        self.max_model_len = loaded.config.max_position
+        self._scratch_block = num_blocks  # one more than the scheduler knows about
+        self._loaded = loaded  # its weights are mapped from a file as long as it lives
+        self._request = loaded.compiled.create_infer_request()
+        self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
+        self._indices_input = "sampled_tokens_indices"
+        self._pads_single_rows = loaded.inference_type == "bf16" or loaded.options.weight_type == "f32"
+
+    def _allocate(self, port: Any, num_blocks: int) -> Any:
+        shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
+        tensor = ov.Tensor(port.get_element_type(), ov.Shape(shape))  # pages cost nothing until they are written
+        self._request.set_tensor(port, tensor)
+        return tensor
+
+    def forward(self, batch: ForwardBatch) -> Array:
+        """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
+        num_rows = len(batch.logit_indices)
+        if self._pads_single_rows and len(batch.input_ids) == 1:
+            batch = self._with_dummy_token(batch)
+        indices = batch.logit_indices
+        if self._pads_single_rows and num_rows == 1:
+            indices = np.repeat(indices, 2)
+        self._set("input_ids", batch.input_ids)
+        self._set("position_ids", batch.position_ids)
+        self._set("past_lens", batch.past_lens)
+        self._set("subsequence_begins", batch.subsequence_begins)
+        self._set("block_indices", batch.block_indices)
+        self._set("block_indices_begins", batch.block_indices_begins)
+        self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
+        self._set(self._indices_input, indices)
+        self._request.start_async()
+        self._request.wait()
+        logits: Array = self._request.get_output_tensor(0).data
+        return logits[:num_rows]
+
+    def _set(self, name: str, values: Array) -> None:
+        self._request.set_tensor(name, ov.Tensor(values))
+
+    def _with_dummy_token(self, batch: ForwardBatch) -> ForwardBatch:
+        return ForwardBatch(
+            input_ids=np.concatenate([batch.input_ids, _DUMMY_TOKEN]),
+            position_ids=np.concatenate([batch.position_ids, _DUMMY_TOKEN]),
+            past_lens=np.append(batch.past_lens, np.int32(0)),
+            subsequence_begins=np.append(batch.subsequence_begins, np.int32(2)),
+            block_indices=np.append(batch.block_indices, np.int32(self._scratch_block)),
+            block_indices_begins=np.append(batch.block_indices_begins, np.int32(len(batch.block_indices) + 1)),
+            logit_indices=batch.logit_indices,
+            max_context_len=batch.max_context_len,
+        )
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, destination) in every layer, for copy-on-write."""
+        for tensor in self._caches:
+            # bf16 appears as f16 in numpy; a copy of equal types moves the bytes unchanged
+            blocks = tensor.data
+            for source, destination in pairs:
+                blocks[destination] = blocks[source]
+
+    def close(self) -> None:
+        """Release the request and the cache memory; the runner is unusable afterwards."""
+        self._request = None
+        self._caches = []

@@ -1,0 +1,1 @@
+"""From logits to tokens: processors, filters, the draw, and what is remembered about a sequence."""

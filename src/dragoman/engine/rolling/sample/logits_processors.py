@@ -1,0 +1,189 @@
+"""Processors that change logits: penalties, bias and masks, each over all rows of a batch that need it.
+
+Does: edit rows of logits in place. Does not: decide the order (`Sampler` does), or filter probabilities (`logits_filters`).
+Called by the sampler on the engine thread. A processor sees only the rows that use it, so an unused one costs nothing, and
+it changes every row independently of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from dragoman.engine.rolling.sample.logits_filters import keep_only
+from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
+from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, TokenCounts
+
+NEG_INF = np.float32(-np.inf)
+_NO_IDS = np.zeros(0, dtype=np.int64)
+
+
+class LogitsProcessor(Protocol):
+    """One edit of the logits."""
+
+    is_argmax_invariant: ClassVar[bool]  # True = the most likely token cannot change, so greedy rows skip it
+
+    def is_needed(self, state: SamplerState) -> bool:
+        """True if this sequence uses the processor at any time of its life."""
+        ...
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        """Edit `logits[rows[i]]` as `states[i]` asks.
+
+        Shapes: logits [R, V], C-contiguous. Mutates: logits, in those rows only.
+        """
+        ...
+
+
+def _locate(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> tuple[FloatArray, IdArray, IdArray]:
+    """The logits as one flat view, the place of every id of every row in it, and the number of ids per row."""
+    sizes = np.array([row_ids.size for row_ids in ids], dtype=np.int64)
+    places = np.repeat(np.asarray(rows, dtype=np.int64) * logits.shape[1], sizes)
+    places += np.concatenate(ids)
+    return logits.reshape(-1), places, sizes
+
+
+def _per_id(values: Sequence[float], sizes: IdArray) -> FloatArray:
+    """A value per row, repeated for every id of the row."""
+    return np.repeat(np.array(values, dtype=np.float32), sizes)
+
+
+def _counts(state: SamplerState) -> TokenCounts:
+    assert state.counts is not None  # kept whenever a penalty is on
+    return state.counts
+
+
+def _ban(logits: FloatArray, rows: Sequence[int], ids: Sequence[IdArray]) -> None:
+    flat, places, _ = _locate(logits, rows, ids)
+    flat[places] = NEG_INF
+
+
+class RepetitionPenalty:
+    """Divides positive and multiplies negative logits of tokens that occurred in the prompt or were generated.
+
+    Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.repetition_penalty != 1.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
+        penalties = _per_id([state.plan.params.repetition_penalty for state in states], sizes)
+        values = flat[places]
+        flat[places] = np.where(values > 0, values / penalties, values * penalties)
+
+
+class FrequencyPenalty:
+    """Subtracts the penalty once per time a token was generated.
+
+    Source: OpenAI API reference, frequency_penalty.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.frequency_penalty != 0.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        flat, places, sizes = _locate(logits, rows, [_counts(state).ids for state in states])
+        counts = np.concatenate([_counts(state).counts for state in states])
+        flat[places] -= counts * _per_id([s.plan.params.frequency_penalty for s in states], sizes)
+
+
+class PresencePenalty:
+    """Subtracts the penalty from every token that was generated at least once.
+
+    Source: OpenAI API reference, presence_penalty.
+    """
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.presence_penalty != 0.0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        counts = [_counts(state) for state in states]
+        generated = [own.ids[own.counts > 0] for own in counts]
+        flat, places, sizes = _locate(logits, rows, generated)
+        flat[places] -= _per_id([s.plan.params.presence_penalty for s in states], sizes)
+
+
+class LogitBias:
+    """Adds the request's own bias to the logits it names."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.bias_ids.size > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        flat, places, _ = _locate(logits, rows, [state.plan.bias_ids for state in states])
+        flat[places] += np.concatenate([state.plan.bias_values for state in states])
+
+
+class AllowedTokens:
+    """Masks everything but the request's `allowed_token_ids`."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.allowed_ids is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        for row, state in zip(rows, states, strict=True):
+            allowed = state.plan.allowed_ids
+            kept = logits[row, allowed]
+            logits[row] = NEG_INF
+            logits[row, allowed] = kept
+
+
+class BadWordsMask:
+    """Masks the token that would complete a forbidden token sequence, which may have begun in the prompt."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.bad_words.single_ids.size > 0 or state.plan.bad_words.max_context > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        _ban(logits, rows, [state.plan.bad_words.single_ids for state in states])
+        completing = [np.array(s.plan.bad_words.completing_ids(s.history), dtype=np.int64) for s in states]
+        _ban(logits, rows, completing)
+
+
+class MinTokens:
+    """Masks the end-of-sequence and stop tokens until `min_tokens` tokens were generated."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        too_short = [s.num_generated < s.plan.params.min_tokens for s in states]
+        _ban(
+            logits, rows, [s.plan.ending_ids if short else _NO_IDS for s, short in zip(states, too_short, strict=True)]
+        )
+
+
+class GrammarMask:
+    """Masks every token the request's grammar does not allow next."""
+
+    is_argmax_invariant: ClassVar[bool] = False
+
+    def __init__(self, prefetcher: MaskPrefetcher) -> None:
+        self._prefetcher = prefetcher
+
+    def is_needed(self, state: SamplerState) -> bool:
+        return state.masker is not None
+
+    def apply(self, logits: FloatArray, rows: Sequence[int], states: Sequence[SamplerState]) -> None:
+        vocab_size = logits.shape[1]
+        for row, state in zip(rows, states, strict=True):
+            words = self._prefetcher.take(state)
+            keep_only(logits[row], np.unpackbits(words.view(np.uint8), count=vocab_size, bitorder="little"))

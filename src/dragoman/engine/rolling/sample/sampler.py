@@ -1,0 +1,274 @@
+"""Turns logits into tokens and log-probabilities, for all rows of a step at once.
+
+Does: run the processors and filters in one fixed order, draw, report raw log-probabilities. Does not: know about blocks,
+text or requests beyond their sampling parameters. Called by the step loop, beam search and speculation, on the engine
+thread. A row's result never depends on the other rows: whatever reduces over the vocabulary works on one row at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.engine.rolling.sample.logits_filters import FILTERS, DoubleArray, Scratch, Survivors, Temperature, ranked
+from dragoman.engine.rolling.sample.logits_processors import (
+    AllowedTokens,
+    BadWordsMask,
+    FrequencyPenalty,
+    GrammarMask,
+    LogitBias,
+    LogitsProcessor,
+    MinTokens,
+    PresencePenalty,
+    RepetitionPenalty,
+)
+from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
+from dragoman.engine.rolling.sample.random_stream import uniforms
+from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
+from dragoman.types import EngineRequest, Logprob, PromptLogprob
+
+_LOWEST_LOGPROB = -9999.0  # JSON has no infinity; vLLM's clients know this value
+_LARGEST_LOGIT = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One chosen token per row. `logprobs[i]` and `top_logprobs[i]` are None unless row i asked for them.
+
+    `token_ids` [R] i64. Log-probabilities are raw: of the logits as the model gave them. `top_logprobs[i]` has the N most
+    likely tokens, best first, of equally likely ones the lowest id first; a chosen token in it has the very same value.
+    """
+
+    token_ids: IdArray
+    logprobs: list[float | None]
+    top_logprobs: list[list[Logprob] | None]
+
+
+class Sampler:
+    """Chooses the next token of every row. The order, for each row:
+
+    1. repetition penalty   2. frequency penalty   3. presence penalty   4. logit bias
+    5. allowed tokens       6. bad words           7. minimum length     8. grammar
+    9. temperature (0 = take the most likely token, the lowest id of equals; steps 10 to 14 do not apply)
+    10. top-k               11. top-p              12. min-p             13. locally typical
+    14. one draw from what is left
+
+    Penalties see the model's own logits, the bias has the last word among the scores, and masks come after everything
+    that adds: no bias lifts a ban. If the masks leave nothing, the sequence may only end: its end-of-sequence tokens
+    (without any, its stop tokens) become the only candidates, even before `min_tokens`, equally likely; a request
+    with neither goes on with the untouched logits. NaN logits count as -inf.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+        self._scratch = Scratch(vocab_size)
+        self._masks = MaskPrefetcher(vocab_size)
+        self._temperature = Temperature()
+        self._processors: tuple[LogitsProcessor, ...] = (
+            RepetitionPenalty(),
+            FrequencyPenalty(),
+            PresencePenalty(),
+            LogitBias(),
+            AllowedTokens(),
+            BadWordsMask(),
+            MinTokens(),
+            GrammarMask(self._masks),
+        )
+
+    def new_state(self, request: EngineRequest, sequence_index: int) -> SamplerState:
+        """The state of a sequence of `request` before its first generated token."""
+        state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index)
+        for bit, processor in enumerate(self._processors):
+            if processor.is_needed(state) and not (state.is_greedy and processor.is_argmax_invariant):
+                state.active |= 1 << bit
+        return state
+
+    def prefetch(self, states: Sequence[SamplerState]) -> None:
+        """Begin what sampling from these very states will need and logits do not matter for: the grammars' masks.
+
+        Called right before the forward pass, which runs meanwhile; the states must not change in between.
+        """
+        self._masks.start(states)
+
+    def close(self) -> None:
+        """Stop the thread that `prefetch` may have started."""
+        self._masks.close()
+
+    def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
+        """The next token of every row. Does not observe it: the caller does, once it is appended.
+
+        Shapes: logits [R, V], C-contiguous, one row per state. Mutates: logits.
+        """
+        untouched = self._keep_rows(logits, states)
+        with np.errstate(over="ignore"):  # quotients beyond float32 become -inf, which is what they mean
+            self._apply_processors(logits, states)
+            token_ids, maxima = self._most_likely(logits, states, untouched)
+            self._draw(logits, states, maxima, token_ids)
+        return self._report(logits, untouched, states, token_ids)
+
+    def process(self, logits: FloatArray, states: Sequence[SamplerState]) -> FloatArray:
+        """Log-probabilities after the processors (steps 1 to 8), for beam search; masked tokens have -inf.
+
+        Shapes: [R, V]. Mutates: logits, which are returned.
+        """
+        untouched = self._keep_rows(logits, states)
+        with np.errstate(over="ignore"):
+            self._apply_processors(logits, states)
+            _, maxima = self._most_likely(logits, states, untouched)
+            for row, maximum in zip(logits, maxima, strict=True):
+                np.subtract(row, maximum, out=row)
+                np.subtract(row, np.float32(_log_total(row, self._scratch)), out=row)
+        return logits
+
+    def distribution(self, logits_row: FloatArray, state: SamplerState) -> DoubleArray:
+        """The exact probabilities `sample` draws from; all in one token if greedy. Shapes: [V]. Mutates: nothing."""
+        logits = logits_row[None].copy()
+        with np.errstate(over="ignore"):
+            self._apply_processors(logits, [state])
+            token_ids, maxima = self._most_likely(logits, [state], {0: logits_row})
+            if not state.is_greedy:
+                return self._survivors(logits[0], maxima[0], state).probabilities()
+        certain = np.zeros(self.vocab_size)
+        certain[token_ids[0]] = 1.0
+        return certain
+
+    def prompt_logprobs(self, logits: FloatArray, target_ids: Sequence[int], top_n: int) -> list[PromptLogprob]:
+        """The raw log-probability of each row's target and the row's `top_n` most likely tokens.
+
+        Shapes: logits [k, V], target_ids [k]. Mutates: nothing.
+        """
+        reported = []
+        for row, target_id in zip(logits, target_ids, strict=True):
+            raw = RawLogprobs(row, self._scratch)
+            reported.append(PromptLogprob(raw.of(target_id), tuple(raw.top(top_n))))
+        return reported
+
+    def raw_logprobs(self, logits_row: FloatArray) -> RawLogprobs:
+        """Log-probabilities of a row as the model gave it, for beam search. Shapes: [V], kept unchanged while in use."""
+        return RawLogprobs(logits_row, self._scratch)
+
+    # --- steps ---
+
+    def _keep_rows(self, logits: FloatArray, states: Sequence[SamplerState]) -> dict[int, FloatArray]:
+        """Copies of the rows that are about to change and whose raw logits are needed later."""
+        assert logits.shape == (len(states), self.vocab_size)
+        assert logits.flags.c_contiguous  # the processors write through a flat view
+        return {
+            row: logits[row].copy()
+            for row, state in enumerate(states)
+            if state.active and (state.plan.params.logprobs is not None or state.plan.rescue_ids.size == 0)
+        }
+
+    def _apply_processors(self, logits: FloatArray, states: Sequence[SamplerState]) -> None:
+        active = 0
+        for state in states:
+            active |= state.active
+        for bit, processor in enumerate(self._processors):
+            if active >> bit & 1:
+                rows = [row for row, state in enumerate(states) if state.active >> bit & 1]
+                processor.apply(logits, rows, [states[row] for row in rows])
+
+    def _most_likely(
+        self, logits: FloatArray, states: Sequence[SamplerState], untouched: dict[int, FloatArray]
+    ) -> tuple[IdArray, FloatArray]:
+        """The largest logit of every row and its token. Mutates: rows without a usable logit are repaired."""
+        token_ids = logits.argmax(axis=1)
+        maxima = logits[np.arange(len(states)), token_ids]
+        for row in np.flatnonzero(~np.isfinite(maxima)).tolist():
+            _repair(logits[row], states[row], untouched.get(row))
+            token_ids[row] = logits[row].argmax()
+            maxima[row] = logits[row, token_ids[row]]
+        return token_ids, maxima
+
+    def _draw(self, logits: FloatArray, states: Sequence[SamplerState], maxima: FloatArray, token_ids: IdArray) -> None:
+        """Replace the most likely token by a drawn one in every row that samples."""
+        rows = [row for row, state in enumerate(states) if not state.is_greedy]
+        if not rows:
+            return
+        drawn = [states[row] for row in rows]
+        numbers = uniforms(
+            [state.plan.seed for state in drawn],
+            [state.sequence_index for state in drawn],
+            [state.num_generated for state in drawn],
+        )
+        for row, state, number in zip(rows, drawn, numbers.tolist(), strict=True):
+            token_ids[row] = self._survivors(logits[row], maxima[row], state).draw(number)
+
+    def _survivors(self, logits_row: FloatArray, maximum: np.float32, state: SamplerState) -> Survivors:
+        params = state.plan.params
+        survivors = self._temperature.apply(logits_row, maximum, params, self._scratch)
+        for logits_filter in FILTERS:
+            if logits_filter.is_needed(params):
+                survivors = logits_filter.apply(survivors, params)
+        return survivors
+
+    def _report(
+        self,
+        logits: FloatArray,
+        untouched: dict[int, FloatArray],
+        states: Sequence[SamplerState],
+        token_ids: IdArray,
+    ) -> Sampled:
+        logprobs: list[float | None] = [None] * len(states)
+        top_logprobs: list[list[Logprob] | None] = [None] * len(states)
+        for row, state in enumerate(states):
+            top_n = state.plan.params.logprobs
+            if top_n is not None:
+                raw = RawLogprobs(untouched.get(row, logits[row]), self._scratch)
+                logprobs[row] = raw.of(int(token_ids[row]))
+                top_logprobs[row] = raw.top(top_n)
+        return Sampled(token_ids, logprobs, top_logprobs)
+
+
+class RawLogprobs:
+    """Log-probabilities of one row of logits, by one formula for every token, so that equal tokens have equal values."""
+
+    def __init__(self, logits_row: FloatArray, scratch: Scratch) -> None:
+        maximum = logits_row.max()
+        if not np.isfinite(maximum):
+            logits_row = _finite(logits_row)
+            maximum = logits_row.max()
+        self._logits = logits_row
+        with np.errstate(over="ignore"):
+            scores = np.subtract(logits_row, maximum, out=scratch.scores[: logits_row.size])
+            self._offset = float(maximum) + _log_total(scores, scratch)
+
+    def of(self, token_id: int) -> float:
+        """The log-probability of a token, not below -9999."""
+        return max(float(self._logits[token_id]) - self._offset, _LOWEST_LOGPROB)
+
+    def top(self, num_tokens: int) -> list[Logprob]:
+        """The most likely tokens, best first, of equally likely ones the lowest id first."""
+        return [Logprob(token_id, self.of(token_id)) for token_id in ranked(self._logits, num_tokens).tolist()]
+
+
+def _log_total(scores: FloatArray, scratch: Scratch) -> float:
+    """log(sum(exp(scores))) of one row whose largest score is 0."""
+    weights = np.exp(scores, out=scratch.weights[: scores.size])
+    return math.log(float(np.add.reduce(weights)))
+
+
+def _cleaned(logits_row: FloatArray) -> FloatArray:
+    """The row with NaN as -inf and +inf as the largest number."""
+    return np.nan_to_num(logits_row, nan=-np.inf, posinf=_LARGEST_LOGIT, neginf=-np.inf)
+
+
+def _finite(logits_row: FloatArray) -> FloatArray:
+    """The cleaned row, or all zeros (equally likely) if nothing is left."""
+    row = _cleaned(logits_row)
+    return row if row.max() > -np.inf else np.zeros_like(row)
+
+
+def _repair(logits_row: FloatArray, state: SamplerState, untouched: FloatArray | None) -> None:
+    """Make a row usable whose largest logit is NaN or infinite. Mutates: the row."""
+    cleaned = _cleaned(logits_row)
+    if cleaned.max() > -np.inf:
+        logits_row[:] = cleaned
+    elif state.plan.rescue_ids.size:
+        logits_row[:] = -np.inf
+        logits_row[state.plan.rescue_ids] = 0.0
+    else:
+        logits_row[:] = _finite(logits_row if untouched is None else untouched)

@@ -1,0 +1,256 @@
+"""What the sampler remembers about one sequence: penalty counts, bad-word context, grammar, position.
+
+Does: take in generated tokens (`observe`), give them back (`rollback`), copy itself for a forked sequence (`fork`).
+Does not: look at logits. Made by `Sampler.new_state`, owned by a sequence, used on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.sample.random_stream import uniforms
+from dragoman.types import EngineRequest, SamplingParams, TokenMasker
+
+IdArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+@runtime_checkable
+class RewindableMasker(Protocol):
+    """A TokenMasker that can take tokens back by itself; others are replayed from the start."""
+
+    def rollback(self, num_tokens: int) -> None:
+        """Undo the last `num_tokens` accepted tokens."""
+        ...
+
+
+class BadWords:
+    """The token sequences a request forbids, indexed by the token before their last one. Immutable."""
+
+    def __init__(self, words: Iterable[Sequence[int]], vocab_size: int) -> None:
+        known = [tuple(word) for word in words if word and all(0 <= token_id < vocab_size for token_id in word)]
+        self.single_ids: IdArray = np.array(sorted({word[0] for word in known if len(word) == 1}), dtype=np.int64)
+        self.max_context = max((len(word) - 1 for word in known), default=0)
+        self._by_last: dict[int, list[tuple[list[int], int]]] = {}
+        for word in known:
+            if len(word) > 1:
+                self._by_last.setdefault(word[-2], []).append((list(word[:-1]), word[-1]))
+
+    def completing_ids(self, history: list[int]) -> list[int]:
+        """The tokens that would complete a word of several tokens after `history`."""
+        if not history:
+            return []
+        candidates = self._by_last.get(history[-1], ())
+        return [last for context, last in candidates if history[-len(context) :] == context]
+
+
+class TokenCounts:
+    """Which tokens occurred, and how often they were generated, as arrays ready for a gather.
+
+    Prompt tokens (for the repetition penalty) are present with count 0. Tokens stay in order of first occurrence, so a
+    rollback, which is last in first out, only ever removes the newest entry.
+    """
+
+    def __init__(self, prompt_ids: IdArray) -> None:
+        self._slots = {token_id: slot for slot, token_id in enumerate(prompt_ids.tolist())}
+        self._num_prompt = len(prompt_ids)
+        self._ids: IdArray = np.concatenate([prompt_ids, np.zeros(64, dtype=np.int64)])
+        self._counts: FloatArray = np.zeros(self._ids.size, dtype=np.float32)
+
+    @property
+    def ids(self) -> IdArray:
+        """Every token that occurred, [n]."""
+        return self._ids[: len(self._slots)]
+
+    @property
+    def counts(self) -> FloatArray:
+        """How often each of `ids` was generated, [n]."""
+        return self._counts[: len(self._slots)]
+
+    def add(self, token_id: int) -> None:
+        """Count one generated token."""
+        slot = self._slots.get(token_id)
+        if slot is None:
+            slot = len(self._slots)
+            if slot == self._ids.size:
+                self._ids = np.concatenate([self._ids, np.zeros_like(self._ids)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._slots[token_id] = slot
+            self._ids[slot] = token_id
+        self._counts[slot] += 1
+
+    def remove(self, token_id: int) -> None:
+        """Uncount the token that was added last."""
+        slot = self._slots[token_id]
+        self._counts[slot] -= 1
+        if self._counts[slot] == 0 and slot >= self._num_prompt:
+            del self._slots[token_id]
+
+    def copy(self) -> TokenCounts:
+        """An independent copy."""
+        other = TokenCounts.__new__(TokenCounts)
+        other._slots, other._num_prompt = dict(self._slots), self._num_prompt
+        other._ids, other._counts = self._ids.copy(), self._counts.copy()
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """A request's sampling parameters in array form, made once and shared by its sequences.
+
+    `ending_ids`: end-of-sequence and stop tokens, banned until `min_tokens`. `rescue_ids`: what is allowed when every
+    token got masked. `prompt_ids`: the prompt's distinct tokens, if a penalty needs them. Ids outside the vocabulary are
+    dropped.
+    """
+
+    params: SamplingParams
+    seed: int
+    bad_words: BadWords
+    bias_ids: IdArray
+    bias_values: FloatArray
+    allowed_ids: IdArray | None
+    ending_ids: IdArray
+    rescue_ids: IdArray
+    prompt_ids: IdArray
+
+    @classmethod
+    def from_request(cls, request: EngineRequest, vocab_size: int) -> SamplingPlan:
+        """The plan of `request` for logits of `vocab_size` columns."""
+        params = request.sampling
+
+        def known(ids: Iterable[int]) -> IdArray:
+            return np.array(sorted({i for i in ids if 0 <= i < vocab_size}), dtype=np.int64)
+
+        eos_ids, stop_ids = known(request.eos_token_ids), known(params.stop_token_ids)
+        bias_ids = known(params.logit_bias)
+        return cls(
+            params=params,
+            seed=request.seed,
+            bad_words=BadWords(request.bad_word_ids, vocab_size),
+            bias_ids=bias_ids,
+            bias_values=np.array([params.logit_bias[int(i)] for i in bias_ids], dtype=np.float32),
+            allowed_ids=None if params.allowed_token_ids is None else known(params.allowed_token_ids),
+            ending_ids=np.union1d(eos_ids, stop_ids),
+            rescue_ids=eos_ids if eos_ids.size else stop_ids,
+            prompt_ids=known(request.prompt_ids if params.repetition_penalty != 1.0 else ()),
+        )
+
+    @property
+    def counts_tokens(self) -> bool:
+        """True if a penalty needs to know which tokens occurred."""
+        params = self.params
+        return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+
+
+class SamplerState:
+    """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors."""
+
+    __slots__ = ("_moves", "_num_context", "_root", "active", "counts", "history", "masker", "plan", "sequence_index")
+
+    def __init__(self, plan: SamplingPlan, request: EngineRequest, sequence_index: int) -> None:
+        self.plan = plan
+        self.sequence_index = sequence_index
+        self.active = 0
+        tail = plan.bad_words.max_context
+        self.history: list[int] = list(request.prompt_ids[-tail:]) if tail else []  # bad words may begin in the prompt
+        self._num_context = len(self.history)
+        self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
+        self._root: TokenMasker | None = request.masker  # stays at the start: the source of replays
+        self.masker: TokenMasker | None = request.masker.fork() if request.masker is not None else None
+        self._moves: list[bool] = []  # per generated token: did the grammar accept it
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens observed so far; also the position in the random stream."""
+        return len(self.history) - self._num_context
+
+    @property
+    def is_greedy(self) -> bool:
+        """True if the most likely token is taken."""
+        return self.plan.params.temperature == 0.0
+
+    def observe(self, token_id: int) -> None:
+        """Take in a token that was appended to the sequence.
+
+        A token the grammar refuses (only possible when nothing was left to choose from) leaves the grammar where it is.
+        """
+        self.history.append(token_id)
+        if self.counts is not None:
+            self.counts.add(token_id)
+        if self.masker is not None:
+            self._moves.append(self.masker.advance(token_id))
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last `num_tokens` observed tokens, as if they had never been appended.
+
+        Raises: ValueError if fewer tokens were observed.
+        """
+        if not 0 <= num_tokens <= self.num_generated:
+            raise ValueError(f"num_tokens {num_tokens}: must be from 0 to {self.num_generated}, the observed tokens")
+        for _ in range(num_tokens):
+            token_id = self.history.pop()
+            if self.counts is not None:
+                self.counts.remove(token_id)
+        if self.masker is not None and num_tokens:
+            self._rollback_masker(num_tokens)
+
+    def _rollback_masker(self, num_tokens: int) -> None:
+        undone = sum(self._moves[-num_tokens:])
+        del self._moves[-num_tokens:]
+        masker: object = self.masker
+        if isinstance(masker, RewindableMasker):
+            masker.rollback(undone)
+        elif self._root is not None:
+            replayed = self._root.fork()
+            for token_id, moved in zip(self.history[self._num_context :], self._moves, strict=True):
+                if moved:
+                    replayed.advance(token_id)
+            self.masker = replayed
+
+    def fork(self, sequence_index: int) -> SamplerState:
+        """An independent copy for sequence `sequence_index`, which draws its own random numbers from here on."""
+        other = SamplerState.__new__(SamplerState)
+        other.plan, other.active, other.sequence_index = self.plan, self.active, sequence_index
+        other.history, other._num_context = list(self.history), self._num_context
+        other.counts = self.counts.copy() if self.counts is not None else None
+        other._root, other._moves = self._root, list(self._moves)
+        other.masker = self.masker.fork() if self.masker is not None else None
+        return other
+
+    def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
+        """This state, and what it becomes after the first, the second, … of these tokens: to sample from, nothing else.
+
+        States without any memory but their position are cheap views, valid until this one changes.
+        """
+        states = [self]
+        for num_ahead, token_id in enumerate(token_ids, 1):
+            if self._depends_on_history:
+                following = states[-1].fork(self.sequence_index)
+                following.observe(token_id)
+            else:
+                following = self._shifted(num_ahead)
+            states.append(following)
+        return states
+
+    @property
+    def _depends_on_history(self) -> bool:
+        """True if it matters which tokens were generated, not only how many."""
+        return self.counts is not None or self.masker is not None or self.plan.bad_words.max_context > 0
+
+    def _shifted(self, num_tokens: int) -> SamplerState:
+        """A view of this state as if `num_tokens` more tokens had been generated, whichever they were."""
+        view = SamplerState.__new__(SamplerState)
+        view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
+        view.history, view._num_context = self.history, self._num_context - num_tokens  # see `num_generated`
+        view.counts = view.masker = view._root = None
+        view._moves = []
+        return view
+
+    def uniform(self, draw: int) -> float:
+        """Random number `draw` of the current position, in [0, 1). The sampler itself uses draw 0."""
+        return float(uniforms([self.plan.seed], [self.sequence_index], [self.num_generated], draw)[0])

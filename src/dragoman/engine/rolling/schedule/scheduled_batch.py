@@ -1,0 +1,49 @@
+"""What one step computes, as the scheduler decides it.
+
+Does: hold the plan and count what is in it. Does not: decide anything, or change sequences. Made by the scheduler, read by
+the batch builder, sampling and `update`, on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dragoman.engine.rolling.sequence import Sequence
+
+
+@dataclass(slots=True)
+class ScheduledSequence:
+    """What one sequence does in a step: `num_new_tokens` from its first uncomputed one on.
+
+    `num_sample_rows`: rows of logits to sample from: 0 while tokens remain, else one per sequence of the group when the
+    prompt's end forks it, else one per draft token and one more. `num_prompt_rows`: rows for prompt log-probabilities.
+    """
+
+    sequence: Sequence
+    num_new_tokens: int
+    num_sample_rows: int
+    num_prompt_rows: int = 0
+
+
+@dataclass(slots=True)
+class ScheduledBatch:
+    """One step's work. `copies`: (source, destination) blocks to copy before the forward."""
+
+    entries: list[ScheduledSequence] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+    num_tokens: int = 0
+    num_prompt_rows: int = 0
+    num_preempted: int = 0
+    num_prefill_tokens: int = 0  # tokens of entries that do not decode
+    prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
+
+    def __bool__(self) -> bool:
+        return bool(self.entries)
+
+    def add(self, entry: ScheduledSequence) -> None:
+        """Append an entry and count its tokens and rows."""
+        self.entries.append(entry)
+        self.num_tokens += entry.num_new_tokens
+        if not entry.sequence.is_decoding:
+            self.num_prefill_tokens += entry.num_new_tokens
+        self.num_prompt_rows += entry.num_prompt_rows

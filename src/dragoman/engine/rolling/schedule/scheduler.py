@@ -1,0 +1,305 @@
+"""Chooses which tokens run in the next forward pass.
+
+Does: admission, the token budget, chunked prefill, preemption by recompute, forking, removal. Does not: touch tensors,
+sample, or decide when a sequence is finished (`update` does). Called by `core` and `update`, on the engine thread only.
+
+There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
+difference. Sequences are ordered by `sequence_id`, which is their order of arrival: every running sequence is older
+than every waiting one, the oldest is never preempted, so it always gets on.
+Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from dragoman.engine.rolling.blocks.block_manager import BlockManager, extend_digests
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.schedule.forecast import Forecast, Growing
+from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
+from dragoman.engine.rolling.stats import EngineStats
+
+
+class Scheduler:
+    """Plans steps over the sequences it was given. `block_manager` is its own; nobody else changes it."""
+
+    def __init__(self, config: RollingConfig, block_manager: BlockManager, stats: EngineStats) -> None:
+        self._config = config
+        self._blocks = block_manager
+        self._stats = stats
+        self._forecast = Forecast(block_manager.block_size, config.assumed_output_tokens)
+        self.groups: dict[int, SequenceGroup] = {}
+        self.running: list[Sequence] = []
+        self.waiting: deque[Sequence] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """True while any group is unfinished."""
+        return bool(self.groups)
+
+    def count_kinds(self) -> tuple[int, int]:
+        """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
+        num_decoding = sum([sequence.is_decoding for sequence in self.running])
+        num_held = sum([sequence.is_held for sequence in self.running])
+        return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
+
+    # --- groups come and go -------------------------------------------------------------------------------------------
+
+    def add(self, group: SequenceGroup) -> None:
+        """Queue a group behind all others. Its key must be new, and it must fit the cache when it is alone."""
+        self.groups[group.key] = group
+        self.waiting.append(group.sequences[0])
+
+    def remove(self, key: int) -> SequenceGroup | None:
+        """Forget a group, finished or not, and free its blocks; None if there is none of that key."""
+        group = self.groups.pop(key, None)
+        if group is None:
+            return None
+        for sequence in group.live_sequences():
+            self._dequeue(sequence)
+        return group
+
+    def finish(self, sequence: Sequence) -> None:
+        """Stop a sequence whose `finish_reason` was set; with the last one its group is forgotten."""
+        self._dequeue(sequence)
+        self._forecast.note(sequence.num_generated_tokens)
+        if sequence.group.is_finished:
+            del self.groups[sequence.group.key]
+
+    def _dequeue(self, sequence: Sequence) -> None:
+        if sequence.status is SequenceStatus.RUNNING:
+            self.running.remove(sequence)
+            self._blocks.free(sequence.sequence_id)
+        elif sequence.status is SequenceStatus.WAITING:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+
+    def fork(self, group: SequenceGroup) -> None:
+        """Start the group's other sequences: the first one has computed the prompt, whose blocks all now share.
+
+        Sequences beyond `max_num_seqs` go back to the queue's front instead and compute the prompt again when there is room.
+        """
+        group.is_forked = True
+        parent, *children = group.sequences
+        position = self.running.index(parent) + 1
+        num_free = max(self._config.max_num_seqs - len(self.running), 0)
+        for child in children[:num_free]:
+            self._blocks.fork(parent.sequence_id, child.sequence_id)
+            child.num_computed_tokens = parent.num_computed_tokens
+            child.digests = parent.digests.copy()
+            child.status = SequenceStatus.RUNNING
+        self.running[position:position] = children[:num_free]
+        for child in children[num_free:]:
+            child.status = SequenceStatus.WAITING
+        self.waiting.extendleft(reversed(children[num_free:]))
+
+    def refork(self, parent: Sequence, child: Sequence) -> None:
+        """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
+
+        Otherwise the child computes its tokens again: in its place in the running list, or when it is admitted.
+        """
+        child.copy_progress(parent)
+        if child.status is not SequenceStatus.RUNNING:
+            child.num_computed_tokens = 0
+            return
+        self._blocks.free(child.sequence_id)
+        if parent.status is SequenceStatus.RUNNING:
+            self._blocks.fork(parent.sequence_id, child.sequence_id)
+            return
+        self._blocks.allocate(child.sequence_id, 0)
+        child.num_computed_tokens = 0
+
+    def commit(self, sequence: Sequence, begin: int) -> None:
+        """Offer the full blocks computed since position `begin` to the prefix cache, as far as the mode allows."""
+        end = sequence.num_computed_tokens
+        if self._config.prefix_cache == "prompt":
+            end = min(end, sequence.num_prompt_tokens)
+        size = self._blocks.block_size
+        num_full = end // size
+        if self._config.prefix_cache == "off" or num_full <= begin // size:
+            return
+        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
+
+    # --- planning a step ----------------------------------------------------------------------------------------------
+
+    def schedule(self, prefill_budget: int | None = None) -> ScheduledBatch:
+        """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work.
+
+        `prefill_budget` limits the tokens of sequences that do not decode, as long as any decodes; None = it does not.
+        """
+        batch = self._schedule(prefill_budget)
+        if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
+            batch = self._schedule(None)
+        if not batch and self.has_work:
+            raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
+        return batch
+
+    def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
+        batch = ScheduledBatch(prefill_budget=prefill_budget)
+        self._schedule_running(batch)
+        if not batch.num_preempted:  # what was just taken from one sequence is not given to another
+            self._admit_waiting(batch)
+        batch.copies = self._blocks.take_copies()
+        return batch
+
+    def _schedule_running(self, batch: ScheduledBatch) -> None:
+        """Plan running sequences, oldest first; whoever lacks a block preempts the youngest, at last itself."""
+        position = 0
+        while position < len(self.running):
+            sequence = self.running[position]
+            if sequence.num_draft_tokens:
+                self._drop_costly_drafts(sequence, batch)
+            num_new = self._num_schedulable(sequence, sequence.num_computed_tokens, batch)
+            position += 1
+            if not num_new:
+                continue
+            begin = sequence.num_computed_tokens
+            while not self._blocks.append(sequence.sequence_id, begin, begin + num_new):
+                victim = self.running[-1]
+                self._preempt(victim)
+                batch.num_preempted += 1
+                if victim is sequence:
+                    return
+            batch.add(self._plan(sequence, num_new))
+
+    def _drop_costly_drafts(self, sequence: Sequence, batch: ScheduledBatch) -> None:
+        """Drop the sequence's drafts unless budget and blocks suffice for all of them and a token of everybody else."""
+        begin, end = sequence.num_computed_tokens, sequence.num_tokens
+        has_budget = end - begin + len(self.running) <= self._config.max_batch_tokens - batch.num_tokens
+        if not has_budget or not self._blocks.append(sequence.sequence_id, begin, end):
+            sequence.drop_drafts()
+
+    def _preempt(self, sequence: Sequence) -> None:
+        """Take all blocks from the youngest running sequence; it will be recomputed."""
+        self.running.pop()
+        self._blocks.free(sequence.sequence_id)
+        sequence.reset()
+        self.waiting.appendleft(sequence)
+        self._stats.num_preemptions += 1
+
+    def _admit_waiting(self, batch: ScheduledBatch) -> None:
+        """Let waiting sequences run, first come first served: nobody overtakes the one that does not fit."""
+        while self.waiting and self._has_room_for(self.waiting[0].group):
+            sequence = self.waiting[0]
+            prefix = self._match_prefix(sequence)
+            begin = len(prefix) * self._blocks.block_size
+            num_new = self._num_schedulable(sequence, begin, batch)
+            if not num_new or not self._can_stay(sequence, prefix):
+                return
+            self.waiting.popleft()
+            self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix)
+            self._start(sequence, begin)
+            batch.add(self._plan(sequence, num_new))
+
+    def _can_stay(self, sequence: Sequence, prefix: list[int]) -> bool:
+        """True if the sequence's blocks are there now, and are expected to be as long as it runs."""
+        num_spare = self._blocks.num_spare_blocks(sequence.num_tokens, prefix)
+        if num_spare < 0 or not self.running:
+            return num_spare >= 0
+        num_held = -(-sequence.num_tokens // self._blocks.block_size)
+        newcomer = _growing(sequence, num_held, 0)
+        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
+        running = [_growing(one, self._blocks.num_held_blocks(one.sequence_id), 0) for one in self.running]
+        if self._forecast.fits(newcomer, running, num_spare):
+            return True
+        releases = [self._blocks.num_own_blocks(one.sequence_id) for one in self.running]
+        running = [replace(one, num_released=release) for one, release in zip(running, releases, strict=True)]
+        return self._forecast.fits(newcomer, running, num_spare)
+
+    def _has_room_for(self, group: SequenceGroup) -> bool:
+        """True if the group's sequences fit `max_num_seqs`, or if it is alone and could never do better."""
+        if not self.running:
+            return True
+        num_promised = len(self.running) + sum(sequence.group.num_unforked for sequence in self.running)
+        return num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
+
+    def _match_prefix(self, sequence: Sequence) -> list[int]:
+        """Cached blocks to start from, leaving enough to compute.
+
+        At least one token must run, to have logits. Of a prompt without generated tokens at least two: a lone prompt
+        token would go through another attention kernel than it does in a longer row, and get other bits.
+        """
+        if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
+            return []
+        num_left = 1 if sequence.num_generated_tokens else 2
+        num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
+        extend_digests(sequence.digests, sequence.token_ids, self._blocks.block_size, num_blocks)
+        return self._blocks.match_prefix(sequence.digests[:num_blocks])
+
+    def _start(self, sequence: Sequence, num_cached: int) -> None:
+        sequence.num_computed_tokens = num_cached
+        sequence.status = SequenceStatus.RUNNING
+        self.running.append(sequence)
+        if not sequence.group.has_reported_prompt:
+            sequence.group.num_cached_tokens = num_cached
+        if self._config.prefix_cache != "off":
+            self._stats.num_prefix_queries += sequence.num_tokens
+            self._stats.num_prefix_hits += num_cached
+
+    def _num_schedulable(self, sequence: Sequence, begin: int, batch: ScheduledBatch) -> int:
+        """How many tokens from `begin` on may run in this step; 0 if none."""
+        budget = self._config.max_batch_tokens - batch.num_tokens
+        if sequence.group.needs_prompt_logprobs:
+            budget = min(budget, self._config.max_prompt_logprob_rows - batch.num_prompt_rows)
+        if batch.prefill_budget is not None and not sequence.is_decoding:
+            budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
+        remaining = sequence.num_tokens - begin
+        return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
+
+    def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
+        """The longest legal part of a row that exceeds the budget, ending on a block's edge if possible.
+
+        A prompt token never runs alone (see `_match_prefix`), so neither the chunk nor the remainder may be one token.
+        Whole blocks, because a cache quantised by channel depends on how many of a block's tokens came together.
+        """
+        edge = begin + budget - (begin + budget) % self._blocks.block_size
+        for end in (edge, edge - self._blocks.block_size, begin + budget, begin + budget - 1):
+            is_lone = end == begin + 1 and begin < sequence.num_prompt_tokens != 1
+            leaves_lone = end == sequence.num_prompt_tokens - 1 and end == sequence.num_tokens - 1
+            if end > begin and not is_lone and not leaves_lone:
+                return end - begin
+        return 0
+
+    def _plan(self, sequence: Sequence, num_new: int) -> ScheduledSequence:
+        group = sequence.group
+        end = sequence.num_computed_tokens + num_new
+        num_sample_rows = 0
+        if end == sequence.num_tokens and group.request.max_tokens:
+            num_sample_rows = sequence.num_draft_tokens + 1 if group.is_forked else group.num_prompt_end_rows
+        if group.prompt_logprobs is None or not group.needs_prompt_logprobs:
+            return ScheduledSequence(sequence, num_new, num_sample_rows)
+        # Row p holds the log-probability of token p + 1; those collected before a preemption are kept.
+        num_wanted = min(end, sequence.num_prompt_tokens - 1) - (len(group.prompt_logprobs) - 1)
+        return ScheduledSequence(sequence, num_new, num_sample_rows, max(num_wanted, 0))
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the queues contradict each other or the block manager; for tests, after every step."""
+        self._blocks.check_integrity()
+        ids = [sequence.sequence_id for sequence in (*self.running, *self.waiting)]
+        assert ids == sorted(set(ids)), "the sequences are not in order of arrival"
+        assert len(self.running) <= self._config.max_num_seqs, "too many sequences run"
+        known = [sequence for group in self.groups.values() for sequence in group.live_sequences()]
+        started = {sequence.sequence_id for sequence in known if sequence.status is not SequenceStatus.UNFORKED}
+        assert started == set(ids), "a live sequence is in no queue, or a dead one in some"
+        for sequence in self.running:
+            assert sequence.status is SequenceStatus.RUNNING
+            is_idle = sequence.num_computed_tokens == sequence.num_tokens
+            assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
+            num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
+            assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
+        assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
+
+
+def _growing(sequence: Sequence, num_held: int, num_released: int) -> Growing:
+    group = sequence.group
+    return Growing(
+        sequence.num_tokens,
+        sequence.num_generated_tokens,
+        group.request.max_tokens,
+        num_held,
+        num_released,
+        1 + group.num_unforked,
+    )

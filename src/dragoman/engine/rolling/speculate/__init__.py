@@ -1,0 +1,1 @@
+"""Speculative decoding: who guesses, how far, and when it is left alone."""

@@ -1,0 +1,212 @@
+"""A draft model: a smaller model guesses how sequences go on, greedily, one token after another.
+
+Does: keep the draft's own KV cache in step with the sequences, behind the same block tables as the model's cache; guess
+for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by `speculative`,
+on the engine thread only.
+
+The draft's cache has as many blocks of the same size, so a block number means the same tokens in both. What the draft
+has computed is known per sequence, and for full blocks by the hash of their whole prefix: a later request with the same
+prompt, or a sibling, finds the draft's blocks as it finds the model's. When the model's cache copies a block, which it does
+only to part siblings at the end of their prompt, the draft need not: it computes the tokens of that block for each of them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.blocks.block_manager import extend_digests
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
+
+# Draft tokens computed per step to get level with a sequence; longer prompts take several steps, without drafts.
+_MAX_CATCH_UP_TOKENS = 512
+_MAX_ROW_TOKENS = 32  # a sequence that is further behind catches up in a forward of its own
+
+FloatArray = npt.NDArray[np.float32]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What the draft knows of one sequence: the first `num_computed` positions are in its cache.
+
+    `draft_ids` were guessed after `num_base` tokens. Blocks with positions before `num_shared` may belong to others too.
+    """
+
+    num_computed: int
+    num_shared: int
+    num_base: int = 0
+    draft_ids: array[int] = field(default_factory=lambda: array("q"))
+
+    def take_back(self, token_ids: array[int]) -> None:
+        """Forget what was computed for drafts that were not accepted."""
+        num_held = 0
+        for draft_id, token_id in zip(self.draft_ids, token_ids[self.num_base :], strict=False):
+            if draft_id != token_id:
+                break
+            num_held += 1
+        self.num_computed = min(self.num_computed, self.num_base + num_held)
+
+
+@dataclass(slots=True)
+class _Row:
+    """Tokens of one sequence for the next forward, the first of them at position `begin`."""
+
+    wish: Wish
+    token_ids: array[int]
+    begin: int
+
+
+class DraftModelProposer:
+    """Proposes what `runner`'s model finds most likely. Owns the runner: `close` closes it."""
+
+    needs_slots = True
+
+    def __init__(self, runner: ModelRunner, target: ModelRunner, config: SpeculationConfig | None = None) -> None:
+        """`target` is the model's own runner, to compare with.
+
+        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks.
+        """
+        for name in ("vocab_size", "num_blocks", "block_size"):
+            own, other = getattr(runner, name), getattr(target, name)
+            if own != other:
+                raise ValueError(f"{name} of the draft model is {own}, must be {other} as the model's")
+        self.config = config or SpeculationConfig()
+        self._runner = runner
+        self._progress: dict[int, _Progress] = {}
+        self._content: list[bytes | None] = [None] * runner.num_blocks  # the prefix that a full block completes
+
+    def propose(self, wishes: Rows[Wish]) -> list[array[int]]:
+        """See `Proposer`. A sequence whose prompt the draft has not computed yet gets no drafts for some steps."""
+        budget = _MAX_CATCH_UP_TOKENS
+        rows = []
+        for wish in wishes:
+            progress = self._progress_of(wish)
+            budget -= self._catch_up(wish, progress, budget)
+            token_ids = wish.sequence.token_ids[progress.num_computed :]
+            if self._limit(wish) and self._is_level(wish, progress):
+                rows.append(_Row(wish, token_ids, progress.num_computed))
+        self._guess(rows)
+        return [self._progress[wish.sequence.sequence_id].draft_ids for wish in wishes]
+
+    def retain(self, sequence_ids: Collection[int]) -> None:
+        """Forget every sequence but these. What full blocks hold is still known."""
+        for sequence_id in [key for key in self._progress if key not in sequence_ids]:
+            del self._progress[sequence_id]
+
+    def close(self) -> None:
+        """Close the draft's runner."""
+        self._runner.close()
+
+    # --- getting level ------------------------------------------------------------------------------------------------
+
+    def _progress_of(self, wish: Wish) -> _Progress:
+        """The sequence's progress, rid of what verification refused; new ones start from the blocks that are there."""
+        sequence = wish.sequence
+        progress = self._progress.get(sequence.sequence_id)
+        if progress is None:
+            num_shared = sequence.num_tokens - 1  # computed by the model so far, by whichever sequence
+            progress = _Progress(self._num_cached(wish, num_shared), num_shared)
+            self._progress[sequence.sequence_id] = progress
+        else:
+            progress.take_back(sequence.token_ids)
+        progress.num_base, progress.draft_ids = sequence.num_tokens, array("q")
+        return progress
+
+    def _num_cached(self, wish: Wish, num_tokens: int) -> int:
+        """How many of the first `num_tokens` the draft has in the sequence's blocks, counted in full blocks."""
+        sequence, table, size = wish.sequence, wish.block_table, self._runner.block_size
+        num_full = num_tokens // size
+        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        for index in range(num_full):
+            if self._content[table[index]] != sequence.digests[index]:
+                return index * size
+        return num_full * size
+
+    def _catch_up(self, wish: Wish, progress: _Progress, budget: int) -> int:
+        """Compute tokens that are far behind, or in blocks that others use too, in a forward of their own.
+
+        Returns how many, at most `budget`. Not together with others: two rows of one forward may not write one block.
+        """
+        sequence = wish.sequence
+        if self._is_level(wish, progress):
+            return 0
+        end = min(sequence.num_tokens - 1, progress.num_computed + budget, self._runner.max_model_len)
+        if end <= progress.num_computed:
+            return 0
+        num_new = end - progress.num_computed
+        self._forward([_Row(wish, sequence.token_ids[progress.num_computed : end], progress.num_computed)], False)
+        return num_new
+
+    @staticmethod
+    def _is_level(wish: Wish, progress: _Progress) -> bool:
+        """True if the sequence may share a forward with others from here on."""
+        is_near = wish.sequence.num_tokens - progress.num_computed <= _MAX_ROW_TOKENS
+        return is_near and progress.num_computed >= progress.num_shared
+
+    def _limit(self, wish: Wish) -> int:
+        """Drafts for the wish: the last one is not computed, all before it must fit the draft's own context."""
+        return max(min(wish.max_tokens, self._runner.max_model_len - wish.sequence.num_tokens + 1), 0)
+
+    # --- guessing -----------------------------------------------------------------------------------------------------
+
+    def _guess(self, rows: list[_Row]) -> None:
+        """Draft for all rows together, one forward for each token, until every one has enough or loses confidence."""
+        while rows:
+            logits = self._forward(rows, True)
+            token_ids = logits.argmax(axis=1).tolist()
+            following = []
+            for row, token_id, row_logits in zip(rows, token_ids, logits, strict=True):
+                progress = self._progress[row.wish.sequence.sequence_id]
+                threshold = row.wish.min_confidence
+                if threshold is not None and _probability(row_logits, token_id) < threshold:
+                    continue
+                progress.draft_ids.append(token_id)
+                if len(progress.draft_ids) < self._limit(row.wish):
+                    following.append(_Row(row.wish, array("q", [token_id]), progress.num_computed))
+            rows = following
+
+    def _forward(self, rows: Rows[_Row], wants_logits: bool) -> FloatArray:
+        """Compute the rows' tokens; logits [R, V] after each row's last one, [0, V] if nobody wants them."""
+        logits = self._runner.forward(_pack(rows, self._runner.block_size, wants_logits))
+        for row in rows:
+            self._note(row)
+        return logits
+
+    def _note(self, row: _Row) -> None:
+        """Record what the blocks of a row hold now. Blocks that hold guesses are no prefix that anybody may look for."""
+        sequence, table, size = row.wish.sequence, row.wish.block_table, self._runner.block_size
+        end = row.begin + len(row.token_ids)
+        self._progress[sequence.sequence_id].num_computed = end
+        num_full = min(end, sequence.num_tokens) // size
+        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        for index in range(row.begin // size, -(-end // size)):
+            self._content[table[index]] = sequence.digests[index] if index < num_full else None
+
+
+def _probability(logits: FloatArray, token_id: int) -> float:
+    """The softmax of one row at its largest entry. Shapes: [V]."""
+    return 1.0 / float(np.exp(logits - logits[token_id]).sum())
+
+
+def _pack(rows: Rows[_Row], block_size: int, wants_logits: bool) -> ForwardBatch:
+    """The rows as runtime inputs; shapes and meaning as in `ForwardBatch`. A row's table is cut to what it needs."""
+    lens = [len(row.token_ids) for row in rows]
+    ends = [row.begin + length for row, length in zip(rows, lens, strict=True)]
+    cut = [row.wish.block_table[: -(-end // block_size)] for row, end in zip(rows, ends, strict=True)]
+    token_begins = np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
+    return ForwardBatch(
+        input_ids=np.concatenate([np.array(row.token_ids, dtype=np.int64) for row in rows]),
+        position_ids=np.concatenate([np.arange(row.begin, end) for row, end in zip(rows, ends, strict=True)]),
+        past_lens=np.array([row.begin for row in rows], dtype=np.int32),
+        subsequence_begins=token_begins,
+        block_indices=np.concatenate([np.array(table, dtype=np.int32) for table in cut]),
+        block_indices_begins=np.concatenate([[0], np.cumsum([len(table) for table in cut])]).astype(np.int32),
+        logit_indices=(token_begins[1:] - 1).astype(np.int64) if wants_logits else np.zeros(0, dtype=np.int64),
+        max_context_len=max(ends),
+    )

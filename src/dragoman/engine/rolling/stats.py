@@ -1,0 +1,25 @@
+"""What the rolling engine counts about itself.
+
+Does: hold totals and gauges. Does not: export them (`metrics` does). Written on the engine thread only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Totals since the start, and gauges as of the last step. Written by the engine thread; read by anyone, unlocked."""
+
+    num_steps: int = 0
+    num_prompt_tokens: int = 0  # computed in prefill, recomputation after preemption included
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    num_draft_tokens: int = 0  # proposed by speculation, and verified
+    num_accepted_tokens: int = 0  # of these, those that are part of the answer
+    num_prefix_queries: int = 0  # tokens looked up in the prefix cache
+    num_prefix_hits: int = 0  # tokens found there
+    num_running_requests: int = 0
+    num_waiting_requests: int = 0
+    num_used_blocks: int = 0

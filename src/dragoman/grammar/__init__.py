@@ -1,0 +1,1 @@
+"""Output grammars: compiled for one tokenizer's vocabulary, followed token by token."""

@@ -1,0 +1,176 @@
+"""Compiles a request's output grammar into a TokenMasker, through llguidance.
+
+Does: JSON schema, any JSON object, regular expressions, Lark or GBNF grammars and choices, for one tokenizer's
+vocabulary; caches what it compiled. Does not: parse requests or touch logits. Compiling is called by the service, on any
+thread; the maskers it returns are used on the engine thread only. llguidance is imported with the first compiler.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.grammar.masker import GrammarMasker
+from dragoman.types import Grammar, TokenMasker
+
+_MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
+_MAX_REASON = 300  # characters of llguidance's explanation that reach the client
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
+_SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
+_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a grammar must know about a tokenizer.
+
+    `token_bytes[i]` are the bytes token i adds to the output (special tokens: their name). `special_ids` never match
+    text. `eos_id` ends the output, and so do `extra_eos_ids`.
+    """
+
+    token_bytes: Sequence[bytes]
+    special_ids: frozenset[int]
+    eos_id: int
+    extra_eos_ids: frozenset[int] = frozenset()
+
+    @property
+    def eos_ids(self) -> list[int]:
+        """Every end-of-sequence token, the main one first."""
+        return [self.eos_id, *sorted(self.extra_eos_ids - {self.eos_id})]
+
+
+class GrammarCompiler:
+    """Compiles grammars for one vocabulary. Making one takes a moment (the vocabulary becomes a trie): keep it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        """Raises: UnsupportedFeature if llguidance is not installed."""
+        try:
+            self._llguidance = importlib.import_module("llguidance")
+        except ImportError as error:
+            raise UnsupportedFeature(
+                "response_format: grammars need the package llguidance, which is not installed", param="response_format"
+            ) from error
+        self._eos_ids = frozenset(vocabulary.eos_ids)
+        facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
+        self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: Grammar) -> TokenMasker:
+        """The grammar's start state; callers may fork and advance it freely.
+
+        Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid.
+        """
+        with self._lock:
+            matcher = self._compiled.get(grammar)
+        if matcher is None:
+            matcher = self._build(grammar)  # outside the lock: a large schema takes long, others need not wait for it
+        with self._lock:
+            self._compiled[grammar] = matcher
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > _MAX_CACHED:
+                self._compiled.popitem(last=False)
+            return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
+
+    def _build(self, grammar: Grammar) -> Any:
+        try:
+            source = self._llguidance_source(grammar)
+            matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0)
+            matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
+        except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
+            raise _invalid(grammar.kind, str(error)) from error
+        if matcher.is_error():
+            raise _invalid(grammar.kind, matcher.get_error())
+        return matcher
+
+    def _llguidance_source(self, grammar: Grammar) -> str:
+        matcher_class = self._llguidance.LLMatcher
+        match grammar.kind:
+            case "json_schema":
+                # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
+                schema = json.dumps(_spaced(_parse_json(grammar.kind, grammar.source)))
+                inner = matcher_class.grammar_from_json_schema(schema)
+            case "json_object":
+                inner = matcher_class.grammar_from_json_schema(json.dumps(_spaced({"type": "object"})))
+            case "regex":
+                inner = matcher_class.grammar_from_regex(grammar.source)
+            case "lark":
+                inner = _lark(grammar.source)
+            case "choice":
+                inner = _lark(_choice_rule(grammar.source))
+        return _without_forcing(inner, grammar.frame)
+
+
+class _TokenizerFacts:
+    """A vocabulary in the form llguidance asks for."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.eos_token_id = vocabulary.eos_id
+        self.bos_token_id = None
+        self.tokens = list(vocabulary.token_bytes)
+        self.special_token_ids = sorted(vocabulary.special_ids | set(vocabulary.eos_ids))
+
+    def __call__(self, text: bytes) -> list[int]:
+        """No tokens: llguidance tokenises only what it forces, and `_without_forcing` leaves every choice to the model."""
+        return []
+
+
+def _invalid(kind: str, reason: str) -> InvalidParameter:
+    lines = reason.partition("<state>")[0].splitlines()  # after it comes a dump of the parser
+    text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
+    if len(text) > _MAX_REASON:
+        text = text[: _MAX_REASON - 3] + "..."
+    return InvalidParameter(f"response_format: the {kind} grammar does not compile: {text}", param="response_format")
+
+
+def _lark(source: str) -> str:
+    if _GBNF_RULE.search(source):
+        module = importlib.import_module("llguidance.gbnf_to_lark")
+        try:
+            source = module.gbnf_to_lark(source)
+        except module.GbnfToLarkError as error:
+            raise _invalid("GBNF", str(error)) from error
+    return json.dumps({"grammars": [{"lark_grammar": source}]})
+
+
+def _without_forcing(source: str, frame: str) -> str:
+    """The grammar, in its frame, as part of one that tells llguidance to allow every tokenisation of a forced text.
+
+    Otherwise it allows only the one its own tokeniser would choose, for which it would need the real tokenizer.
+    """
+    grammars = json.loads(source)["grammars"]
+    grammars[0]["name"] = "output"
+    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or "start: @output")}
+    return json.dumps({"grammars": [outer, *grammars]})
+
+
+def _spaced(schema: Any) -> Any:
+    """The schema with JSON's white space fixed to one blank after a comma or colon, as models see it most often.
+
+    Where blanks and line breaks are free, small models write them until the limit; and each costs a step.
+    """
+    if not isinstance(schema, dict) or _SETTINGS in schema:
+        return schema
+    return {**schema, _SETTINGS: {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}
+
+
+def _parse_json(kind: str, source: str) -> Any:
+    try:
+        return json.loads(source)
+    except (ValueError, RecursionError) as error:
+        raise _invalid(kind, f"not JSON: {error}") from error
+
+
+def _choice_rule(source: str) -> str:
+    """A Lark grammar of the given strings; its string literals are JSON's."""
+    choices = _parse_json("choice", source)
+    if not (isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices)):
+        raise _invalid("choice", "must be a JSON array of one or more strings")
+    return "start: " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)

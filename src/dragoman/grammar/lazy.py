@@ -1,0 +1,38 @@
+"""The grammar compiler of a served model, made when the first grammar comes.
+
+Does: put the tokenizer's vocabulary into the compiler's form. Does not: compile (`compiler` does). Made by the composition
+root, called by the service on any thread.
+"""
+
+from __future__ import annotations
+
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer
+from dragoman.types import Grammar, TokenMasker
+
+
+class LazyGrammarCompiler:
+    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any."""
+
+    def __init__(self, tokenizer: HfTokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._compiler: GrammarCompiler | None = None
+
+    def __call__(self, grammar: Grammar) -> TokenMasker:
+        """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
+        if self._compiler is None:  # two threads at once make two compilers, one of which is dropped: no harm
+            self._compiler = GrammarCompiler(self._vocabulary())
+        return self._compiler.compile(grammar)
+
+    def _vocabulary(self) -> Vocabulary:
+        tokenizer, ids = self._tokenizer, range(self._vocab_size)
+        eos_ids = sorted(tokenizer.eos_token_ids)
+        own = tokenizer.eos_token_id
+        eos_id = own if own in tokenizer.eos_token_ids and own is not None else (eos_ids or [0])[0]
+        return Vocabulary(
+            token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
+            special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
+            eos_id=eos_id,
+            extra_eos_ids=frozenset(eos_ids),
+        )

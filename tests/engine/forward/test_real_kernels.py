@@ -1,0 +1,103 @@
+"""On the real kernels, through the real scheduler: an answer is bit-identical alone, in company, and however it is cut.
+
+Where the CPU lacks bf16 that holds for f32 weights only (tests/models/test_determinism.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.support.cpu import HAS_BF16
+from tests.support.random_checkpoint import RandomShape, write_checkpoint
+
+SHAPE = RandomShape("kernels", seed=6, hidden_size=256, head_size=64, intermediate_size=512, head_std=0.3)
+OPTIONS = ModelOptions(weight_type="int8" if HAS_BF16 else "f32")
+NUM_REQUESTS = 64
+STREAM = np.random.RandomState(4)
+SHARED_PREFIX = tuple(int(token_id) for token_id in STREAM.randint(0, SHAPE.vocab_size, 70))
+
+
+@dataclass
+class Answer:
+    """Everything a client could see of one request."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+def make_request(number: int) -> EngineRequest:
+    """Short and long prompts, some with a shared prefix; greedy and seeded sampling in turn."""
+    length = int(STREAM.randint(1, 120))
+    own = tuple(int(token_id) for token_id in STREAM.randint(0, SHAPE.vocab_size, length))
+    sampling = SamplingParams(temperature=0.0, logprobs=0)
+    if number % 2:
+        sampling = SamplingParams(temperature=0.8, top_p=0.9, top_k=50, repetition_penalty=1.1, logprobs=0)
+    return EngineRequest(
+        request_id=f"r{number}",
+        prompt_ids=SHARED_PREFIX + own if number % 3 == 0 else own,
+        sampling=sampling,
+        max_tokens=12,
+        seed=100 + number,
+    )
+
+
+REQUESTS = [make_request(number) for number in range(NUM_REQUESTS)]
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(write_checkpoint(SHAPE, tmp_path_factory.mktemp("model")), OPTIONS)
+
+
+def run(loaded: LoadedModel, requests: list[EngineRequest], config: RollingConfig) -> dict[str, Answer]:
+    """Answers of requests that all arrive at once."""
+    runner = OpenVinoRunner(loaded, num_blocks=NUM_REQUESTS * 8)
+    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config)
+    for key, request in enumerate(requests):
+        core.inbox.put(AddRequest(key, request))
+    answers = {request.request_id: Answer() for request in requests}
+    deliveries = core.step()
+    while deliveries or core.has_work():
+        for delivery in deliveries:
+            assert isinstance(delivery.item, EngineOutput), delivery.item
+            answers[delivery.item.request_id].token_ids += delivery.item.token_ids
+            answers[delivery.item.request_id].logprobs += delivery.item.logprobs or []
+        deliveries = core.step()
+    core.check_integrity()
+    assert core.stats.num_preemptions == 0
+    return answers
+
+
+@pytest.fixture(scope="module")
+def alone(loaded: LoadedModel) -> dict[str, Answer]:
+    config = RollingConfig(max_batch_tokens=4096, max_num_seqs=1, prefix_cache="off")
+    answers: dict[str, Answer] = {}
+    for request in REQUESTS:
+        answers.update(run(loaded, [request], config))
+    return answers
+
+
+@pytest.mark.parametrize("prefix_cache", ["off", "prompt"])
+@pytest.mark.parametrize("max_batch_tokens", [4096, 200, 67])
+def test_among_63_others_and_with_any_chunking_every_bit_is_the_same(
+    loaded: LoadedModel, alone: dict[str, Answer], max_batch_tokens: int, prefix_cache: str
+) -> None:
+    config = RollingConfig(max_batch_tokens, max_num_seqs=NUM_REQUESTS, prefix_cache=prefix_cache)  # type: ignore[arg-type]
+    together = run(loaded, REQUESTS, config)
+    for request_id, answer in alone.items():
+        assert together[request_id] == answer, request_id
+
+
+def test_the_model_is_decided_by_its_prompt(alone: dict[str, Answer]) -> None:
+    """Guards the test above: if every answer were the same, it could not fail."""
+    assert len({tuple(answer.token_ids) for answer in alone.values()}) > NUM_REQUESTS // 2

@@ -1,0 +1,169 @@
+"""Prompts are paced by measured durations: how long a step may take while sequences decode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling import core as core_module
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.schedule.pacer import Pacer
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import Collector, make_request
+
+STEP_S, ROW_S, PROMPT_TOKEN_S = 0.010, 0.001, 0.0005  # a made-up machine
+
+
+def observe(pacer: Pacer, num_decoding: int, num_prompt_tokens: int) -> None:
+    seconds = STEP_S + ROW_S * num_decoding + PROMPT_TOKEN_S * num_prompt_tokens
+    pacer.observe(num_decoding, num_prompt_tokens, seconds)
+
+
+def test_without_a_limit_prompts_are_never_held_up() -> None:
+    pacer = Pacer(0)
+    observe(pacer, 4, 0)
+    assert pacer.prompt_budget(4, 1) is None
+
+
+def test_prompts_are_not_held_up_while_nobody_decodes() -> None:
+    assert Pacer(2).prompt_budget(0, 1) is None
+
+
+@pytest.mark.parametrize("max_slowdown", [-1, float("nan")])
+def test_a_limit_that_makes_no_sense_is_refused(max_slowdown: float) -> None:
+    with pytest.raises(ValueError, match=r"max_slowdown is .*, must be 0 \(no limit\) or more"):
+        Pacer(max_slowdown)
+
+
+def test_the_budget_is_what_the_slowdown_leaves_time_for() -> None:
+    pacer = Pacer(3)
+    observe(pacer, 0, 1000)  # a prompt alone: its step's fixed cost counts as the prompt's
+    observe(pacer, 8, 0)
+    for _ in range(40):
+        budget = pacer.prompt_budget(8, 1)
+        assert budget
+        observe(pacer, 8, budget)
+    decode_s = STEP_S + 8 * ROW_S
+    assert pacer.prompt_budget(8, 1) == pytest.approx(2 * decode_s / PROMPT_TOKEN_S, rel=0.05)
+
+
+def test_every_prompt_that_waits_brings_its_own_allowance() -> None:
+    pacer = Pacer(3)
+    observe(pacer, 0, 1000)
+    observe(pacer, 8, 0)
+    one, four = pacer.prompt_budget(8, 1), pacer.prompt_budget(8, 4)
+    assert one
+    assert four
+    assert 4 * one <= four < 4 * (one + 1)
+    assert pacer.prompt_budget(8, 0) is None
+
+
+def test_a_decode_step_is_measured_first_and_again_after_a_while() -> None:
+    pacer = Pacer(2)
+    assert pacer.prompt_budget(5, 1) == 0
+    observe(pacer, 5, 0)
+    budgets = []
+    for _ in range(300):
+        budget = pacer.prompt_budget(5, 1)
+        assert budget is not None
+        budgets.append(budget)
+        observe(pacer, 5, budget)
+    assert budgets.count(0) == 1
+
+
+def test_a_prompt_gets_on_however_slow_the_machine() -> None:
+    pacer = Pacer(1.5)
+    pacer.observe(1, 0, 0.001)
+    for _ in range(20):
+        budget = pacer.prompt_budget(1, 1)
+        assert budget
+        pacer.observe(1, budget, 10.0)
+    assert pacer.prompt_budget(1, 1) == 4
+
+
+def test_prompts_fill_a_step_up_to_its_best_size() -> None:
+    pacer = Pacer(0, best_step_tokens=80)
+    assert [pacer.prompt_budget(num_decoding, 3) for num_decoding in (0, 32, 64)] == [80, 48, 16]
+    assert pacer.prompt_budget(65, 3) is None, "a step that is larger anyway is not held up"
+    assert pacer.prompt_budget(32, 0) is None
+    paced = Pacer(2, best_step_tokens=80)
+    observe(paced, 0, 1000)
+    observe(paced, 1, 0)
+    observe(paced, 32, 0)
+    one, many = paced.prompt_budget(1, 1), paced.prompt_budget(32, 8)
+    assert one is not None
+    assert one < 79
+    assert many == 48
+
+
+class SizedRunner(FakeRunner):
+    """Remembers the tokens of every step."""
+
+    step_tokens: list[int]
+
+    def forward(self, batch: ForwardBatch) -> np.ndarray[Any, Any]:
+        self.step_tokens.append(len(batch.input_ids))
+        return super().forward(batch)
+
+
+def test_steps_keep_to_their_best_size_while_prompts_come_and_go() -> None:
+    runner = SizedRunner(num_blocks=2000, block_size=4, vocab_size=24, max_model_len=4000)
+    runner.step_tokens = []
+    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(512, best_step_tokens=80)))
+    for key in range(40):
+        prompt = [1 + (key + i) % 20 for i in range(100 + key)]
+        collector.add(key, make_request(prompt, max_tokens=30, ignore_eos=True))
+    collector.run()
+    assert max(runner.step_tokens) == 80
+    num_prompt_tokens = sum(100 + key for key in range(40))
+    assert len(runner.step_tokens) < 1.3 * (num_prompt_tokens + 40 * 30) / 80, (
+        "and hardly any step is smaller than it need be"
+    )
+
+
+class TimedRunner(FakeRunner):
+    """A runner on the made-up machine: a forward takes time on its own clock."""
+
+    now_s = 0.0
+
+    def forward(self, batch: ForwardBatch) -> np.ndarray[Any, Any]:
+        self.now_s += STEP_S + PROMPT_TOKEN_S * len(batch.input_ids)
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize("max_slowdown", [0.0, 2.0, 3.0])
+def test_streams_wait_no_longer_than_the_limit_while_a_long_prompt_prefills(
+    max_slowdown: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = TimedRunner(num_blocks=1600, block_size=4, vocab_size=24, max_model_len=4000)
+    monkeypatch.setattr(core_module, "perf_counter", lambda: runner.now_s)
+    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(512, max_slowdown=max_slowdown)))
+    for key in range(4):
+        collector.add(key, make_request([key + 1, 2, 3], max_tokens=400, ignore_eos=True))
+    waits = []
+
+    def step() -> None:
+        begin_s = runner.now_s
+        collector.step()
+        waits.append(runner.now_s - begin_s)
+
+    for _ in range(20):
+        step()
+    decode_s = waits[-1]
+    waits.clear()
+    collector.add(9, make_request([1 + i % 20 for i in range(1500)], max_tokens=2, ignore_eos=True))
+    while not collector.outputs.get(9):
+        step()
+        assert not collector.errors
+    slowest = max(waits) / decode_s
+    if max_slowdown:
+        assert slowest <= 1.05 * max_slowdown
+        assert sum(waits) < 2 * (STEP_S * len(waits) + PROMPT_TOKEN_S * 1500), "and the prompt is not starved"
+    else:
+        assert slowest > 10
+    collector.run()
