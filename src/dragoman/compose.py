@@ -31,7 +31,6 @@ from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
 from dragoman.server.handler_only import NoEngine, NoGeneration
@@ -43,6 +42,7 @@ from dragoman.server.registry import DialectSet, GenerationService, ServedEngine
 from dragoman.server.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.types import Limits
 
 logger = logging.getLogger("dragoman")
 
@@ -196,7 +196,7 @@ def api_facts(config: Config) -> ApiFacts:
 
 def _limits(config: Config) -> Limits:
     clients = config.clients
-    return Limits(clients.max_stop_strings, clients.max_best_of, clients.max_logprobs)
+    return Limits(clients.max_best_of, clients.max_logprobs, clients.max_stop_strings)
 
 
 def _text_options(config: Config) -> TextOptions:

@@ -27,6 +27,18 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # cancelled before it ended
 
 
+LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vLLM's clients know the number
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The operator's bounds on what one request may ask, in every dialect; each is the largest value allowed."""
+
+    max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
+    max_logprobs: int = 20  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
+    max_stop_strings: int = 64
+
+
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from dragoman.server.dialects.completions import CompletionsApi
 from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.openai_profile import Limits
-from dragoman.types import Grammar, TextPrompt, TokenPrompt
+from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
 from tests.dialects.openai_calls import complete, completions, http_call, refusal, request, sampling
 
 BOTH: tuple[CompletionsApi, ...] = ("v1", "v3")

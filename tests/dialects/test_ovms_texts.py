@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.errors import CapacityError
 from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.openai_profile import Limits
+from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
 
 _TOO_MANY_STOPS = ["x"] * 17

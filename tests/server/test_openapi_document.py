@@ -16,13 +16,13 @@ from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.lmi_options import LmiOptions
 from dragoman.server.dialects.lmi_table import TGI, rows_for
 from dragoman.server.dialects.lmi_values import ValueType
-from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text_schema import BATCH_FIELDS, PROMPT_FIELDS
 from dragoman.server.openapi import ApiFacts, openapi_document
 from dragoman.server.openapi.document import OPERATIONS, UNDESCRIBED
 from dragoman.server.openapi.lmi_bodies import TYPES
 from dragoman.server.openapi.openai_bodies import CHAT_ROWS, COMPLETION_ROWS
 from dragoman.server.routes import Route
+from dragoman.types import Limits
 from tests.support.live_routes import live_document, live_routes
 from tests.support.running_server import running_server
 

@@ -15,6 +15,7 @@ from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
 from dragoman.config.speculation import SpeculationSettings
+from dragoman.types import Limits
 
 # --- conversions of aliases -------------------------------------------------------------------------------------------
 
@@ -46,6 +47,7 @@ def _address_port(text: str) -> str:
 
 # --- the table --------------------------------------------------------------------------------------------------------
 
+_LIMITS = Limits()
 OUTPUT_FORMATTERS = ("json", "jsonlines", "sse")
 DTYPES = Choice(
     ("auto", "int8", "int4", "bf16", "f16", "f32"),
@@ -373,19 +375,19 @@ class ClientSettings:
         "Text service: wrap the prompt as one user turn of the model's chat template.",
     )
     max_best_of: int = option(
-        20,  # 20: best_of_limit of OpenVINO Model Server
+        _LIMITS.max_best_of,
         Integer(1, 1024),
         "Largest n, best_of and num_beams a client may ask for.",
         unit="sequences",
     )
     max_stop_strings: int = option(
-        64,
+        _LIMITS.max_stop_strings,
         Integer(1, 4096),
         "Most stop strings one request may have (16 on /v3, whatever this says).",
         unit="strings",
     )
     max_logprobs: int = option(
-        20,  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
+        _LIMITS.max_logprobs,
         Integer(0, 1000),
         "Most log-probabilities per token a client may ask for.",
     )

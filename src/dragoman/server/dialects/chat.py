@@ -19,7 +19,7 @@ from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import check_number, decode_object, peek_object, read_struct
-from dragoman.server.dialects.openai_profile import LMI, V1, Limits, Profile
+from dragoman.server.dialects.openai_profile import LMI, V1, Profile
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -29,7 +29,7 @@ from dragoman.server.dialects.openai_sampling import (
 )
 from dragoman.server.dialects.ovms import V3_CHAT
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.types import ChatPrompt, GenerationRequest
+from dragoman.types import ChatPrompt, GenerationRequest, Limits
 
 ChatRoute = Literal["v1", "v3", "invocations"]
 

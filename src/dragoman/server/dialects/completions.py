@@ -18,7 +18,7 @@ from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import check_number, decode_object, read_struct, shown
-from dragoman.server.dialects.openai_profile import LMI, V1, Limits, Profile
+from dragoman.server.dialects.openai_profile import LMI, V1, Profile
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -28,7 +28,7 @@ from dragoman.server.dialects.openai_sampling import (
 )
 from dragoman.server.dialects.ovms import V3
 from dragoman.server.framing import SSE_MEDIA_TYPE
-from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from dragoman.types import GenerationRequest, Limits, Prompt, TextPrompt, TokenPrompt
 
 CompletionsApi = Literal["v1", "v3", "lmi"]
 _PROFILES: Mapping[CompletionsApi, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.server.dialects.lmi_request import AnswerPlan
-from dragoman.types import FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
+from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
 
 FINISH_REASONS: Mapping[FinishReason, str] = {
     FinishReason.EOS: "eos_token",
@@ -21,8 +21,6 @@ FINISH_REASONS: Mapping[FinishReason, str] = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
 }
-
-LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vLLM uses the same number
 
 Json = dict[str, Any]
 NO_TOKEN = TokenOutput(id=-1, text="")

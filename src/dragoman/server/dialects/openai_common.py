@@ -17,7 +17,7 @@ from dragoman.server.dialects.base import Reply
 from dragoman.server.dialects.openai_errors import ErrorShape, stream_error
 from dragoman.server.dialects.openai_profile import Profile
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
-from dragoman.types import FinishReason, GenerationResult, PromptInfo, TokenOutput
+from dragoman.types import LOWEST_LOGPROB, FinishReason, GenerationResult, PromptInfo, TokenOutput
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
 """Names clients send in `model` when they do not care which model answers."""
@@ -29,8 +29,6 @@ OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
 }
-
-MIN_LOGPROB = -9999.0  # JSON has no infinity; the value other servers of this API clamp to
 
 
 class _ModelField(msgspec.Struct):
@@ -107,7 +105,7 @@ def json_logprob(logprob: float | None) -> float | None:
     """The log-probability as JSON can hold it."""
     if logprob is None or math.isnan(logprob):
         return None
-    return max(logprob, MIN_LOGPROB)
+    return max(logprob, LOWEST_LOGPROB)
 
 
 class PromptLogprobEntry(msgspec.Struct):

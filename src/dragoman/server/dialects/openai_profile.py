@@ -20,15 +20,6 @@ _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """The operator's bounds on what one request may ask; each is the largest value allowed."""
-
-    max_stop_strings: int = 64
-    max_best_of: int = 20  # bounds n, best_of and beam width
-    max_logprobs: int = 20
-
-
-@dataclass(frozen=True, slots=True)
 class Bounds:
     """The allowed interval of a number; None = unbounded on that side."""
 

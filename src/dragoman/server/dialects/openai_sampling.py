@@ -17,8 +17,8 @@ from dragoman.errors import UnsupportedFeature
 from dragoman.server.dialects.openai_common import requested_model
 from dragoman.server.dialects.openai_fields import check_bounds, shown, unknown_names
 from dragoman.server.dialects.openai_grammar import GrammarFields, read_grammar
-from dragoman.server.dialects.openai_profile import Bounds, Limits, Profile
-from dragoman.types import GenerationRequest, Prompt, SamplingParams
+from dragoman.server.dialects.openai_profile import Bounds, Profile
+from dragoman.types import GenerationRequest, Limits, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dragoman.server.dialects.lmi_options import LmiOptions
-from dragoman.server.dialects.openai_profile import Limits
 from dragoman.server.dialects.text import TextOptions
+from dragoman.types import Limits
 
 
 @dataclass(frozen=True, slots=True)

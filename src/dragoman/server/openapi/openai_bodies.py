@@ -16,7 +16,7 @@ from dragoman.server.dialects.chat import LMI_STRICT_MAX_TOKENS
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.openai_fields import BOUNDS
-from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Limits, Profile
+from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile
 from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
 from dragoman.server.dialects.ovms import V3, V3_CHAT
 from dragoman.server.openapi.facts import ApiFacts
@@ -31,6 +31,7 @@ from dragoman.server.openapi.json_schema import (
     without_null,
 )
 from dragoman.server.openapi.openai_parameters import CHAT, COMPLETIONS, NO_DEFAULT, SHARED, Row
+from dragoman.types import Limits
 
 COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
 CHAT_ROWS: Mapping[str, Row] = {**SHARED, **CHAT}

@@ -28,9 +28,8 @@ from dragoman.engine.rolling.sample.logits_processors import (
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
-from dragoman.types import EngineRequest, Logprob, PromptLogprob
+from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob
 
-_LOWEST_LOGPROB = -9999.0  # JSON has no infinity; vLLM's clients know this value
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 
 
@@ -238,7 +237,7 @@ class RawLogprobs:
 
     def of(self, token_id: int) -> float:
         """The log-probability of a token, not below -9999."""
-        return max(float(self._logits[token_id]) - self._offset, _LOWEST_LOGPROB)
+        return max(float(self._logits[token_id]) - self._offset, LOWEST_LOGPROB)
 
     def top(self, num_tokens: int) -> list[Logprob]:
         """The most likely tokens, best first, of equally likely ones the lowest id first."""
