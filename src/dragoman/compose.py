@@ -141,8 +141,7 @@ def _served(
         ),
         url=str(config.model_dir),
         dtype=dtype,
-        max_best_of=config.clients.max_best_of,
-        max_stop_strings=config.clients.max_stop_strings,
+        limits=_limits(config),
         version=config.version,
     )
 

@@ -192,8 +192,8 @@ def tgi_info(model: ServedModel) -> TgiInfo:
         model_dtype=model.dtype or None,
         model_device_type=model.device,
         max_concurrent_requests=model.admission.limit,
-        max_best_of=model.max_best_of,
-        max_stop_sequences=model.max_stop_strings,
+        max_best_of=model.limits.max_best_of,
+        max_stop_sequences=model.limits.max_stop_strings,
         max_input_tokens=max_model_len - 1,  # at least one token has to be generated
         max_total_tokens=max_model_len,
         version=__version__,

@@ -17,7 +17,7 @@ from dragoman.errors import EngineDead, NotFound, Overloaded
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.base import Dialect
 from dragoman.server.dialects.openai_common import PLACEHOLDER_MODELS
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 
 class GenerationService(Protocol):
@@ -59,7 +59,7 @@ class ServedModel:
     """One model and everything needed to answer for it.
 
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
-    `max_best_of` and `max_stop_strings`: what its dialects allow; all as the model lists and `/info` show them.
+    `limits`: what its dialects allow; all as the model lists and `/info` show them.
     `version` may be asked for as well as the name; "" = there are no versions.
     """
 
@@ -72,8 +72,7 @@ class ServedModel:
     url: str = ""
     dtype: str = ""
     device: str = "cpu"
-    max_best_of: int = 20
-    max_stop_strings: int = 64
+    limits: Limits = field(default_factory=Limits)
     created_s: int = field(default_factory=lambda: int(time.time()))
     version: str = ""
 
