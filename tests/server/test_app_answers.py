@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
 import struct
+import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
-from dragoman.errors import EngineFailed, InvalidParameter, Overloaded
+from dragoman.errors import EngineFailed, InvalidParameter, Overloaded, RequestTimeout
 from dragoman.server.admission import Admission
-from dragoman.server.app import ServerConfig
+from dragoman.server.prepare import ServiceLimits
+from dragoman.server.service import Service
+from tests.support.byte_tokenizer import ByteTokenizer
+from tests.support.fake_engine import FakeEngine as SteppingEngine
+from tests.support.fake_engine import saying
 from tests.support.fake_service import Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 
@@ -130,11 +137,15 @@ class TestStreams:
             gate.open()
             assert "".join(answer.iter_text()) == "".join(LINES) + "the end\n"
 
-    def test_a_hold_that_ended_still_waits_for_the_first_event(self) -> None:
-        with running_server(ServerConfig(request_timeout_s=0.2)) as impatient:
-            impatient.service.script = Script(gates={0: Gate()})
-            answer = httpx.post(f"{impatient.url}/invocations", json={"stream": True, "hold_s": 0.01})
-            assert answer.status_code == 504  # had the head gone out after the hold, it would have been 200
+    def test_a_hold_that_ended_still_waits_for_the_first_event(
+        self, server: RunningServer, client: httpx.Client
+    ) -> None:
+        gate = Gate()
+        server.service.script = Script(gates={0: gate}, failures={0: RequestTimeout("late")})
+        opener = threading.Timer(0.1, gate.open)
+        opener.start()
+        answer = client.post("/invocations", json={"stream": True, "hold_s": 0.01})
+        assert answer.status_code == 504  # had the head gone out after the hold, it would have been 200
 
     def test_several_prompts_share_one_stream(self, client: httpx.Client) -> None:
         text = client.post("/invocations", json={"prompts": ["a", "b"], "stream": True}).text
@@ -285,22 +296,25 @@ class TestFailures:
 
 
 class TestTimeLimit:
-    CONFIG = ServerConfig(request_timeout_s=0.5)
+    """The service limits time; a request that runs out of it is answered like any other that fails."""
 
-    @pytest.mark.parametrize("stream", [False, True])
-    def test_a_request_that_takes_too_long_is_aborted_and_answered(self, stream: bool) -> None:
-        with running_server(self.CONFIG) as server:
-            server.service.script = Script(gates={0: Gate()})
-            answer = httpx.post(f"{server.url}/invocations", json={"stream": stream}, headers={"x-request-id": "slow"})
-            assert answer.status_code == 504
-            assert "0.5 s" in answer.json()["message"]
-            server.service.journal.wait_for(lambda lines: "abort slow" in lines)
+    @pytest.fixture
+    def slow_server(self) -> Iterator[RunningServer]:
+        """A server whose model `slow` stops after two tokens."""
+        engine = SteppingEngine(saying("abc"), gate=asyncio.Event(), gate_after=2)
+        limits = ServiceLimits(request_timeout_s=0.2)
+        with running_server() as server:
+            server.add_model("slow", Service(name="slow", engine=engine, tokenizer=ByteTokenizer(), limits=limits))
+            yield server
 
-    def test_a_stream_that_takes_too_long_is_told_in_the_stream(self) -> None:
-        with running_server(self.CONFIG) as server:
-            server.service.script = Script(gates={2: Gate()})
-            answer = httpx.post(f"{server.url}/invocations", json={"stream": True})
-            assert answer.text == "".join(LINES[:2]) + "error timeout\n"
+    def test_a_request_that_takes_too_long_is_answered(self, slow_server: RunningServer) -> None:
+        answer = httpx.post(f"{slow_server.url}/predictions/slow", json={})
+        assert answer.status_code == 504
+        assert "0.2 s" in answer.json()["message"]
+
+    def test_a_stream_that_takes_too_long_is_told_in_the_stream(self, slow_server: RunningServer) -> None:
+        answer = httpx.post(f"{slow_server.url}/predictions/slow", json={"stream": True})
+        assert answer.text == "0:a\n0:b\nerror timeout\n"
 
 
 class TestAdmission:

@@ -13,7 +13,7 @@ import httpx
 
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig
-from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel
+from dragoman.server.registry import DialectSet, GenerationService, ModelRegistry, ServedModel
 from dragoman.server.run import HttpServer, ListenConfig, loop_factory
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
@@ -70,7 +70,7 @@ class RunningServer:
         """A raw connection."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
-    def add_model(self, name: str, service: FakeService, *aliases: str) -> None:
+    def add_model(self, name: str, service: GenerationService, *aliases: str) -> None:
         """Serve another model; its dialects are named `<name>/<slot>`."""
         self.registry.add(ServedModel(name, service, FakeEngine(), self.dialects, Admission(name), aliases))
 

@@ -33,11 +33,10 @@ CACHE_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What the HTTP side may be told. `api_keys` empty = open; `request_timeout_s` None = no bound; "" = no CORS header."""
+    """What the HTTP side may be told. `api_keys` empty = open; "" = no CORS header."""
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
     api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    request_timeout_s: float | None = None
     cors_allowed_origin: str = ""
     cors_allowed_methods: str = ""
     cors_allowed_headers: str = ""
@@ -97,7 +96,7 @@ def all_routes(
 ) -> list[Route]:
     """Every route of the application, those that describe the others included."""
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    inference = InferenceRoutes(registry, Responder(config.request_timeout_s), gate, deferred)
+    inference = InferenceRoutes(registry, Responder(), gate, deferred)
     management = ManagementRoutes(registry, gate)
     tokens = TokenRoutes(registry, gate)
     routes = [*inference.routes(), *tokens.routes(), *management.routes(), *extra_routes]

@@ -1,7 +1,7 @@
 """Answers one inference call, whatever its dialect: the only path from a parsed call to bytes on the wire.
 
 Does: admission, running the requests of a call at once, streaming what is ready, errors before and after the head,
-aborting when the client leaves, time limits. Does not: know any wire format, route or engine.
+aborting when the client leaves. Does not: know any wire format, route or engine, or limit time (the service does).
 Called by the routes, on the event loop; every call runs in its own task, so a slow client delays nobody else.
 """
 
@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
-from dragoman.errors import Overloaded, RequestTimeout, ServerError, Unauthorized
+from dragoman.errors import Overloaded, ServerError, Unauthorized
 from dragoman.server.dialects.base import (
     Answerer,
     Call,
@@ -43,10 +43,9 @@ logger = logging.getLogger("dragoman.server")
 
 
 class Responder:
-    """Runs parsed calls. `timeout_s` bounds one call from admission to its last event; None = no bound."""
+    """Runs parsed calls."""
 
-    def __init__(self, timeout_s: float | None = None) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self) -> None:
         self._ids_in_flight: set[str] = set()
 
     @contextmanager
@@ -92,14 +91,7 @@ class Responder:
 
     async def _full(self, exchange: Exchange, service: GenerationService, call: Call) -> Reply:
         """The whole answer, once every request of the call has finished."""
-        try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                results = await run_unless_gone(exchange, generate_all(service, call.requests))
-        except TimeoutError as error:
-            late = self._timed_out(limit)
-            if late is None:  # a timeout of something else, which nobody expected
-                raise
-            raise late from error
+        results = await run_unless_gone(exchange, generate_all(service, call.requests))
         return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
@@ -107,23 +99,16 @@ class Responder:
         merge = EventMerge(model.service, call.requests)
         merge.start(exchange.wait_disconnected)
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                await _write_events(exchange, merge, call)
+            await _write_events(exchange, merge, call)
         except ClientGone:
             raise
         except Exception as error:
-            late = self._timed_out(limit) if isinstance(error, TimeoutError) else None
-            failure = late or as_server_error(error, http)
+            failure = as_server_error(error, http)
             if not exchange.is_started:
                 raise failure from error
             await _end_with_error(exchange, call, failure)
         finally:
             await merge.aclose()
-
-    def _timed_out(self, limit: asyncio.Timeout) -> RequestTimeout | None:
-        if not limit.expired():
-            return None
-        return RequestTimeout(f"The request took longer than the {self._timeout_s:g} s that the server allows")
 
 
 async def _answer(exchange: Exchange, answer: Answerer, http: HttpCall) -> bool:
