@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import uvicorn
 
+from dragoman.errors import EngineFailed
+from dragoman.server.app import ServerConfig
 from dragoman.server.protocol import CUT_EXTENSION, MAX_HEAD_SIZE_BYTES, TRAILERS_EXTENSION, protocol_class
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import PATIENCE_S, Gate, Script
@@ -155,6 +157,76 @@ class TestCut:
         with serving(answer) as connect:
             ask(connect, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def ask_1_0(server: RunningServer, request: bytes) -> tuple[bytes, bytes]:
+    """Head and body of what a client of HTTP/1.0 is answered, read until the server closes."""
+    head, blank, body = ask(server.connect, request.replace(b" HTTP/1.1\r\n", b" HTTP/1.0\r\n")).partition(b"\r\n\r\n")
+    assert blank
+    return head.lower(), body
+
+
+class TestHttp10:
+    """Clients of HTTP/1.0 know no chunks and keep a connection only if both sides say so."""
+
+    def test_a_stream_ends_with_the_connection_and_has_no_chunks(self, server: RunningServer) -> None:
+        head, body = ask_1_0(server, post_bytes("/invocations", STREAM))
+        assert b"transfer-encoding" not in head
+        assert b"content-length" not in head
+        assert head.endswith(b"\r\nconnection: close")
+        assert body == b"0: Deep\n0: learning\n0: is\n0: fun\n0:.\n0: \xf0\x9f\x8d\x8a\n0:\nthe end\n"
+
+    def test_a_stream_ends_the_connection_even_if_the_client_would_keep_it(self, server: RunningServer) -> None:
+        head, body = ask_1_0(server, post_bytes("/invocations", STREAM, "connection: keep-alive"))
+        assert head.count(b"\r\nconnection: ") == 1
+        assert head.endswith(b"\r\nconnection: close")
+        assert body.endswith(b"the end\n")
+
+    def test_a_whole_answer_has_its_length_and_ends_the_connection(self, server: RunningServer) -> None:
+        head, body = ask_1_0(server, post_bytes("/invocations", b"{}"))
+        assert f"content-length: {len(body)}".encode() in head
+        assert head.endswith(b"\r\nconnection: close")
+
+    def test_a_connection_is_kept_for_a_client_that_asks_and_an_answer_with_a_length(
+        self, server: RunningServer
+    ) -> None:
+        request = b"GET /ping HTTP/1.0\r\nconnection: Keep-Alive\r\n\r\n"
+        with server.connect() as connection:
+            for _ in range(3):
+                connection.sendall(request)
+                head = read_until(connection, b"Healthy").partition(b"\r\n\r\n")[0]
+                assert head.endswith(b"\r\nconnection: keep-alive")
+            connection.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
+            assert read_to_end(connection).partition(b"\r\n\r\n")[0].endswith(b"\r\nconnection: close")
+
+    def test_a_refused_upload_is_not_kept(self) -> None:
+        with running_server(ServerConfig(max_request_size_bytes=10)) as server:
+            head, _ = ask_1_0(server, post_bytes("/invocations", b" " * 11, "connection: keep-alive"))
+            assert head.startswith(b"http/1.1 413 ")
+            assert head.count(b"\r\nconnection: ") == 1
+            assert b"\r\nconnection: close" in head
+
+    def test_nobody_is_told_to_continue(self, server: RunningServer) -> None:
+        head, body = ask_1_0(server, post_bytes("/invocations", b"{}", "expect: 100-continue"))
+        assert head.startswith(b"http/1.1 200 ")
+        assert body.startswith(b"0:")
+
+    def test_a_head_has_no_body(self, server: RunningServer) -> None:
+        head, body = ask_1_0(server, b"HEAD /ping HTTP/1.1\r\n\r\n")
+        assert b"content-length: 29" in head
+        assert body == b""
+
+    def test_an_answer_that_breaks_off_resets_the_connection(self, server: RunningServer) -> None:
+        """Without chunks, the end of the connection is the end of the answer: only a reset can tell that it is not."""
+        gate = Gate()
+        server.service.script = Script(gates={3: gate}, failures={3: EngineFailed("broke")})
+        request = post_bytes("/invocations", b'{"stream": true, "cut": true}').replace(b"HTTP/1.1", b"HTTP/1.0")
+        with server.connect() as connection:
+            connection.sendall(request)
+            read_until(connection, b"0: is\n")
+            gate.open()
+            with pytest.raises(ConnectionResetError):
+                read_to_end(connection)
 
 
 class TestBounds:

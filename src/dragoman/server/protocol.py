@@ -1,14 +1,18 @@
-"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on heads and on stalled clients.
+"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on heads and stalled clients, HTTP/1.0.
 
 Does: offer two ASGI extensions, `http.response.trailers` (to clients that sent `TE: trailers`) and
-`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading.
+`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading; answer clients of HTTP/1.0 without
+chunks, and keep their connection if they ask for it.
 Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
-Source: ASGI HTTP trailers extension; chunked trailers are RFC 9112, section 7.1.2; TE is RFC 9110, section 10.1.4.
+Source: ASGI HTTP trailers extension; RFC 9112, sections 6.3 (bodies that end with the connection), 7.1.2 (chunked trailers),
+9.3 (persistence), appendix C.2 (keep-alive in HTTP/1.0); RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -22,10 +26,14 @@ MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has 
 DEFAULT_STALL_TIMEOUT_S = 120.0  # LMI 0.31 drops a connection after as long a silence (`chunked_read_timeout`)
 
 
-class TrailersCycle(RequestResponseCycle):
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # the value of SO_LINGER that makes closing a reset
+
+
+class DragomanCycle(RequestResponseCycle):
     """One request and its response, with trailers, a cut, and a limit on how long a write may wait for the client."""
 
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
+    _is_close_delimited: bool = False
     _expects_trailers: bool = False
     _is_body_complete: bool = False
     _trailers: bytes = b""
@@ -42,10 +50,31 @@ class TrailersCycle(RequestResponseCycle):
         elif event["type"] == "http.response.body" and self._expects_trailers and not event.get("more_body", False):
             self._is_body_complete = True
             await super().send({"type": "http.response.body", "body": event.get("body", b""), "more_body": True})
+        elif event["type"] == "http.response.start":
+            self._expects_trailers = bool(event.get("trailers", False))
+            headers = event.get("headers", ())
+            await super().send({**event, "headers": [*headers, *self._connection_headers(headers)]})  # type: ignore[arg-type]
         else:
-            if event["type"] == "http.response.start":
-                self._expects_trailers = bool(event.get("trailers", False))
+            if self._is_close_delimited:
+                self.expected_content_length = len(event.get("body", b""))  # whatever comes belongs to the body
             await super().send(message)
+
+    def begin_http_1_0(self, *, keep_alive: bool) -> None:
+        """Expect a client of HTTP/1.0, which knows neither chunks nor `100 Continue`, and keeps connections on request."""
+        self.keep_alive = keep_alive
+        self.waiting_for_100_continue = False
+
+    def _connection_headers(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """What HTTP/1.0 needs to be told of the connection; a body without a length ends with it there."""
+        if self.scope["http_version"] != "1.0":
+            return []
+        names = {name.lower() for name, _ in headers}
+        if b"content-length" in names:
+            return [(b"connection", b"keep-alive")] if self.keep_alive and b"connection" not in names else []
+        self._is_close_delimited = True
+        self.chunked_encoding = False
+        self.keep_alive = False
+        return []
 
     async def _send_trailers(self, headers: Iterable[tuple[bytes, bytes]], more_trailers: bool) -> None:
         if not self._is_body_complete:
@@ -71,6 +100,9 @@ class TrailersCycle(RequestResponseCycle):
             self._mark_disconnected()
 
     def _drop_connection(self) -> None:
+        if self._is_close_delimited:  # its end looks like any other: a reset is all that can tell
+            raw_socket = self.transport.get_extra_info("socket")
+            raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.close()  # what was written still goes out, the final chunk does not follow
         self._mark_disconnected()
 
@@ -80,7 +112,7 @@ class TrailersCycle(RequestResponseCycle):
 
 
 class DragomanProtocol(HttpToolsProtocol):
-    """uvicorn's httptools protocol whose responses are `TrailersCycle`s."""
+    """uvicorn's httptools protocol whose responses are `DragomanCycle`s."""
 
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
     _is_reading_head: bool = False
@@ -109,14 +141,18 @@ class DragomanProtocol(HttpToolsProtocol):
         """Offer the extensions in the scope and start the response."""
         self._is_reading_head = False
         extensions: dict[str, dict[object, object]] = {CUT_EXTENSION: {}}
-        if self.parser.get_http_version() == "1.1" and _accepts_trailers(self.headers):
+        http_version = self.parser.get_http_version()
+        if http_version == "1.1" and _accepts_trailers(self.headers):
             extensions[TRAILERS_EXTENSION] = {}
         self.scope["extensions"] = extensions
         super().on_headers_complete()
         # uvicorn names its own class in there. The task that runs the response was only scheduled, so nothing of
         # the cycle was used yet and it can become ours, whichever way this uvicorn starts it.
-        self.cycle.__class__ = TrailersCycle
-        cast(TrailersCycle, self.cycle).stall_timeout_s = self.stall_timeout_s
+        self.cycle.__class__ = DragomanCycle
+        cycle = cast(DragomanCycle, self.cycle)
+        cycle.stall_timeout_s = self.stall_timeout_s
+        if http_version == "1.0":
+            cycle.begin_http_1_0(keep_alive=self.parser.should_keep_alive())
 
 
 def protocol_class(stall_timeout_s: float) -> type[DragomanProtocol]:
