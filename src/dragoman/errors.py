@@ -5,10 +5,13 @@
     │   ├── InvalidPayload      the body itself (not JSON, a field missing or of the wrong shape)
     │   ├── InvalidParameter    one generation parameter (wrong type, out of range, contradicts another)
     │   └── UnsupportedFeature  legal, but this engine or model cannot do it
-    ├── NotFound                no such model, route or adapter
+    ├── NotFound                no such model
+    ├── UnknownPath             no such route
+    ├── WrongMethod             the route answers to other methods
     ├── Unauthorized            the API key is missing or wrong
     ├── TooLarge                the body exceeds the size limit
-    ├── Overloaded              the queue is full or the server drains; try again later
+    ├── Overloaded              the queue is full; try again later
+    │   └── Unavailable         the server loads its models, or shuts down; try again later, or elsewhere
     ├── RequestTimeout          the request took longer than the operator allows
     ├── Cancelled               the client went away or the server stopped the request
     ├── CapacityError           the request can never fit (context length, KV cache)
@@ -66,6 +69,22 @@ class NotFound(ServerError):
     kind = "not_found"
 
 
+class UnknownPath(ServerError):
+    """No route has this path."""
+
+    kind = "unknown_path"
+
+
+class WrongMethod(ServerError):
+    """The route of this path answers to other methods: `allow`, as HTTP's header lists them."""
+
+    kind = "wrong_method"
+
+    def __init__(self, message: str, *, param: str | None = None, allow: str = "") -> None:
+        super().__init__(message, param=param)
+        self.allow = allow
+
+
 class Unauthorized(ServerError):
     """The API key is missing or wrong."""
 
@@ -86,6 +105,12 @@ class Overloaded(ServerError):
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int = 1) -> None:
         super().__init__(message, param=param)
         self.retry_after_s = retry_after_s
+
+
+class Unavailable(Overloaded):
+    """The server takes no requests now, however few there are: it is loading or shutting down."""
+
+    kind = "unavailable"
 
 
 class RequestTimeout(ServerError):
@@ -144,8 +169,9 @@ class HookError(ServerError):
 ALL_KINDS: tuple[str, ...] = tuple(
     cls.kind
     for cls in (
-        InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, Unauthorized, TooLarge,
-        Overloaded, RequestTimeout, Cancelled, CapacityError, EngineFailed, EngineDead, HookError, ServerError,
+        InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, UnknownPath, WrongMethod,
+        Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled, CapacityError, EngineFailed,
+        EngineDead, HookError, ServerError,
     )
 )  # fmt: skip
 """Every kind; a meta-test asserts that each dialect's error table covers all of them."""

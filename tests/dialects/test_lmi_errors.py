@@ -19,18 +19,24 @@ DETAILS = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
 
 LMI_STATUS = {
     "not_found": 404,
+    "unknown_path": 404,
+    "wrong_method": 405,
     "unauthorized": 401,
     "too_large": 413,
     "overloaded": 503,
+    "unavailable": 503,
     "cancelled": 503,
     "engine_dead": 503,
     "server_error": 500,
 }
 TGI_STATUS = {
     "not_found": 404,
+    "unknown_path": 404,
+    "wrong_method": 405,
     "unauthorized": 401,
     "too_large": 413,
     "overloaded": 429,
+    "unavailable": 503,
     "cancelled": 500,
 } | dict.fromkeys(("invalid_request", "invalid_payload", "invalid_parameter", "unsupported", "capacity"), 422)
 

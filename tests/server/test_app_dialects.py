@@ -11,8 +11,12 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import OverloadedError
 
-from dragoman.errors import EngineFailed, Overloaded
+from dragoman.errors import ALL_KINDS, EngineFailed, Overloaded
+from dragoman.server.app import ServerConfig
+from dragoman.server.dialects.anthropic_errors import AnthropicErrors
+from dragoman.server.dialects.base import HttpCall
 from tests.support.fake_service import Gate, Script
+from tests.support.golden import Failure
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
@@ -134,3 +138,72 @@ class TestTgi:
         client = InferenceClient(base_url=server.url)
         answer = client.chat_completion([{"role": "user", "content": "hi"}])
         assert answer.choices[0].message.content == TEXT
+
+
+KEYED = ServerConfig(api_keys=frozenset({"secret"}))
+SHAPES = [
+    ("/v1/nothing", {"error"}, "invalid_request_error"),
+    ("/v1/chat/completions", {"error"}, "invalid_request_error"),
+    ("/v1/messages", {"type", "error", "request_id"}, "error"),
+    ("/v1/messages/count_tokens", {"type", "error", "request_id"}, "error"),
+    ("/v3/nothing", {"error"}, None),
+    ("/v3/chat/completions", {"error"}, None),
+    ("/api/tags", {"error"}, None),
+    ("/api/generate-batch", {"error"}, None),
+    ("/info", {"error", "error_type"}, None),
+    ("/generate", {"error", "error_type"}, None),
+    ("/nothing", {"code", "type", "message"}, None),
+    ("/invocations", {"code", "type", "message"}, None),
+]
+
+
+class TestShapes:
+    """Errors that no dialect sees have the shape of the API whose prefix it is."""
+
+    @pytest.mark.parametrize(("path", "fields", "error_type"), SHAPES)
+    @pytest.mark.parametrize("method", ["PUT", "POST"])
+    def test_unknown_paths_wrong_methods_and_wrong_keys(
+        self, method: str, path: str, fields: set[str], error_type: str | None
+    ) -> None:
+        with running_server(KEYED, dialects=real_dialects()) as server:
+            answer = httpx.request(method, f"{server.url}{path}", json={})
+        assert answer.status_code in ({404, 405} if method == "PUT" else {401, 404, 405})
+        body = answer.json()
+        assert set(body) == fields
+        if "code" in body:
+            assert body["code"] == answer.status_code
+        if error_type is not None:
+            assert error_type in (body.get("type"), body["error"]["type"])
+
+    def test_the_text_service_answers_in_text(self, client: httpx.Client) -> None:
+        answer = client.put("/api/generate-one")
+        assert (answer.status_code, answer.headers["content-type"]) == (405, "text/plain; charset=utf-8")
+        assert answer.text == "PUT is not allowed for /api/generate-one: OPTIONS, POST are\n"
+
+    def test_anthropics_client_is_told_in_its_words(self, client: httpx.Client) -> None:
+        answer = client.post("/v1/messages", json={}, headers={"x-request-id": "r-1"})
+        assert answer.status_code == 404
+        body = answer.json()
+        assert (body["type"], body["error"]["type"], body["request_id"]) == ("error", "not_found_error", "r-1")
+        assert body["error"]["message"].startswith("Unknown path /v1/messages: the nearest one is ")
+
+    def test_openais_client_raises_what_it_should(self, server: RunningServer) -> None:
+        with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.NotFoundError, match="nearest one is") as caught:
+                client.images.generate(prompt="a cat")
+            assert caught.value.type == "invalid_request_error"
+
+    def test_an_internal_defect_has_the_shape_too(
+        self, server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(server.service, "tokenizer", None)
+        answer = client.post("/tokenize", json={"prompt": "x"})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (500, "server_error")
+        assert "AttributeError" not in answer.text
+
+    @pytest.mark.parametrize("kind", ALL_KINDS)
+    def test_anthropics_clients_are_told_of_every_kind(self, kind: str) -> None:
+        http = HttpCall("POST", "/v1/messages", b"", request_id="r-2")
+        reply = AnthropicErrors().error_reply(Failure(kind, "the words").error(), http)
+        assert 400 <= reply.status < 600
+        assert json.loads(reply.body)["error"]["message"] == "the words"

@@ -21,8 +21,7 @@ from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 
-READINESS = ("/ping", "/v2/health/ready")
-LIVENESS = ("/health", "/v2/health/live")
+READINESS = ("/ping", "/health", "/v2/health/ready")
 
 
 def model(name: str, *aliases: str) -> ServedModel:
@@ -42,13 +41,40 @@ class TestHealth:
         answer = client.get(path)
         assert (answer.status_code, answer.json()) == (500, {"fake": {"status": "FAILED"}})
 
-    @pytest.mark.parametrize("path", LIVENESS)
-    def test_liveness_turns_red_only_with_the_engine(
-        self, server: RunningServer, client: httpx.Client, path: str
-    ) -> None:
-        assert client.get(path).status_code == 200
+    def test_liveness_turns_red_only_with_the_engine(self, server: RunningServer, client: httpx.Client) -> None:
+        assert client.get("/v2/health/live").status_code == 200
         server.engine.death = "out of memory"
-        assert client.get(path).status_code == 500
+        assert client.get("/v2/health/live").status_code == 500
+
+
+class TestIndex:
+    """`GET /`, for people and load balancers that know only the address."""
+
+    def test_programs_are_told_what_is_here(self, client: httpx.Client) -> None:
+        answer = client.get("/")
+        index = answer.json()
+        assert (answer.status_code, answer.headers["vary"]) == (200, "accept")
+        assert index["models"] == {"fake": {"status": "Healthy"}}
+        for path in (index["docs"], index["openapi"]):
+            assert client.get(path).status_code == 200
+        calls = [call for calls in index["routes"].values() for call in calls]
+        documented = client.get("/openapi.json").json()["paths"]
+        assert sorted(calls) == sorted(
+            f"{method.upper()} {path}" for path, item in documented.items() for method in item
+        )
+
+    def test_browsers_get_the_page(self, client: httpx.Client) -> None:
+        answer = client.get("/", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert answer.content == client.get("/docs").content
+
+    @pytest.mark.parametrize("accept", ["*/*", "text/html"])
+    def test_it_is_as_healthy_as_the_server(self, server: RunningServer, client: httpx.Client, accept: str) -> None:
+        server.engine.death = "out of memory"
+        assert client.get("/", headers={"accept": accept}).status_code == 500
+
+    def test_posting_there_is_still_tgi(self, client: httpx.Client) -> None:
+        assert client.post("/", content=b"{").json()["dialect"] == "tgi"
 
 
 class TestModelLists:
@@ -93,11 +119,14 @@ class TestLoading:
         server.may_load.clear()
         server.start(wait_ready=False)
         try:
-            pending = httpx.get(f"{server.url}/ping")
-            assert (pending.status_code, pending.json()) == (503, {"fake": {"status": "PENDING"}})
-            assert httpx.get(f"{server.url}/health").status_code == 200
+            for path in READINESS:
+                pending = httpx.get(f"{server.url}{path}")
+                assert (pending.status_code, pending.json()) == (503, {"fake": {"status": "PENDING"}})
+            assert httpx.get(f"{server.url}/").status_code == 503
+            assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
             refused = httpx.post(f"{server.url}/v1/completions", json={"model": "fake"})
             assert (refused.status_code, refused.json()["dialect"]) == (503, "completions_v1")
+            assert refused.json()["kind"] == "unavailable"
             assert "retry-after" in refused.headers
             assert httpx.post(f"{server.url}/v1/completions", json={"model": "nobody"}).status_code == 404
             assert httpx.get(f"{server.url}/v1/models").json()["data"] == []
@@ -143,8 +172,11 @@ class TestDrain:
             while (ping := httpx.get(f"{server.url}/ping")).status_code == 200:
                 pass
             assert (ping.status_code, ping.json()) == (503, {"fake": {"status": "Unhealthy"}})
-            assert httpx.get(f"{server.url}/health").status_code == 200
-            assert httpx.post(f"{server.url}/invocations", json={}).status_code == 503
+            assert httpx.get(f"{server.url}/health").status_code == 503
+            assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
+            refused = httpx.post(f"{server.url}/invocations", json={})
+            assert (refused.status_code, refused.json()["kind"]) == (503, "unavailable")
+            assert "retry-after" in refused.headers
             assert server.engine.journal.lines == []
             gate.open()
             assert whole.result().status_code == 200

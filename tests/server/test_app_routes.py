@@ -10,6 +10,7 @@ import pytest
 
 from dragoman.server.app import ServerConfig
 from tests.support.fake_service import FakeService
+from tests.support.live_routes import live_routes
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 
 BROKEN = b"{"  # each line dialect names itself in its errors, so a broken body tells which one was asked
@@ -111,15 +112,71 @@ def test_an_unknown_model_is_404_in_the_dialects_shape(
     assert "nobody" in answer.json()["message"]
 
 
-def test_an_unknown_path_is_404_in_the_front_ends_shape(client: httpx.Client) -> None:
-    answer = client.get("/nowhere")
+@pytest.mark.parametrize("name", ["nobody", "nickname2"])
+def test_an_unknown_model_is_told_which_ones_there_are(client: httpx.Client, name: str) -> None:
+    for method, path in (("POST", "/v1/completions"), ("GET", f"/v1/models/{name}"), ("GET", f"/models/{name}")):
+        message = client.request(method, path, json={"model": name}).json()["message"]
+        assert "(served: fake, nickname)" in message
+
+
+@pytest.mark.parametrize(
+    ("path", "nearest"),
+    [
+        ("/v1/chat/completion", "/v1/chat/completions"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/v1/v1/completions", "/v1/completions"),
+        ("/v3/chat/complete", "/v3/chat/completions"),
+        ("/invocation", "/invocations"),
+        ("/api/generate_one", "/api/generate-one"),
+        ("/v1/model", "/v1/models"),
+        ("/heath", "/health"),
+    ],
+)
+def test_an_unknown_path_is_404_and_told_the_nearest_one(client: httpx.Client, path: str, nearest: str) -> None:
+    for method in ("GET", "POST", "OPTIONS"):
+        answer = client.request(method, path)
+        assert answer.status_code == 404
+        assert answer.json()["kind"] == "unknown_path"
+        assert f"Unknown path {path}: the nearest one is {nearest}," in answer.json()["message"]
+
+
+def test_an_endless_unknown_path_is_told_shortly_and_soon(client: httpx.Client) -> None:
+    answer = client.get("/" + "a/" * 30_000)
     assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {
-        "code": 404,
-        "type": "ResourceNotFoundException",
-        "message": "Requested resource is not found, please refer to API document.",
-    }
+    assert len(answer.content) < 500
+
+
+OWNERS = [
+    ("/v1", "completions_v1"),
+    ("/v1/embedding", "completions_v1"),
+    ("/v1/models/fake", "completions_v1"),
+    ("/v1/chat/completions", "completions_v1"),
+    ("/tokenize", "completions_v1"),
+    ("/v3/anything", "completions_v3"),
+    ("/v3/completions", "completions_v3"),
+    ("/api/tags", "text"),
+    ("/api/generate-one", "text"),
+    ("/generate", "tgi"),
+    ("/generate_stream", "tgi"),
+    ("/info", "tgi"),
+    ("/nowhere", "lmi"),
+    ("/v11/models", "lmi"),
+    ("/invocations", "lmi"),
+    ("/models/fake", "lmi"),
+    ("/endpoints/fake/nothing", "lmi"),
+    ("/endpoints/fake/invocations", "lmi"),
+]
+
+
+@pytest.mark.parametrize(("path", "dialect"), OWNERS)
+def test_who_owns_a_prefix_tells_that_there_is_no_such_path_or_method(
+    client: httpx.Client, path: str, dialect: str
+) -> None:
+    answer = client.request("DELETE" if path != "/models/fake" else "PATCH", path)
+    assert answer.status_code in (404, 405)
+    assert answer.json()["dialect"] == dialect
+    assert answer.json()["kind"] == ("unknown_path" if answer.status_code == 404 else "wrong_method")
+    assert ("allow" in answer.headers) is (answer.status_code == 405)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +186,7 @@ def test_an_unknown_path_is_404_in_the_front_ends_shape(client: httpx.Client) ->
         ("PUT", "/predictions/fake", "OPTIONS, POST"),
         ("DELETE", "/v1/models", "GET, HEAD, OPTIONS"),
         ("POST", "/v1/models/fake", "GET, HEAD, OPTIONS"),
-        ("GET", "/", "OPTIONS, POST"),
+        ("PUT", "/", "GET, HEAD, OPTIONS, POST"),
         ("HEAD", "/invocations", "OPTIONS, POST"),
     ],
 )
@@ -168,14 +225,32 @@ def test_what_lmis_management_does_and_this_server_does_not_is_said_in_lmis_shap
 
 def test_options_tells_what_a_path_takes(client: httpx.Client) -> None:
     answer = client.options("/")
-    assert (answer.status_code, answer.json(), answer.headers["allow"]) == (200, {}, "OPTIONS, POST")
+    assert (answer.status_code, answer.json(), answer.headers["allow"]) == (200, {}, "GET, HEAD, OPTIONS, POST")
 
 
-def test_head_gives_the_head_of_get(client: httpx.Client) -> None:
-    answer = client.head("/ping")
-    assert answer.status_code == 200
-    assert answer.content == b""
-    assert int(answer.headers["content-length"]) == len(client.get("/ping").content)
+READ = [route.path for route in live_routes() if "GET" in route.handlers and "metrics" not in route.path]
+
+
+@pytest.mark.parametrize("path", READ)
+def test_head_gives_the_head_of_get(client: httpx.Client, path: str) -> None:
+    path = path.replace("{name}", "fake")
+    headers = {"x-request-id": "same"}
+    head, whole = client.head(path, headers=headers), client.get(path, headers=headers)
+    assert (head.status_code, head.content) == (whole.status_code, b"")
+    assert head.headers.items() - {("date", head.headers.get("date"))} == whole.headers.items() - {
+        ("date", whole.headers.get("date"))
+    }
+    assert int(head.headers["content-length"]) == len(whole.content) > 0
+
+
+def test_the_head_of_an_error_has_no_body(server: RunningServer) -> None:
+    with server.connect() as connection:
+        for path in ("/nowhere", "/invocations"):
+            connection.sendall(f"HEAD {path} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+        connection.sendall(b"HEAD / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        heads = read_to_end(connection).split(b"\r\n\r\n")
+    assert [head.partition(b"\r\n")[0].split()[1] for head in heads[:-1]] == [b"404", b"405", b"200"]
+    assert heads[-1] == b""
 
 
 @pytest.mark.parametrize("path", ["/invocations", "/nowhere", "/ping", "/v1/models/nobody"])
@@ -230,15 +305,35 @@ class TestKeys:
                 assert answer.headers["www-authenticate"] == "Bearer"
 
     @pytest.mark.parametrize("key", ["secret", "schlüssel"])
-    def test_each_key_opens(self, key: str) -> None:
-        headers = {b"authorization": f"Bearer {key}".encode()}
+    @pytest.mark.parametrize("header", ["authorization", "api-key", "x-api-key"])
+    def test_each_key_opens_wherever_clients_put_it(self, header: str, key: str) -> None:
+        headers = {header.encode(): (f"Bearer {key}" if header == "authorization" else key).encode()}
         with running_server(self.CONFIG) as server:
             assert httpx.post(f"{server.url}/v1/completions", json={}, headers=headers).status_code == 200
             assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
 
+    @pytest.mark.parametrize("header", ["api-key", "x-api-key", "authorization"])
+    def test_a_wrong_key_opens_nothing_wherever_it_is(self, header: str) -> None:
+        with running_server(self.CONFIG) as server:
+            for text in ("wrong", "Bearer wrong", "", "Bearer", "secret2", "secret secret"):
+                assert httpx.get(f"{server.url}/v1/models", headers={header: text}).status_code == 401
+
+    def test_one_right_key_among_several_is_enough(self) -> None:
+        """Clients of OpenAI always send a bearer token, a made-up one where the key goes elsewhere."""
+        headers = {"authorization": "Bearer unused", "x-api-key": "secret"}
+        with running_server(self.CONFIG) as server:
+            assert httpx.get(f"{server.url}/v1/models", headers=headers).status_code == 200
+
+    @pytest.mark.parametrize(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
+    def test_who_owns_the_prefix_tells_that_the_key_is_wrong(self, path: str, dialect: str) -> None:
+        owner = {"chat_v1": "completions_v1", "chat_v3": "completions_v3"}.get(dialect, dialect)
+        with running_server(self.CONFIG) as server:
+            answer = httpx.post(f"{server.url}{path}", json={})
+            assert (answer.status_code, answer.json()["dialect"]) == (401, owner)
+
     def test_health_needs_no_key(self) -> None:
         with running_server(self.CONFIG) as server:
-            for path in ("/ping", "/health", "/v2/health/live", "/v2/health/ready"):
+            for path in ("/", "/ping", "/health", "/v2/health/live", "/v2/health/ready"):
                 assert httpx.get(f"{server.url}{path}").status_code == 200
 
     def test_keys_do_not_show_in_the_configurations_text(self) -> None:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from dragoman.server.app import ServerConfig
 from dragoman.server.dialects.base import Dialect, HttpCall
 from dragoman.server.registry import DialectSet
 from tests.support.api_document import Checker, resolved
@@ -116,6 +118,12 @@ def body_of(case: Case) -> dict[str, Any]:
     return body
 
 
+def polls(item: Mapping[str, Any]) -> bool:
+    """Whether a path's POST operation takes the token of an answer to poll for."""
+    parameters = item.get("post", {}).get("parameters", [])
+    return any(one["$ref"].endswith("/x-starting-token") for one in parameters)
+
+
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[RunningServer]:
     """A server with the real dialects, whose answers are scripted."""
@@ -196,6 +204,99 @@ def test_every_page_that_is_read_answers_as_documented(path: str, client: httpx.
         answer = client.get(path.replace("{name}", name))
         media_type = answer.headers["content-type"]
         CHECKER.check_answer(("GET", path), answer.status_code, media_type, answer.content)
+
+
+OPERATIONS = [
+    (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if path not in METRICS
+]
+
+
+def check_everywhere(server: RunningServer, expected: set[int], content: bytes = b"{}") -> None:
+    """Call every operation; what it answers is documented. `expected`: the errors that occur somewhere."""
+    seen: set[int] = set()
+    with httpx.Client(base_url=server.url, timeout=20) as client:
+        for method, path in OPERATIONS:
+            body = content if method == "POST" else b""
+            headers = {"content-type": "application/json", "x-amzn-sagemaker-target-model": "fake"}
+            answer = client.request(method, re.sub(r"{\w+}", "fake", path), content=body, headers=headers)
+            seen.add(answer.status_code)
+            media_type = answer.headers["content-type"]
+            CHECKER.check_answer((method, path), answer.status_code, media_type, answer.content)
+    assert {status for status in seen if status >= 400} == expected
+
+
+def test_a_missing_key_is_answered_as_documented() -> None:
+    with running_server(ServerConfig(api_keys=frozenset({"secret"})), dialects=real_dialects()) as server:
+        check_everywhere(server, {401, 424})
+
+
+def test_a_body_that_is_too_large_is_answered_as_documented() -> None:
+    with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects()) as server:
+        check_everywhere(server, {413, 424}, b" " * 11)
+
+
+def test_a_server_that_loads_answers_as_documented() -> None:
+    server = RunningServer(dialects=real_dialects())
+    server.may_load.clear()
+    server.start(wait_ready=False)
+    try:
+        check_everywhere(server, {400, 412, 424, 503})
+    finally:
+        server.may_load.set()
+        server.http.stop()
+        server.join()
+
+
+def test_a_dead_server_answers_as_documented() -> None:
+    with running_server(dialects=real_dialects()) as server:
+        server.engine.death = "out of memory"
+        check_everywhere(server, {400, 412, 422, 424, 500})
+
+
+POLLED = [path for path, item in DOCUMENT["paths"].items() if polls(item)]
+
+
+@pytest.mark.parametrize("path", POLLED)
+def test_an_answer_to_poll_for_is_documented(path: str, client: httpx.Client) -> None:
+    example = DOCUMENT["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
+    url = re.sub(r"{\w+}", "fake", path)
+    token: str | None = None
+    statuses: list[int] = []
+    while token or not statuses:
+        headers = {"x-starting-token": token} if token else {"x-synchronous": "false"}
+        answer = client.post(url, json=example, headers=headers)
+        statuses.append(answer.status_code)
+        media_type = answer.headers.get("content-type", "")
+        CHECKER.check_answer(("POST", path), answer.status_code, media_type, answer.content)
+        token = answer.headers.get("x-next-token")
+    refused = client.post(url, json=example, headers={"x-starting-token": "nobody's"})
+    CHECKER.check_answer(("POST", path), refused.status_code, refused.headers["content-type"], refused.content)
+    assert statuses[0] == statuses[-1] == 200
+
+
+def test_every_path_that_can_be_polled_says_so(client: httpx.Client) -> None:
+    polled = []
+    for method, path in OPERATIONS:
+        if method == "POST":
+            answer = client.post(re.sub(r"{\w+}", "fake", path), json={}, headers={"x-starting-token": "nobody's"})
+            if "x-starting-token" in answer.text:
+                polled.append(path)
+    assert polled == POLLED
+
+
+@pytest.mark.parametrize("query", ["", "limit=", "limit=1", "next_page_token="])
+def test_a_page_of_models_is_documented(query: str, client: httpx.Client) -> None:
+    parameters = DOCUMENT["components"]["parameters"]
+    for name, value in httpx.QueryParams(query).items():
+        schema = parameters[f"{name}_query"]["schema"]
+        assert Draft202012Validator(schema).is_valid(int(value) if value else value)
+    assert client.get(f"/models?{query}").status_code == 200
+
+
+@pytest.mark.parametrize("value", DOCUMENT["components"]["parameters"]["stream_query"]["schema"]["enum"])
+def test_every_way_to_say_stream_is_taken(value: str, client: httpx.Client) -> None:
+    body = {"id": 1, "prompt": "a", "maxLength": 1}
+    assert client.post(f"/api/generate-one?stream={value}", json=body).status_code == 206
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "next_page_token=-1"])

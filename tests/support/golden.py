@@ -23,6 +23,7 @@ import msgspec
 from dragoman import errors
 from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply
+from dragoman.server.responder import error_reply
 from tests.support.scripted import scripted_events, scripted_result
 
 GOLDENS = Path(__file__).resolve().parent.parent / "goldens"
@@ -111,10 +112,10 @@ def answer(dialect: Dialect, http: HttpCall, failure: Failure | None = None) -> 
     try:
         call = dialect.parse(http)
     except ServerError as error:
-        return _of_reply(dialect.error_reply(error, http), ())
+        return _of_reply(error_reply(dialect, error, http), ())
     events = list(interleaved_events(call))
     if failure is not None and (failure.after == 0 or not call.stream):
-        return _of_reply(dialect.error_reply(failure.error(), http), call.ignored)
+        return _of_reply(error_reply(dialect, failure.error(), http), call.ignored)
     if call.stream:
         return _stream(call, events, failure)
     return _of_reply(call.encoder.full([scripted_result(request) for request in call.requests]), call.ignored)

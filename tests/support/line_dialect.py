@@ -20,6 +20,9 @@ STATUS = {
     "overloaded": 503,
     "timeout": 504,
     "engine_dead": 500,
+    "unknown_path": 404,
+    "wrong_method": 405,
+    "unavailable": 503,
 }
 
 

@@ -192,7 +192,7 @@ class ServerSettings:
     api_key: str | None = option(
         None,
         Text("KEY"),
-        "Key that clients must send as `Authorization: Bearer KEY`.",
+        "Key that clients must send as `Authorization: Bearer KEY`, `api-key: KEY` or `x-api-key: KEY`.",
         unset="no key is asked for",
         env=(Alias("DRAGOMAN_API_KEY"), Alias("API_KEY")),
         is_secret=True,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dragoman.errors import Overloaded
+from dragoman.errors import Overloaded, Unavailable
 
 # LMI's `job_queue_size` and `max_rolling_batch_size` defaults (serving.properties reference, LMI v0.31)
 DEFAULT_MAX_QUEUED = 1000
@@ -50,10 +50,10 @@ class Admission:
         """Hold room for a call of `num_requests` prompts while the block runs.
 
         A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
-        Raises: Overloaded if the queue is full or the server drains.
+        Raises: Overloaded if the queue is full, Unavailable if the server drains.
         """
         if self._is_draining:
-            raise Overloaded(f"The server is shutting down and takes no new requests for model: {self._model}")
+            raise Unavailable(f"The server is shutting down and takes no new requests for model: {self._model}")
         if self._num_in_flight >= self.limit:
             raise Overloaded(
                 f"Worker queue capacity exceeded for model: {self._model} "

@@ -1,27 +1,27 @@
 """The ASGI application: every request enters here.
 
-Does: match the route, answer unknown paths and methods, put the common headers on every answer, catch what slipped through.
-Does not: read bodies, generate or manage models. Built by `build_app`, called by uvicorn on the event loop.
+Does: match the route, tell what failed before or instead of a dialect in the words of the API that owns the path, put the
+common headers on every answer. Does not: read bodies, generate or manage models.
+Built by `build_app`, called by uvicorn on the event loop.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from dragoman.errors import TooLarge, UnknownPath, WrongMethod
 from dragoman.server.deferred import DeferredAnswers
-from dragoman.server.dialects.base import Reply
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dragoman.server.front import front_error, json_reply
+from dragoman.server.front import json_reply, owner
 from dragoman.server.management import ManagementRoutes
 from dragoman.server.openapi import ApiFacts, documentation_routes
-from dragoman.server.registry import ModelRegistry
-from dragoman.server.responder import Responder
-from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable
+from dragoman.server.registry import DialectSet, ModelRegistry
+from dragoman.server.responder import Responder, as_server_error, error_reply
+from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable, joined_routes
 from dragoman.server.tokens_routes import TokenRoutes
 
-logger = logging.getLogger("dragoman.server")
+MAX_SHOWN_LENGTH = 100
 
 # What LMI's front end sends with every answer: generated text must not be cached on the way.
 CACHE_HEADERS: Mapping[str, str] = {
@@ -46,8 +46,11 @@ class ServerConfig:
 class App:
     """The ASGI callable."""
 
-    def __init__(self, table: RouteTable, front_headers: Mapping[str, str], deferred: DeferredAnswers) -> None:
+    def __init__(
+        self, table: RouteTable, dialects: DialectSet, front_headers: Mapping[str, str], deferred: DeferredAnswers
+    ) -> None:
         self._table = table
+        self._dialects = dialects
         self._front_headers = front_headers
         self._deferred = deferred
 
@@ -64,23 +67,32 @@ class App:
             await self._dispatch(exchange)
         except ClientGone:
             return
-        except Exception:  # request boundary: a defect in a dialect's own error path still gets an answer
-            logger.exception("request %s to %s failed", exchange.request_id, exchange.path)
+        except Exception as error:  # request boundary: whatever a handler raises is answered, or ends the connection
+            http = exchange.http_call()
+            failure = as_server_error(error, http)
             if exchange.is_started:
                 await exchange.cut()
             else:
-                await exchange.send_reply(front_error(500, "InternalServerException", "Internal server error"))
+                reply = error_reply(owner(self._dialects, exchange.path), failure, http)
+                await (exchange.refuse_upload if isinstance(failure, TooLarge) else exchange.send_reply)(reply)
 
     async def _dispatch(self, exchange: Exchange) -> None:
+        """Answer with the handler of path and method. Raises: UnknownPath, WrongMethod, and what the handler raises."""
         match = self._table.match(exchange.path)
         if match is None:
-            return await exchange.send_reply(_not_found())
+            raise UnknownPath(
+                f"Unknown path {shown(exchange.path)}: the nearest one is {self._table.nearest(exchange.path)}, "
+                "GET /docs describes all"
+            )
         handler = match.route.handler(exchange.method)
         if handler is not None:
             return await handler(exchange, match.path_params)
+        allow = match.route.allow
         if exchange.method == "OPTIONS":
-            return await exchange.send_reply(json_reply(200, {}), {"allow": match.route.allow})
-        refusal = match.route.refusals.get(exchange.method) or _method_not_allowed(match.route)
+            return await exchange.send_reply(json_reply(200, {}, {"allow": allow}))
+        refusal = match.route.refusals.get(exchange.method)
+        if refusal is None:
+            raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {allow} are", allow=allow)
         return await exchange.send_reply(refusal)
 
 
@@ -88,7 +100,7 @@ def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Seque
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
     deferred = DeferredAnswers()
     routes = all_routes(registry, config, deferred, extra_routes)
-    return App(RouteTable(routes), {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
+    return App(RouteTable(routes), registry.dialects, {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
 
 
 def all_routes(
@@ -101,7 +113,7 @@ def all_routes(
     tokens = TokenRoutes(registry, gate)
     routes = [*inference.routes(), *tokens.routes(), *management.routes(), *extra_routes]
     api = replace(config.api, needs_key=bool(config.api_keys))
-    return [*routes, *documentation_routes(routes, api)]
+    return joined_routes([*routes, *documentation_routes(routes, api, management.readiness)])
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:
@@ -113,11 +125,6 @@ def _cors_headers(config: ServerConfig) -> dict[str, str]:
     return {name: value for name, value in named.items() if value}
 
 
-def _not_found() -> Reply:
-    message = "Requested resource is not found, please refer to API document."
-    return front_error(404, "ResourceNotFoundException", message)
-
-
-def _method_not_allowed(route: Route) -> Reply:
-    message = "Requested method is not allowed, please refer to API document."
-    return front_error(405, "MethodNotAllowedException", message, {"allow": route.allow})
+def shown(path: str) -> str:
+    """A path as an error repeats it."""
+    return path if len(path) <= MAX_SHOWN_LENGTH else f"{path[:MAX_SHOWN_LENGTH]}..."

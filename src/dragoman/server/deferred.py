@@ -16,9 +16,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from dragoman.errors import Overloaded
 from dragoman.server.dialects.base import HttpCall, Reply
 from dragoman.server.exchange import CUSTOM_ATTRIBUTES, Exchange, Message
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.front import bad_request, front_error
 from dragoman.server.protocol import CUT_EXTENSION
 
@@ -90,13 +91,16 @@ class DeferredAnswers:
         self._records: dict[str, _Record] = {}
 
     def start(self, exchange: Exchange, work: Work) -> Reply:
-        """Begin `work` on a detached exchange; the answer is empty and carries the first token."""
+        """Begin `work` on a detached exchange; the answer is empty and carries the first token.
+
+        Raises: Overloaded if too many such calls run.
+        """
         if not self._make_room():
-            return front_error(503, "WlmCapacityException", _full(self._max_records), {"retry-after": "1"})
+            raise Overloaded(_full(self._max_records))
         token = str(uuid.uuid4())
         record = self._records[token] = _Record(self._clock())
         record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
-        return Reply(200, b"", "", _token_headers(token))
+        return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
 
     def poll(self, http: HttpCall) -> Polled:
         """What has been recorded since the token in `http` was made: 202 if that is nothing yet, 400 for a bad token.

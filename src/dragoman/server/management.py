@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from dragoman import __version__
-from dragoman.errors import InvalidParameter, ServerError
-from dragoman.server.dialects.base import Dialect, HttpCall, Reply
+from dragoman.errors import InvalidParameter
+from dragoman.server.dialects.base import HttpCall, Reply
 from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
 from dragoman.server.dialects.tgi import TgiInfo
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import bad_request, front_error, json_reply
-from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel, ServerState
-from dragoman.server.responder import error_reply
+from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 from dragoman.server.routes import Gate, Handler, PathParams, Route
 
 HEALTHY = "Healthy"  # status words of LMI's front end
@@ -37,7 +36,8 @@ NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters
 
 _ADAPTER_CALLS = dict.fromkeys(("GET", "POST", "DELETE"), NO_LORA)
 
-PickErrorDialect = Callable[[DialectSet], Dialect]
+Statuses = Mapping[str, Mapping[str, str]]
+"""`{"status": word}` by model."""
 
 
 class ManagementRoutes:
@@ -51,23 +51,21 @@ class ManagementRoutes:
         """All management routes."""
         return [
             Route("/ping", {"GET": self.ping, "POST": self.ping}),
-            Route("/health", {"GET": self.live}),
+            Route("/health", {"GET": self.ready}),
             Route("/v2/health/live", {"GET": self.live}),
             Route("/v2/health/ready", {"GET": self.ready}),
-            Route(
-                "/info", {"GET": self._guarded(_tgi, lambda _: json_reply(200, tgi_info(self._registry.find(None))))}
-            ),
-            Route("/v1/models", {"GET": self._guarded(_openai, lambda _: openai_models(self._names()))}),
-            Route("/v1/models/{name}", {"GET": self._guarded(_openai, self._openai_model)}),
-            Route("/v3/models", {"GET": self._guarded(_ovms, lambda _: openai_models(self._names(), owned_by=OVMS))}),
-            Route("/v3/models/{name}", {"GET": self._guarded(_ovms, self._ovms_model)}),
-            Route("/models", {"GET": self._guarded(_lmi, self._lmi_models)}, {"POST": AT_START_ONLY}),
+            Route("/info", {"GET": self._guarded(lambda _: json_reply(200, tgi_info(self._registry.find(None))))}),
+            Route("/v1/models", {"GET": self._guarded(lambda _: openai_models(self._names()))}),
+            Route("/v1/models/{name}", {"GET": self._guarded(self._openai_model)}),
+            Route("/v3/models", {"GET": self._guarded(lambda _: openai_models(self._names(), owned_by=OVMS))}),
+            Route("/v3/models/{name}", {"GET": self._guarded(self._ovms_model)}),
+            Route("/models", {"GET": self._guarded(self._lmi_models)}, {"POST": AT_START_ONLY}),
             Route("/adapters", refusals=_ADAPTER_CALLS),
             Route("/adapters/{adapter}", refusals=_ADAPTER_CALLS),
             Route("/models/{name}/adapters", refusals=_ADAPTER_CALLS),
             Route(
                 "/models/{name}",
-                {"GET": self._guarded(_lmi, self._lmi_model)},
+                {"GET": self._guarded(self._lmi_model)},
                 {"PUT": AT_START_ONLY, "DELETE": AT_START_ONLY},
             ),
             Route("/server/logging", refusals={"POST": LOG_LEVEL_AT_START}),
@@ -75,10 +73,10 @@ class ManagementRoutes:
 
     async def ping(self, exchange: Exchange, path_params: PathParams) -> None:
         """SageMaker's health check: 200, 503 while loading or draining, 500 when an engine is dead."""
-        await exchange.send_reply(json_reply(self._ready_status(), self._statuses()))
+        await exchange.send_reply(json_reply(*self.readiness()))
 
     async def ready(self, exchange: Exchange, path_params: PathParams) -> None:
-        """Readiness: as `/ping`, for those who ask under another name."""
+        """Readiness: as `/ping`, for those who ask under another name. Clients of vLLM and of TGI wait for `/health`."""
         await self.ping(exchange, path_params)
 
     async def live(self, exchange: Exchange, path_params: PathParams) -> None:
@@ -86,17 +84,17 @@ class ManagementRoutes:
         status = 500 if self._is_dead() else 200
         await exchange.send_reply(json_reply(status, {"status": UNHEALTHY if status == 500 else HEALTHY}))
 
-    def _guarded(self, pick_dialect: PickErrorDialect, answer: Callable[[HttpCall], Reply]) -> Handler:
-        """A handler that asks for the key, then answers; errors are told by the dialect of the route's family."""
+    def readiness(self) -> tuple[int, Statuses]:
+        """The status of the health checks, and each model's."""
+        return self._ready_status(), self._statuses()
+
+    def _guarded(self, answer: Callable[[HttpCall], Reply]) -> Handler:
+        """A handler that asks for the key, then answers."""
 
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             http = exchange.http_call(path_params=path_params)
-            try:
-                self._gate.check_key(http)
-                reply = answer(http)
-            except ServerError as error:
-                reply = error_reply(pick_dialect(self._registry.dialects), error, http)
-            await exchange.send_reply(reply)
+            self._gate.check_key(http)
+            await exchange.send_reply(answer(http))
 
         return handle
 
@@ -137,7 +135,7 @@ class ManagementRoutes:
             return 500
         return 200 if self._registry.state is ServerState.READY else 503
 
-    def _statuses(self) -> Mapping[str, Mapping[str, str]]:
+    def _statuses(self) -> Statuses:
         """Each model's status; models that still load are PENDING, and all are unhealthy during a drain."""
         is_draining = self._registry.state is ServerState.DRAINING
         statuses: dict[str, dict[str, str]] = {}
@@ -149,22 +147,6 @@ class ManagementRoutes:
         waiting = FAILED if self._registry.state is ServerState.FAILED else PENDING
         statuses.update((name, {"status": waiting}) for name in self._registry.expected_names)
         return statuses
-
-
-def _openai(dialects: DialectSet) -> Dialect:
-    return dialects.completions_v1
-
-
-def _ovms(dialects: DialectSet) -> Dialect:
-    return dialects.completions_v3
-
-
-def _lmi(dialects: DialectSet) -> Dialect:
-    return dialects.lmi
-
-
-def _tgi(dialects: DialectSet) -> Dialect:
-    return dialects.tgi
 
 
 def _facts(model: ServedModel) -> ModelFacts:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from dragoman.engine.base import Capabilities, Health
-from dragoman.errors import EngineDead, NotFound, Overloaded
+from dragoman.errors import EngineDead, NotFound, Unavailable
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.base import Dialect
 from dragoman.server.dialects.openai_common import PLACEHOLDER_MODELS
@@ -165,17 +165,20 @@ class ModelRegistry:
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias; the default for None and for placeholders.
 
-        Raises: NotFound for an unknown name, Overloaded while loading, EngineDead when loading failed.
+        Raises: NotFound for an unknown name, Unavailable while loading, EngineDead when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
         if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
-            raise NotFound(f"Model or workflow not found: {name}", param="model")
+            raise NotFound(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
         if name in self.expected_names or not self._models:
             raise self._unavailable(name)
         return next(iter(self._models.values()))
 
-    def _unavailable(self, name: str | None) -> Overloaded | EngineDead:
+    def _served_names(self) -> str:
+        return ", ".join((*self._names, *self.expected_names)) or "none"
+
+    def _unavailable(self, name: str | None) -> Unavailable | EngineDead:
         if self._state is ServerState.FAILED:
             return EngineDead(f"The model could not be loaded: {self._reason}")
-        return Overloaded(f"Model {name or 'default'} is still loading; try again later", retry_after_s=5)
+        return Unavailable(f"Model {name or 'default'} is still loading; try again later", retry_after_s=5)

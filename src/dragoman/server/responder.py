@@ -16,11 +16,12 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
-from dragoman.errors import Overloaded, ServerError, Unauthorized
+from dragoman.errors import Overloaded, ServerError, Unauthorized, WrongMethod
 from dragoman.server.dialects.base import (
     Answerer,
     Call,
     Dialect,
+    ErrorTeller,
     HttpCall,
     IndexedEvent,
     Reply,
@@ -226,7 +227,7 @@ def as_server_error(error: Exception, http: HttpCall) -> ServerError:
     return ServerError(f"Internal server error, see the server's log for request {http.request_id}")
 
 
-def error_reply(dialect: Dialect, error: ServerError, http: HttpCall) -> Reply:
+def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Reply:
     """The dialect's answer to `error`, with the headers that HTTP itself wants for it."""
     reply = dialect.error_reply(error, http)
     headers = dict(reply.headers)
@@ -234,6 +235,8 @@ def error_reply(dialect: Dialect, error: ServerError, http: HttpCall) -> Reply:
         headers.setdefault("retry-after", str(error.retry_after_s))
     if isinstance(error, Unauthorized):
         headers.setdefault("www-authenticate", "Bearer")
+    if isinstance(error, WrongMethod):
+        headers.setdefault("allow", error.allow)
     return Reply(reply.status, reply.body, reply.media_type, headers)
 
 

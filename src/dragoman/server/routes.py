@@ -9,10 +9,11 @@ from __future__ import annotations
 import hmac
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import SequenceMatcher
 from functools import partial
 from typing import NamedTuple
 
-from dragoman.errors import NotFound, ServerError, TooLarge, Unauthorized
+from dragoman.errors import NotFound, ServerError, Unauthorized
 from dragoman.server.deferred import DeferredAnswers, Polled, Work, is_poll, wants_deferral
 from dragoman.server.dialects.base import Dialect, Head, HttpCall, Reply
 from dragoman.server.dialects.choose import choose
@@ -25,9 +26,14 @@ from dragoman.server.responder import Responder, error_reply
 
 PathParams = Mapping[str, str]
 Handler = Callable[[Exchange, PathParams], Awaitable[None]]
+"""Answers a call. Raises: ServerError before anything was sent; the app tells it in the words of the path's owner."""
+
 PickDialect = Callable[[DialectSet, HttpCall], Dialect]
 PickModel = Callable[[HttpCall], str | None]
 
+KEY_HEADERS = ("api-key", "x-api-key")  # beside `Authorization: Bearer`: those of Azure's and of Anthropic's clients
+
+MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the lengths; no path of ours is longer
 TEXT_PATHS = ("/api/generate-one", "/api/generate-batch")
 TGI_PATHS = ("/", "/generate", "/generate_stream")
 
@@ -73,6 +79,7 @@ class RouteTable:
     """Routes by path: a dictionary for fixed paths, a short list for those with a name in them."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
+        self.paths = tuple(route.path for route in routes)
         self._fixed: dict[str, Route] = {}
         self._patterns: list[_Pattern] = []
         for route in routes:
@@ -80,8 +87,6 @@ class RouteTable:
             name, _, suffix = rest.partition("}")
             if brace:
                 self._patterns.append(_Pattern(prefix, name, suffix, route))
-            elif route.path in self._fixed:
-                raise ValueError(f"route {route.path} is declared twice")
             else:
                 self._fixed[route.path] = route
 
@@ -95,6 +100,24 @@ class RouteTable:
                 return Match(pattern_route, {name: path[len(prefix) : len(path) - len(suffix)]})
         return None
 
+    def nearest(self, path: str) -> str:
+        """The path of the table that `path` resembles most, the first of several."""
+        seen = path[:MAX_COMPARED_LENGTH]
+        return max(self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
+
+
+def joined_routes(routes: Sequence[Route]) -> list[Route]:
+    """One route per path, in the order of their first mention. Raises: ValueError if two answer to the same method."""
+    by_path: dict[str, Route] = {}
+    for route in routes:
+        known = by_path.get(route.path, Route(route.path))
+        if twice := set(known.handlers) & set(route.handlers):
+            raise ValueError(f"route {', '.join(sorted(twice))} {route.path} is declared twice")
+        by_path[route.path] = Route(
+            route.path, {**known.handlers, **route.handlers}, {**known.refusals, **route.refusals}
+        )
+    return list(by_path.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Gate:
@@ -104,15 +127,19 @@ class Gate:
     api_keys: frozenset[str]
 
     def check_key(self, http: HttpCall) -> None:
-        """Raises: Unauthorized unless the call carries one of the keys as a bearer token."""
+        """Raises: Unauthorized unless the call carries one of the keys, where clients of any of the APIs put it."""
         if not self.api_keys:
             return
-        scheme, _, given = http.headers.get("authorization", "").partition(" ")
-        token = given.strip().encode("latin-1", "replace")
+        scheme, _, token = http.headers.get("authorization", "").partition(" ")
+        named = [http.headers.get(name, "") for name in KEY_HEADERS]
+        texts = [*named, token] if scheme.lower() == "bearer" else named
+        given = [text.strip().encode("latin-1", "replace") for text in texts]
         # every key is compared, in constant time, so that the time taken tells nothing about them
-        matches = [hmac.compare_digest(token, key.encode()) for key in self.api_keys]
-        if scheme.lower() != "bearer" or not any(matches):
-            raise Unauthorized("The API key is missing or wrong: send it as `Authorization: Bearer <key>`")
+        matches = [hmac.compare_digest(text, key.encode()) for key in self.api_keys for text in given]
+        if not any(matches):
+            raise Unauthorized(
+                "The API key is missing or wrong: send it as `Authorization: Bearer`, `api-key` or `x-api-key`"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +176,8 @@ class InferenceRoutes:
 
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             early = exchange.http_call(path_params=path_params)
-            try:
-                self._gate.check_key(early)
-                body = await exchange.read_body(self._gate.max_request_size_bytes)
-            except ServerError as error:
-                reply = error_reply(route.dialect(self._registry.dialects, early), error, early)
-                refuse = exchange.refuse_upload if isinstance(error, TooLarge) else exchange.send_reply
-                return await refuse(reply)
+            self._gate.check_key(early)
+            body = await exchange.read_body(self._gate.max_request_size_bytes)
 
             async def answer(waiting: Exchange) -> None:
                 with self._responder.claim_id(waiting.request_id) as call_id:
@@ -163,7 +185,6 @@ class InferenceRoutes:
 
             if not route.is_lmi or not await self._front(exchange, early, route, answer):
                 await answer(exchange)
-            return None
 
         return handle
 
@@ -174,8 +195,7 @@ class InferenceRoutes:
         elif "handler" in http.headers:
             await exchange.send_reply(_refusal(route, bad_request("The handler can't be overridden in a request")))
         elif wants_deferral(http):
-            reply = self._deferred.start(exchange, answer)
-            await exchange.send_reply(reply if reply.status == 200 else _refusal(route, reply))
+            await exchange.send_reply(self._deferred.start(exchange, answer))
         else:
             return False
         return True

@@ -12,8 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from dragoman.errors import ServerError, TooLarge, UnsupportedFeature
-from dragoman.server.dialects.base import HttpCall, Reply
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.dialects.base import HttpCall
 from dragoman.server.dialects.chat_messages import continues_final_message, template_messages, tool_use
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.models_list import peek_model
@@ -23,8 +23,8 @@ from dragoman.server.dialects.ovms import V3
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import json_reply
 from dragoman.server.prepare import PromptTokens
-from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel
-from dragoman.server.responder import error_reply, run_unless_gone
+from dragoman.server.registry import ModelRegistry, ServedModel
+from dragoman.server.responder import run_unless_gone
 from dragoman.server.routes import Gate, Handler, PathParams, Route
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
@@ -92,30 +92,19 @@ class TokenRoutes:
             Route("/tokenize", {"POST": self._handler(self._tokenize)}),
             Route("/detokenize", {"POST": self._handler(self._detokenize)}),
             Route("/tokenizer_info", {"GET": self._handler(self._tokenizer_info)}),
-            Route("/v3/tokenize", {"POST": self._handler(self._tokenize_v3, is_v3=True)}),
+            Route("/v3/tokenize", {"POST": self._handler(self._tokenize_v3)}),
         ]
 
-    def _handler(self, answer: Answer, *, is_v3: bool = False) -> Handler:
-        """A handler that asks for the key, reads the body, and tells errors as its family of routes does."""
+    def _handler(self, answer: Answer) -> Handler:
+        """A handler that asks for the key and reads the body."""
 
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
-            early = exchange.http_call(path_params=path_params)
-            try:
-                self._gate.check_key(early)
-                body = await exchange.read_body(self._gate.max_request_size_bytes)
-                value = await run_unless_gone(exchange, answer(exchange.http_call(body, path_params)))
-                reply = json_reply(200, value)
-            except TooLarge as error:
-                return await exchange.refuse_upload(self._error(error, early, is_v3=is_v3))
-            except ServerError as error:
-                reply = self._error(error, early, is_v3=is_v3)
-            return await exchange.send_reply(reply)
+            self._gate.check_key(exchange.http_call(path_params=path_params))
+            body = await exchange.read_body(self._gate.max_request_size_bytes)
+            value = await run_unless_gone(exchange, answer(exchange.http_call(body, path_params)))
+            await exchange.send_reply(json_reply(200, value))
 
         return handle
-
-    def _error(self, error: ServerError, http: HttpCall, *, is_v3: bool) -> Reply:
-        dialects: DialectSet = self._registry.dialects
-        return error_reply(dialects.completions_v3 if is_v3 else dialects.completions_v1, error, http)
 
     async def _tokenize(self, http: HttpCall) -> Mapping[str, Any]:
         raw = decode_object(http.body, V1)

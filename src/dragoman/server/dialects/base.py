@@ -140,15 +140,19 @@ class Call:
     run_off_loop: Runner | None = None
 
 
-class Dialect(Protocol):
+class ErrorTeller(Protocol):
+    """The part of a client API that answers calls which fail."""
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed before anything was sent, in this API's shape."""
+        ...
+
+
+class Dialect(ErrorTeller, Protocol):
     """One client API. Pure: no awaiting, no engine, no tokenizer, no clock of its own."""
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises ServerError for anything the client did wrong."""
-        ...
-
-    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The answer to a call that failed before anything was sent (in `parse` or later), in this dialect's shape."""
         ...
 
 

@@ -56,9 +56,14 @@ def front_end_body(type_name: str) -> BodyBuilder:
     """A builder of bodies as the front end writes them, before a model was asked."""
 
     def build(error: ServerError, status: int, context: ErrorContext) -> Body:
-        return {"code": status, "type": type_name, "message": error.message}
+        return front_end_error(status, type_name, error.message)
 
     return build
+
+
+def front_end_error(status: int, type_name: str, message: str) -> Body:
+    """An error as LMI's front end writes it."""
+    return {"code": status, "type": type_name, "message": message}
 
 
 def _dynamic_body(error: ServerError, status: int) -> Body:
@@ -83,9 +88,12 @@ ERRORS: Mapping[str, ErrorRow] = {
     "timeout": ErrorRow(MODEL_ERROR, generation_body, "generation"),
     "hook_error": ErrorRow(MODEL_ERROR, payload_body, "generation"),
     "not_found": ErrorRow(404, front_end_body("ModelNotFoundException"), "validation"),
+    "unknown_path": ErrorRow(404, front_end_body("ResourceNotFoundException"), "validation"),
+    "wrong_method": ErrorRow(405, front_end_body("MethodNotAllowedException"), "validation"),
     "unauthorized": ErrorRow(401, front_end_body("UnauthorizedException"), "validation"),
     "too_large": ErrorRow(413, front_end_body("RequestEntityTooLargeException"), "validation"),
     "overloaded": ErrorRow(503, front_end_body("WlmCapacityException"), "overloaded"),
+    "unavailable": ErrorRow(503, front_end_body("ServiceUnavailableException"), "overloaded"),
     "cancelled": ErrorRow(503, front_end_body("WlmException"), "generation"),
     "engine_dead": ErrorRow(503, front_end_body("WlmException"), "generation"),
     "server_error": ErrorRow(500, front_end_body("InternalServerException"), "generation"),

@@ -12,8 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dragoman.errors import CapacityError, Overloaded, ServerError
+from dragoman.errors import CapacityError, ServerError
 from dragoman.server.dialects.base import Reply
+from dragoman.server.dialects.lmi_errors import front_end_error
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
 ErrorShape = Literal["openai", "ovms", "lmi"]
@@ -60,7 +61,7 @@ def _lmi(error: ServerError) -> dict[str, Any]:
 
 def _lmi_frontend(status: int, exception: str) -> BodyBuilder:
     def build(error: ServerError) -> dict[str, Any]:
-        return {"code": status, "type": exception, "message": error.message}
+        return front_end_error(status, exception, error.message)
 
     return build
 
@@ -73,9 +74,12 @@ OPENAI_ERRORS: Mapping[str, ErrorRow] = {
     "invalid_parameter": ErrorRow(400, _openai(_INVALID, "invalid_value")),
     "unsupported": ErrorRow(400, _openai(_INVALID, "unsupported_value")),
     "not_found": ErrorRow(404, _openai(_INVALID, "model_not_found")),
+    "unknown_path": ErrorRow(404, _openai(_INVALID, None)),
+    "wrong_method": ErrorRow(405, _openai(_INVALID, "method_not_supported")),
     "unauthorized": ErrorRow(401, _openai(_INVALID, "invalid_api_key")),
     "too_large": ErrorRow(413, _openai(_INVALID, "request_too_large")),
     "overloaded": ErrorRow(429, _openai("rate_limit_error", "server_overloaded")),
+    "unavailable": ErrorRow(503, _openai("server_error", "server_unavailable")),
     "timeout": ErrorRow(503, _openai("server_error", "timeout")),
     "cancelled": ErrorRow(503, _openai("server_error", "cancelled")),
     "capacity": ErrorRow(400, _openai(_INVALID, "context_length_exceeded")),
@@ -91,9 +95,12 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
     "invalid_parameter": ErrorRow(400, _ovms),
     "unsupported": ErrorRow(400, _ovms),
     "not_found": ErrorRow(404, _ovms_not_found),
+    "unknown_path": ErrorRow(404, _ovms),
+    "wrong_method": ErrorRow(405, _ovms),
     "unauthorized": ErrorRow(401, _ovms),
     "too_large": ErrorRow(413, _ovms),
     "overloaded": ErrorRow(429, _ovms),
+    "unavailable": ErrorRow(503, _ovms),
     "timeout": ErrorRow(503, _ovms),
     "cancelled": ErrorRow(503, _ovms),
     "capacity": ErrorRow(400, _ovms_capacity),
@@ -109,9 +116,12 @@ LMI_ERRORS: Mapping[str, ErrorRow] = {
     "invalid_parameter": ErrorRow(424, _lmi),
     "unsupported": ErrorRow(424, _lmi),
     "not_found": ErrorRow(404, _lmi_frontend(404, "ModelNotFoundException")),
+    "unknown_path": ErrorRow(404, _lmi_frontend(404, "ResourceNotFoundException")),
+    "wrong_method": ErrorRow(405, _lmi_frontend(405, "MethodNotAllowedException")),
     "unauthorized": ErrorRow(401, _lmi_frontend(401, "UnauthorizedException")),
     "too_large": ErrorRow(413, _lmi_frontend(413, "RequestEntityTooLargeException")),
     "overloaded": ErrorRow(503, _lmi_frontend(503, "WlmCapacityException")),
+    "unavailable": ErrorRow(503, _lmi_frontend(503, "ServiceUnavailableException")),
     "timeout": ErrorRow(424, _lmi),
     "cancelled": ErrorRow(503, _lmi_frontend(503, "WlmException")),
     "capacity": ErrorRow(424, _lmi),
@@ -131,12 +141,7 @@ ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {
 def error_reply(shape: ErrorShape, error: ServerError) -> Reply:
     """The complete answer for a call that failed before anything was sent."""
     row = ERROR_TABLES[shape][error.kind]
-    headers: dict[str, str] = {}
-    if isinstance(error, Overloaded):
-        headers["retry-after"] = str(error.retry_after_s)
-    if row.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    return Reply(row.status, msgspec.json.encode(row.body(error)), JSON_MEDIA_TYPE, headers)
+    return Reply(row.status, msgspec.json.encode(row.body(error)), JSON_MEDIA_TYPE)
 
 
 def stream_error(shape: ErrorShape, error: ServerError, *, is_sse: bool) -> bytes:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dragoman.errors import RequestTimeout, ServerError
+from dragoman.errors import RequestTimeout, ServerError, UnknownPath, WrongMethod
 from dragoman.server.dialects.base import (
     Answerer,
     Call,
@@ -69,8 +69,9 @@ class SageMakerDialect:
         return replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The container's own error inside a ModelError."""
-        return model_error(self.inner.error_reply(error, as_container_call(http)))
+        """The container's own error inside a ModelError; a call that is no operation of the runtime never gets there."""
+        reply = self.inner.error_reply(error, as_container_call(http))
+        return reply if isinstance(error, UnknownPath | WrongMethod) else model_error(reply)
 
 
 class _Encoder:

@@ -26,6 +26,9 @@ from dragoman.types import (
     TextPrompt,
 )
 
+ONE_PATH = "/api/generate-one"
+BATCH_PATH = "/api/generate-batch"
+
 COMPLETE = 200  # the text ended with the end-of-sequence token
 PARTIAL = 206  # it was cut at maxLength, or it is not known yet how it will end
 TRAILER_NAMES = "X-Status, X-Finish-Reason"
@@ -38,8 +41,11 @@ ERROR_STATUS = {
     "capacity": 400,
     "unauthorized": 401,
     "not_found": 404,
+    "unknown_path": 404,
+    "wrong_method": 405,
     "too_large": 413,
     "overloaded": 503,
+    "unavailable": 503,
     "cancelled": 503,
     "timeout": 504,
     "engine_failed": 500,
@@ -71,7 +77,7 @@ class TextDialect:
 
     def parse(self, http: HttpCall) -> Call:
         """The call of either route. Raises: InvalidPayload, InvalidParameter."""
-        if _is_batch(http):
+        if http.path == BATCH_PATH:
             payload = parse_batch(http.body, self._options.max_prompts)
             ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
             encoder = BatchEncoder(payload.entries)
@@ -84,11 +90,11 @@ class TextDialect:
         return Call(requests, TextEncoder(), stream=wants_stream, ignored=payload.ignored, hold_s=hold_s)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The reason on one line: plain text, in a batch `{"error"}`."""
+        """The reason on one line: plain text where the answer is, else `{"error"}`."""
         status = ERROR_STATUS[error.kind]
-        if _is_batch(http):
-            return Reply(status, msgspec.json.encode({"error": error.message}), JSON_MEDIA_TYPE)
-        return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
+        if http.path == ONE_PATH:
+            return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
+        return Reply(status, msgspec.json.encode({"error": error.message}), JSON_MEDIA_TYPE)
 
     def _requests(self, payload: Payload, request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
         return tuple(
@@ -178,10 +184,6 @@ class BatchEncoder(Encoder):
     def trailers(self) -> Sequence[tuple[str, str]]:
         """None: only generate-one has them."""
         return ()
-
-
-def _is_batch(http: HttpCall) -> bool:
-    return http.path.endswith("/generate-batch")
 
 
 def _wants_stream(http: HttpCall, *, default: bool) -> bool:

@@ -217,5 +217,12 @@ def _health() -> dict[str, Schema]:
     status = an_object({"status": TEXT})
     return {
         "ModelStatuses": {"type": "object", "additionalProperties": status, "description": "a status per model"},
+        "Index": an_object(
+            {
+                **dict.fromkeys(("server", "version", "docs", "openapi"), TEXT),
+                "models": ref("ModelStatuses"),
+                "routes": {"type": "object", "additionalProperties": array(TEXT), "description": "calls by kind"},
+            }
+        ),
         "Liveness": an_object({"status": {"enum": ["Healthy", "Unhealthy"]}}),
     }

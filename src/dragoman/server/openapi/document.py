@@ -18,21 +18,23 @@ from dragoman.server.openapi.json_schema import TEXT, used_components
 from dragoman.server.openapi.management_operations import HEADERS, MANAGEMENT, PARAMETERS
 from dragoman.server.openapi.operations import INFERENCE, Key, Operation
 from dragoman.server.openapi.token_operations import TOKENS, token_schemas
-from dragoman.server.routes import Route
+from dragoman.server.routes import KEY_HEADERS, Route
 
 OPERATIONS: Mapping[Key, Operation] = {**INFERENCE, **TOKENS, **MANAGEMENT}
 
 UNDESCRIBED = "x-undescribed"
 """Marks a route that was added without a description; a test allows none."""
 
-_SECURITY: list[dict[str, list[str]]] = [{"bearer": []}]
+_SECURITY: list[dict[str, list[str]]] = [{scheme: []} for scheme in ("bearer", *KEY_HEADERS)]
 
 _DESCRIPTION = """\
 One inference server, several client APIs over the same engine.
 
 In every body null means "not given". Unknown parameters are accepted and named in `x-dragoman-ignored`. Every path answers
-OPTIONS with an `Allow` header, GET paths answer HEAD; other methods are 405, unknown paths 404, both with
-`{"code", "type", "message"}`.
+OPTIONS with an `Allow` header, GET paths answer HEAD; other methods are 405, unknown paths 404. These two, bodies that are
+too large and wrong keys are told in the shape of the API that the path belongs to: `/v1` OpenAI's (`/v1/messages`
+Anthropic's), `/v3` OpenVINO Model Server's, `/api` `{"error"}`, `/generate` and `/info` Text Generation Inference's, all
+others LMI's `{"code", "type", "message"}`.
 """
 
 
@@ -64,7 +66,8 @@ def openapi_document(routes: Sequence[Route], facts: ApiFacts) -> dict[str, Any]
         },
     }
     if facts.needs_key:
-        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        named = {name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS}
+        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}, **named}
     return document
 
 

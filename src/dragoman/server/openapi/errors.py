@@ -24,7 +24,10 @@ WORDS: Mapping[str, str] = {
     "not_found": "no such model",
     "unauthorized": "the API key is missing or wrong",
     "too_large": "the body exceeds the size limit",
-    "overloaded": "the queue is full, or the server is loading or shutting down",
+    "overloaded": "the queue is full",
+    "unavailable": "the server is loading or shutting down",
+    "unknown_path": "there is no such path",
+    "wrong_method": "the path answers to other methods",
     "timeout": "the request took longer than the operator allows",
     "cancelled": "the request was aborted",
     "capacity": "the prompt, or prompt and limit, exceed the context",
@@ -34,6 +37,12 @@ WORDS: Mapping[str, str] = {
     "server_error": "a defect of the server; see its log",
 }
 """When each kind of error is answered, in words."""
+
+
+UNROUTED = ("unknown_path", "wrong_method")
+"""Kinds that no operation answers with: they tell that there is none."""
+
+ROUTED = tuple(kind for kind in ALL_KINDS if kind not in UNROUTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ def merged(*parts: Answers) -> dict[int, Answer]:
     return dict(sorted(together.items()))
 
 
-def error_answers(family: Family, kinds: Collection[str] = ALL_KINDS) -> dict[int, Answer]:
+def error_answers(family: Family, kinds: Collection[str] = ROUTED) -> dict[int, Answer]:
     """The errors of a family of routes, by status. `kinds`: those that can occur there."""
     by_status: dict[int, Answer] = {}
     for kind in kinds:
@@ -165,6 +174,7 @@ def _content(family: Family, status: int) -> dict[str, Schema]:
 
 _HEADERS: Mapping[str, tuple[str, ...]] = {
     "overloaded": ("Retry-After",),
+    "unavailable": ("Retry-After",),
     "unauthorized": ("WWW-Authenticate",),
 }
 

@@ -18,7 +18,7 @@ from dragoman.server.openapi.operations import Key, Operation
 
 HTML_MEDIA_TYPE = "text/html; charset=utf-8"
 
-_LOADING = ("overloaded", "engine_dead")
+_LOADING = ("unavailable", "engine_dead")
 
 
 def _json(schema: str, description: str) -> Answer:
@@ -43,6 +43,10 @@ _READY = {
 _LIVE = {200: _json("Liveness", "the process is alive"), 500: _json("Liveness", "only a restart helps")}
 
 
+def _index(health: Answer) -> Answer:
+    return Answer(health.description, {JSON_MEDIA_TYPE: ref("Index"), HTML_MEDIA_TYPE: TEXT}, ("Vary",))
+
+
 def _health(summary: str, answers: Answers) -> Operation:
     return Operation("Health", summary, answers, needs_key=False)
 
@@ -55,8 +59,15 @@ MANAGEMENT: Mapping[Key, Operation] = {
     ("GET", "/ping"): _health("Readiness, as SageMaker asks for it", _READY),
     ("POST", "/ping"): _health("Readiness, for clients that can only POST", _READY),
     ("GET", "/v2/health/ready"): _health("Readiness", _READY),
-    ("GET", "/health"): _health("Liveness", _LIVE),
+    ("GET", "/health"): _health("Readiness, where clients of vLLM and TGI wait for it", _READY),
     ("GET", "/v2/health/live"): _health("Liveness", _LIVE),
+    ("GET", "/"): Operation(
+        "Health",
+        "What this server is, as ready as `/ping`",
+        {status: _index(answer) for status, answer in _READY.items()},
+        "Browsers get the page of `/docs`.",
+        needs_key=False,
+    ),
     ("GET", "/metrics"): _page("Metrics for Prometheus", METRICS_MEDIA_TYPE, TEXT),
     ("GET", "/server/metrics"): _page("The same, where LMI has it", METRICS_MEDIA_TYPE, TEXT),
     ("GET", "/openapi.json"): _page("This document", JSON_MEDIA_TYPE, {"type": "object"}),
@@ -98,9 +109,10 @@ def _parameter(where: str, name: str, text: str, schema: Schema) -> dict[str, An
 
 
 def _count(low: int, default: int) -> Schema:
-    return {"type": "integer", "minimum": low, "default": default}
+    return {"anyOf": [{"type": "integer", "minimum": low}, {"const": ""}], "default": default}
 
 
+_EMPTY = "; an empty value counts as absent"
 _WHICH = "the model to use; the default model if absent"
 _VERSION = "the version that the model must have"
 
@@ -114,10 +126,13 @@ PARAMETERS: Mapping[str, dict[str, Any]] = {
     "model_version_query": _parameter("query", "model_version", _VERSION, TEXT),
     "model_version_header": _parameter("header", "model_version", _VERSION, TEXT),
     "stream_query": _parameter(
-        "query", "stream", "false waits for the whole text and gives the exact status", {**BOOLEAN, "default": True}
+        "query",
+        "stream",
+        "false waits for the whole text and gives the exact status; an empty value means true",
+        {"enum": ["true", "false", "1", "0", ""], "default": "true"},
     ),
-    "limit_query": _parameter("query", "limit", "most models on a page", _count(1, DEFAULT_PAGE_SIZE)),
-    "next_page_token_query": _parameter("query", "next_page_token", "where the page begins", _count(0, 0)),
+    "limit_query": _parameter("query", "limit", f"most models on a page{_EMPTY}", _count(1, DEFAULT_PAGE_SIZE)),
+    "next_page_token_query": _parameter("query", "next_page_token", f"where the page begins{_EMPTY}", _count(0, 0)),
     "x-synchronous": _parameter(
         "header", "x-synchronous", "false: answer at once with a token to poll with", {**BOOLEAN, "default": True}
     ),
@@ -149,6 +164,7 @@ HEADERS: Mapping[str, dict[str, Any]] = {
     "x-Amzn-Invoked-Production-Variant": _header("the variant that was asked for, or the only one"),
     "Retry-After": _header("seconds after which to try again", {"type": "integer", "minimum": 1}),
     "WWW-Authenticate": _header("the scheme of the key: Bearer"),
+    "Vary": _header("the answer depends on `Accept`"),
     "Trailer": _header("the trailers that follow, for clients that take them"),
 }
 """The headers of answers that mean something to clients."""

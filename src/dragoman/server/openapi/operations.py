@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.server.dialects.eventstream import EVENTSTREAM_MEDIA_TYPE
 from dragoman.server.dialects.lmi_body import FORM, MULTIPART
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from dragoman.server.openapi.errors import Answer, Answers, Family, error_answers, front_answer, merged
+from dragoman.server.openapi.errors import ROUTED, Answer, Answers, Family, error_answers, front_answer, merged
 from dragoman.server.openapi.json_schema import TEXT, Schema, any_of, ref
 
 Key = tuple[str, str]  # method, path
@@ -69,22 +69,22 @@ def _answered(content: Mapping[str, Schema], description: str = "the answer", *h
     return {200: Answer(description, content, (*_IGNORED, *headers))}
 
 
-_LMI_ANSWERS = merged(
-    _answered(
-        {
-            JSON_MEDIA_TYPE: any_of(ref("LmiAnswer"), ref("ChatCompletion"), ref("Completion")),
-            JSONLINES_MEDIA_TYPE: _LMI_STREAM,
-            SSE_MEDIA_TYPE: any_of(*_LMI_STREAM["anyOf"], ref("OpenAiError")),
-        },
-        "the answer; empty with a token to poll with for `x-synchronous: false`",
-        "x-next-token",
+_DEFERRED: Answers = {
+    200: Answer(
+        "empty, with a token to poll with, for `x-synchronous: false`",
+        {TEXT_MEDIA_TYPE: {**TEXT, "maxLength": 0}},
+        ("x-next-token",),
     ),
-    {
-        202: Answer("a poll: nothing new yet", {}, ("x-next-token",)),
-        400: front_answer("the poll names no answer, or the call tries to override the handler"),
-    },
-    error_answers("lmi"),
-)
+    202: Answer("a poll: nothing new yet", {}, ("x-next-token",)),
+}
+_REFUSED_BY_FRONT: Answers = {400: front_answer("the poll names no answer, or the call tries to override the handler")}
+
+_LMI_CONTENT: Mapping[str, Schema] = {
+    JSON_MEDIA_TYPE: any_of(ref("LmiAnswer"), ref("ChatCompletion"), ref("Completion")),
+    JSONLINES_MEDIA_TYPE: _LMI_STREAM,
+    SSE_MEDIA_TYPE: any_of(*_LMI_STREAM["anyOf"], ref("OpenAiError")),
+}
+_LMI_ANSWERS = merged(_answered(_LMI_CONTENT), _DEFERRED, _REFUSED_BY_FRONT, error_answers("lmi"))
 
 _lmi = partial(
     Operation,
@@ -97,12 +97,11 @@ _lmi = partial(
 
 
 def _sagemaker(summary: str, content: Mapping[str, Schema], description: str) -> Operation:
-    ok = _answered(content, "the container's answer", "x-next-token", "x-Amzn-Invoked-Production-Variant")
-    waiting = {202: Answer("a poll: nothing new yet", {}, ("x-next-token",))}
+    ok = _answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
     return Operation(
         "SageMaker",
         summary,
-        merged(ok, waiting, error_answers("sagemaker")),
+        merged(ok, _DEFERRED, error_answers("sagemaker")),
         f"{description} Signatures are not checked. {_LMI_TEXT}",
         ("endpoint_name", *_BY_NAME, *_VERSIONED, *_POLLING, *_SAGEMAKER_HEADERS),
         _LMI_BODIES,
@@ -122,20 +121,22 @@ _EVENT_STREAM: Mapping[str, Schema] = {
 }
 
 
-def _chat(route: str, summary: str, families: tuple[Family, ...], **media: Schema) -> Operation:
-    content: dict[str, Schema] = {JSON_MEDIA_TYPE: ref("ChatCompletion")}
-    content |= {_MEDIA[name]: schema for name, schema in media.items()}
+def _chat(
+    route: str, summary: str, stream: Mapping[str, Schema], errors: Answers, parameters: tuple[str, ...] = ()
+) -> Operation:
     return Operation(
         "Chat",
         summary,
-        merged(_answered(content), *(error_answers(family) for family in families)),
+        merged(_answered({JSON_MEDIA_TYPE: ref("ChatCompletion"), **stream}), errors),
         "Streams in OpenAI's shape are server-sent events that end in `data: [DONE]`.",
+        parameters,
         body={JSON_MEDIA_TYPE: ref(f"ChatRequest{route}")},
         example=_CHAT_EXAMPLE,
     )
 
 
-_MEDIA = {"sse": SSE_MEDIA_TYPE, "lines": JSONLINES_MEDIA_TYPE}
+_IN_LMI_SHAPE = tuple(kind for kind in ROUTED if kind not in ("unauthorized", "too_large"))  # these are always OpenAI's
+_CHAT_V1_ERRORS = merged(_DEFERRED, _REFUSED_BY_FRONT, error_answers("openai"), error_answers("lmi", _IN_LMI_SHAPE))
 
 
 def _completions(route: str, summary: str, family: Family, error: str) -> Operation:
@@ -196,7 +197,7 @@ INFERENCE: Mapping[Key, Operation] = {
     ("POST", "/models/{model}/invoke"): _lmi("Generate", parameters=("model_path", *_VERSIONED, *_POLLING)),
     ("POST", "/endpoints/{name}/invocations"): _sagemaker(
         "SageMaker's InvokeEndpoint",
-        _LMI_ANSWERS[200].content,
+        _LMI_CONTENT,
         "What AWS clients call when their endpoint_url points here.",
     ),
     ("POST", "/endpoints/{name}/invocations-response-stream"): _sagemaker(
@@ -207,15 +208,18 @@ INFERENCE: Mapping[Key, Operation] = {
     ("POST", "/v1/chat/completions"): _chat(
         "V1",
         "A conversation, in OpenAI's or LMI's shape",
-        ("openai", "lmi"),
-        sse=any_of(ref("ChatCompletionChunk"), ref("OpenAiError")),
-        lines=any_of(ref("ChatCompletionChunk"), ref("LmiChatError")),
+        {
+            SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OpenAiError")),
+            JSONLINES_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("LmiChatError")),
+        },
+        _CHAT_V1_ERRORS,
+        _POLLING,
     ),
     ("POST", "/v3/chat/completions"): _chat(
         "V3",
         "A conversation, with OpenVINO Model Server's defaults",
-        ("ovms",),
-        sse=any_of(ref("ChatCompletionChunk"), ref("OvmsError")),
+        {SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OvmsError"))},
+        error_answers("ovms"),
     ),
     ("POST", "/v1/completions"): _completions("V1", "A completion, as OpenAI's", "openai", "OpenAiError"),
     ("POST", "/v3/completions"): _completions(

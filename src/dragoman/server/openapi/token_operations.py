@@ -15,7 +15,7 @@ from dragoman.server.openapi.operations import QUESTION, Key, Operation
 
 _ERRORS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
-    "overloaded", "engine_dead",
+    "unavailable", "engine_dead", "server_error",
 )  # fmt: skip
 _IDS = array({"type": "integer", "minimum": 0})
 _MODEL = nullable({**TEXT, "description": "the model to use; the default model if absent"})
