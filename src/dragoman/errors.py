@@ -25,7 +25,8 @@ parameter, the value and what is allowed.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from copy import copy
+from typing import ClassVar, Self
 
 
 class ServerError(Exception):
@@ -37,6 +38,13 @@ class ServerError(Exception):
         super().__init__(message)
         self.message = " ".join(message.split())  # one line, always: LMI puts it in a reason phrase, clients in a log
         self.param = param
+
+    def of(self, label: str) -> Self:
+        """The same error, saying whose it is where a call holds several prompts."""
+        twin = copy(self)
+        twin.message = f"{self.message} ({label})"
+        twin.args = (twin.message,)
+        return twin
 
 
 class InvalidRequest(ServerError):

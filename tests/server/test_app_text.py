@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
-from dragoman.errors import EngineFailed
+from dragoman.errors import CapacityError, EngineDead, EngineFailed
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from tests.support.fake_service import Gate, Script
 from tests.support.line_dialect import line_dialects
@@ -92,3 +93,31 @@ def test_a_batch_with_a_cut_text_is_206(client: httpx.Client) -> None:
     prompts = [{"id": 1, "prompt": "x"}, {"id": 2, "prompt": "y", "maxLength": 2}]
     answer = client.post("/api/generate-batch", json={"prompts": prompts, "maxLength": 50})
     assert (answer.status_code, answer.json()[1]) == (206, {"id": 2, "data": " Deep learning"})
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ({"id": "far too long"}, 'the prompt is too long (id "far too long")'),
+        ({"id": 7}, "the prompt is too long (id 7)"),
+        ({"id": "7"}, 'the prompt is too long (id "7")'),
+        ({"id": "x" * 99}, f'the prompt is too long (id "{"x" * 59}...)'),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_batch_with_a_prompt_that_does_not_fit_names_its_id(
+    server: RunningServer, client: httpx.Client, bad: dict[str, Any], reason: str, others: int
+) -> None:
+    failure = CapacityError("the prompt is too long", param="prompt", num_prompt_tokens=99, max_model_len=64)
+    server.service.scripts["long"] = Script(failures={0: failure})
+    prompts = [{"id": f"good {number}", "prompt": "x"} for number in range(others)]
+    prompts.insert(1, {**bad, "prompt": "long"})
+    answer = client.post("/api/generate-batch", json={"prompts": prompts, "maxLength": 5})
+    assert (answer.status_code, answer.json()) == (400, {"error": reason})
+
+
+def test_what_would_meet_any_prompt_names_none(server: RunningServer, client: httpx.Client) -> None:
+    server.service.script = Script(failures={0: EngineDead("the engine has stopped")})
+    prompts = [{"id": number, "prompt": "x"} for number in range(2)]
+    answer = client.post("/api/generate-batch", json={"prompts": prompts, "maxLength": 5})
+    assert (answer.status_code, answer.json()) == (500, {"error": "the engine has stopped"})

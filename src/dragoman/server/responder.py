@@ -16,7 +16,15 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
-from dragoman.errors import Overloaded, ServerError, Unauthorized, WrongMethod
+from dragoman.errors import (
+    CapacityError,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    ServerError,
+    Unauthorized,
+    WrongMethod,
+)
 from dragoman.server.dialects.base import (
     Answerer,
     Call,
@@ -39,6 +47,8 @@ T = TypeVar("T")
 
 MAX_IGNORED_NAMES = 20  # wire contract, "Names"
 MAX_IGNORED_NAME_LENGTH = 100  # a client's made-up name must not blow up the head
+
+OF_ONE_REQUEST = (InvalidRequest, CapacityError, EngineFailed)  # the other errors would meet any request
 
 logger = logging.getLogger("dragoman.server")
 
@@ -92,7 +102,7 @@ class Responder:
 
     async def _full(self, exchange: Exchange, service: GenerationService, call: Call) -> Reply:
         """The whole answer, once every request of the call has finished."""
-        results = await run_unless_gone(exchange, generate_all(service, call.requests))
+        results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
         return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
@@ -188,15 +198,28 @@ async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) 
         await exchange.finish(last)
 
 
-async def generate_all(service: GenerationService, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-    """The results in order; the first failure cancels the other requests and is raised."""
+async def generate_all(
+    service: GenerationService, requests: Sequence[GenerationRequest], labels: Sequence[str] = ()
+) -> list[GenerationResult]:
+    """The results in order; the first failure cancels the other requests and is raised, with its request's label if any."""
+    labels = labels or [""] * len(requests)
     if len(requests) == 1:
-        return [await service.generate(requests[0])]
-    tasks = [asyncio.ensure_future(service.generate(request)) for request in requests]
+        return [await _generate(service, requests[0], labels[0])]
+    tasks = [
+        asyncio.ensure_future(_generate(service, request, label))
+        for request, label in zip(requests, labels, strict=True)
+    ]
     try:
         return list(await asyncio.gather(*tasks))
     finally:
         await cancel_all(tasks)
+
+
+async def _generate(service: GenerationService, request: GenerationRequest, label: str) -> GenerationResult:
+    try:
+        return await service.generate(request)
+    except OF_ONE_REQUEST as error:
+        raise (error.of(label) if label else error) from error
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:

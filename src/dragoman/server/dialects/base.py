@@ -129,7 +129,7 @@ class Call:
     `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
     `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
     rule); 0 = the head goes out with the first event. `run_off_loop`: how to call the encoder's `full` and `event`, which
-    then run an operator's code; None = in place.
+    then run an operator's code; None = in place. `labels`: what errors call each request, () = they do not tell them apart.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -138,6 +138,7 @@ class Call:
     ignored: tuple[str, ...] = ()
     hold_s: float = 0.0
     run_off_loop: Runner | None = None
+    labels: tuple[str, ...] = ()
 
 
 class ErrorTeller(Protocol):

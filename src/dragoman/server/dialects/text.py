@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import InvalidParameter, ServerError
 from dragoman.server.dialects.base import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
-from dragoman.server.dialects.text_schema import BatchAnswerItem, Payload, PromptEntry, parse_batch, parse_one
+from dragoman.server.dialects.text_schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
 from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.types import (
     ChatPrompt,
@@ -82,7 +82,8 @@ class TextDialect:
             ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
             encoder = BatchEncoder(payload.entries)
             ignored = payload.ignored + (("stream",) if _wants_stream(http, default=False) else ())
-            return Call(self._requests(payload, ids), encoder, ignored=ignored)
+            labels = tuple(label_of(entry.id) for entry in payload.entries)
+            return Call(self._requests(payload, ids), encoder, ignored=ignored, labels=labels)
         payload = parse_one(http.body)
         wants_stream = _wants_stream(http, default=True)
         hold_s = self._options.hold_ms / 1000 if wants_stream else 0.0

@@ -58,10 +58,19 @@ def parse_batch(body: bytes, max_prompts: int) -> Payload:
     for position, item in enumerate(items):
         name = f"prompts[{position}]"
         item_fields = _object(item, name)
-        entries.append(_entry(item_fields, f"{name}.", shared))
+        try:
+            entries.append(_entry(item_fields, f"{name}.", shared))
+        except InvalidPayload as error:
+            has_id = "id" in item_fields and error.param != "id"
+            raise (error.of(label_of(item_fields["id"])) if has_id else error) from error
         ignored.extend(_unknown(item_fields, PROMPT_FIELDS, f"{name}."))
     _refuse_duplicates(entries)
     return Payload(tuple(entries), tuple(ignored))
+
+
+def label_of(entry_id: msgspec.Raw) -> str:
+    """What errors call the prompt with this id."""
+    return f"id {_shown(bytes(entry_id))}"
 
 
 def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
