@@ -43,7 +43,6 @@ class ListenConfig:
     keep_alive_s: int = 75
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
     backlog: int = 2048
-    access_log: bool = False
 
 
 class _Uvicorn(uvicorn.Server):
@@ -216,7 +215,7 @@ def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
         lifespan="off",
         interface="asgi3",
         log_config=None,
-        access_log=listen.access_log,
+        access_log=False,
         workers=1,
         proxy_headers=False,
         forwarded_allow_ips="",  # given, so that uvicorn does not look into the environment
