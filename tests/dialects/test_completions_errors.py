@@ -60,7 +60,7 @@ STATUSES: dict[ErrorShape, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_statuses_are_those_of_the_contract(shape: ErrorShape) -> None:
+def test_statuses_are_those_that_clients_of_each_api_expect(shape: ErrorShape) -> None:
     assert {kind: ERROR_TABLES[shape][kind].status for kind in STATUSES[shape]} == STATUSES[shape]
 
 

@@ -1,6 +1,6 @@
 """Golden tests of dialects: a folder per case with a request, a note on its source and the exact answer.
 
-    tests/goldens/<case>/note           where the expected answer comes from (a seed, a section of the contract)
+    tests/goldens/<case>/note           where the expected answer comes from: a public document, or a page of docs/
                          request.json   see `GoldenCase`
                          response.txt   the answer of a call that does not stream, or
                          stream.txt     the answer of one that does

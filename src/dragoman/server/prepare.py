@@ -192,7 +192,7 @@ class Preparer:
     # --- limits -------------------------------------------------------------------------------------------------------
 
     def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
-        """The tokens that may be generated; see the wire contract, "Context"."""
+        """The tokens that may be generated: what was asked for, or what fits. Raises: CapacityError."""
         room = self.max_model_len - num_prompt
         wanted = request.max_tokens
         if room < 1:

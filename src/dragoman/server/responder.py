@@ -45,8 +45,8 @@ from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")
 
-MAX_IGNORED_NAMES = 20  # wire contract, "Names"
-MAX_IGNORED_NAME_LENGTH = 100  # a client's made-up name must not blow up the head
+MAX_IGNORED_NAMES = 20  # the names are the client's own: they must not blow up the head
+MAX_IGNORED_NAME_LENGTH = 100
 
 OF_ONE_REQUEST = (InvalidRequest, CapacityError, EngineFailed)  # the other errors would meet any request
 

@@ -19,7 +19,7 @@ from dragoman.tokenizer.template_environment import CompiledTemplate, RenderLimi
 from dragoman.types import ChatPrompt
 
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
-PART_SEPARATOR = "\n"  # between the text parts of one message, see the wire contract, "Chat"
+PART_SEPARATOR = "\n"  # between the text parts of one message: templates take one string
 
 _PROBE = "dragoman-probe"
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them

@@ -1,7 +1,7 @@
 """The wire schema of chat: request body, messages, tools, choices, chunks.
 
 Does: define Structs. Does not: validate beyond types. Used by the chat dialect only.
-Sources: OpenAI API reference, chat; seed document of LMI v0.30 chat; vLLM for the extensions.
+Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM for the extensions.
 """
 
 from __future__ import annotations

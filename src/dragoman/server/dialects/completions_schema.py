@@ -1,7 +1,7 @@
 """The wire schema of completions: request body, choices, chunks.
 
 Does: define Structs. Does not: validate beyond types. Used by the completions dialect only.
-Sources: OpenAI API reference, completions; seed document of OVMS v2025.0; vLLM for the extensions.
+Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM for the extensions.
 """
 
 from __future__ import annotations

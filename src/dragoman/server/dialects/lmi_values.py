@@ -108,7 +108,7 @@ def read_strings(value: Any) -> tuple[str, ...]:
 
 
 def read_stop(value: Any) -> Any:
-    """A list of strings or one string; a boolean, as seed 000 types it for TensorRT-LLM, has no meaning."""
+    """A list of strings or one string; a boolean, as LMI 0.31 types it for TensorRT-LLM, has no meaning."""
     return IGNORED if isinstance(value, bool) else read_strings(value)
 
 

@@ -2,7 +2,7 @@
 
 Does: one table per shape from error kind to status and body, and the in-band form inside a stream.
 Does not: decide which shape a call has. Called by the completions and chat dialects, on the event loop.
-Sources: OpenAI API reference, error codes; OVMS v2025.0 HTTP status map; seed documents of LMI v0.31.
+Sources: OpenAI API reference, error codes; OVMS v2025.0 HTTP status map; LMI 0.31, inference API schema, error responses.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Does: define the shared wire schema, validate across parameters, fill in the profile's defaults, name what had no effect.
 Does not: read prompts, messages or logprobs. Called by the completions and chat dialects, on the event loop.
-Sources: seed document of OVMS v2025.0 (`/v3`), OpenAI API reference (`/v1`), vLLM SamplingParams (the extensions).
+Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vLLM SamplingParams (the extensions).
 """
 
 from __future__ import annotations
