@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling import core as core_module
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -138,11 +137,11 @@ class TimedRunner(FakeRunner):
 
 @pytest.mark.parametrize("max_slowdown", [0.0, 2.0, 3.0])
 def test_streams_wait_no_longer_than_the_limit_while_a_long_prompt_prefills(
-    max_slowdown: float, monkeypatch: pytest.MonkeyPatch
+    max_slowdown: float,
 ) -> None:
     runner = TimedRunner(num_blocks=1600, block_size=4, vocab_size=24, max_model_len=4000)
-    monkeypatch.setattr(core_module, "perf_counter", lambda: runner.now_s)
-    collector = Collector(EngineCore(runner, Sampler(24), RollingConfig(512, max_slowdown=max_slowdown)))
+    config = RollingConfig(512, max_slowdown=max_slowdown)
+    collector = Collector(EngineCore(runner, Sampler(24), config, clock=lambda: runner.now_s))
     for key in range(4):
         collector.add(key, make_request([key + 1, 2, 3], max_tokens=400, ignore_eos=True))
     waits = []

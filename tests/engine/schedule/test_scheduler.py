@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -23,13 +24,25 @@ from tests.engine.naive import make_request
 VOCAB_SIZE = 16
 
 
+class FixedPace(Pacer):
+    """Allows what it is told to, whatever runs and however long it takes."""
+
+    def __init__(self) -> None:
+        super().__init__(max_slowdown=0)
+        self.budget: int | None = None
+
+    def prompt_budget(self, num_decoding: int, num_prompts: int) -> int | None:
+        return self.budget
+
+
 class Bench:
     """A scheduler, and a stand-in for forward, sampler and update that appends a fixed token."""
 
     def __init__(self, config: RollingConfig, *, num_blocks: int = 64, block_size: int = 4) -> None:
         self.blocks = BlockManager(num_blocks, block_size)
         self.stats = EngineStats()
-        self.scheduler = Scheduler(config, self.blocks, self.stats)
+        self.pace = FixedPace()
+        self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)
         self.sampler = Sampler(VOCAB_SIZE)
         self.num_added = 0
 
@@ -46,7 +59,8 @@ class Bench:
 
     def step(self, prefill_budget: int | None = None) -> ScheduledBatch:
         """Schedule, then let every complete row append one token."""
-        batch = self.scheduler.schedule(prefill_budget)
+        self.pace.budget = prefill_budget
+        batch = self.scheduler.schedule()
         for entry in batch.entries:
             sequence, group = entry.sequence, entry.sequence.group
             begin = sequence.num_computed_tokens

@@ -8,31 +8,29 @@ to the requests they touch. Does not: own a thread, know asyncio, or decide anyt
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from itertools import count
 from time import perf_counter
 
-import numpy as np
-import numpy.typing as npt
-
+from dragoman.engine.rolling.batch_sampler import BatchSampler, StepResult
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
-from dragoman.engine.rolling.beams.beam_rows import sample_with_beams
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import SequenceGroup, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import EngineStats
-from dragoman.engine.rolling.update import Delivery, StepResult, Updater, failure_of
+from dragoman.engine.rolling.update import Delivery, Updater, failure_of
 from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
-from dragoman.types import EngineRequest, PromptLogprob
+from dragoman.types import EngineRequest
 
 logger = logging.getLogger(__name__)
 
@@ -41,40 +39,37 @@ class EngineCore:
     """The step loop's state. `inbox` is the only part that other threads may touch."""
 
     def __init__(
-        self, runner: ModelRunner, sampler: Sampler, config: RollingConfig, proposer: Proposer | None = None
+        self,
+        runner: ModelRunner,
+        sampler: Sampler,
+        config: RollingConfig,
+        proposer: Proposer | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`proposer` None = no speculative decoding."""
+        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps."""
         self.inbox = Inbox()
         self.stats = EngineStats()
         self._config = config
         self._runner = runner
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
-        self._scheduler = Scheduler(config, self._blocks, self.stats)
-        self._pacer = Pacer(config.max_slowdown, config.best_step_tokens)
-        self._speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
+        speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
+        pacer = Pacer(config.max_slowdown, config.best_step_tokens)
+        self._scheduler = Scheduler(config, self._blocks, self.stats, speculation, pacer, clock)
+        self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
         self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)
         self._arrivals = count()
+        self._deliveries: list[Delivery] = []  # of this step, so far
 
     def step(self) -> list[Delivery]:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
-        deliveries = self._drain_inbox()
-        self._speculation.set_drafts(self._scheduler.running)
-        num_decoding, num_prompts = self._scheduler.count_kinds()
-        batch = self._scheduler.schedule(self._pacer.prompt_budget(num_decoding, num_prompts))
-        if batch:
-            begin_s = perf_counter()
-            try:
-                result = self._run(batch)
-            except Exception as error:  # the runtime or the sampler: whoever was part of it is lost, nobody else
-                deliveries += self._fail(batch, error)
-            else:
-                self._pacer.observe(num_decoding, batch.num_prefill_tokens, perf_counter() - begin_s)
-                deliveries += self._updater.update(batch, result)
-            self.stats.num_steps += 1
-        self._publish()
-        return deliveries
+        self._drain_inbox()
+        batch = self._scheduler.schedule()
+        logits = self._forward(batch)
+        result = self._sample(batch, logits)
+        self._update(batch, result)
+        return self._publish()
 
     def has_work(self) -> bool:
         """True if the next step would run something even if no command comes in."""
@@ -90,18 +85,17 @@ class EngineCore:
 
     # --- in -----------------------------------------------------------------------------------------------------------
 
-    def _drain_inbox(self) -> list[Delivery]:
-        deliveries = []
+    def _drain_inbox(self) -> None:
+        """Take in new requests and aborts."""
         for command in self.inbox.drain():
             match command:
                 case AddRequest(key, request):
                     try:
                         self._add(key, request)
                     except Exception as error:  # only this request is wrong, or its grammar
-                        deliveries.append(Delivery(key, failure_of(error)))
+                        self._deliveries.append(Delivery(key, failure_of(error)))
                 case AbortRequest(key):
                     self._scheduler.remove(key)
-        return deliveries
 
     def _add(self, key: int, request: EngineRequest) -> None:
         if not request.prompt_ids:
@@ -138,91 +132,56 @@ class EngineCore:
 
     # --- run ----------------------------------------------------------------------------------------------------------
 
-    def _run(self, batch: ScheduledBatch) -> StepResult:
-        """Copy, forward, sample. Changes no sequence."""
-        if batch.copies:
-            self._runner.copy_blocks(batch.copies)
-        states = [state for entry in batch.entries for state in _states_of(entry)]
-        self._sampler.prefetch(states)
-        logits = self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
-        result = StepResult()
-        if batch.num_prompt_rows:
-            result.prompt_logprobs = self._prompt_logprobs(batch, logits[len(states) :])
-        if not states:
-            return result
-        widths = _beam_widths(batch)
-        if any(widths):
-            result.sampled, result.beams = sample_with_beams(self._sampler, logits[: len(states)], states, widths)
-        else:
-            result.sampled = self._sampler.sample(logits[: len(states)], states)
-        return result
+    def _forward(self, batch: ScheduledBatch) -> FloatArray | None:
+        """Logits [R, V] for the batch's rows; None if it is empty, or failed and whoever was part of it was told."""
+        if not batch:
+            return None
+        self.stats.num_steps += 1
+        try:
+            if batch.copies:
+                self._runner.copy_blocks(batch.copies)
+            self._batch_sampler.prepare(batch)
+            return self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
+        except Exception as error:
+            self._fail(batch, error)
+            return None
 
-    def _prompt_logprobs(self, batch: ScheduledBatch, logits: npt.NDArray[np.float32]) -> list[list[PromptLogprob]]:
-        """The log-probabilities for the rows that `batch` placed behind the sampled ones, a list per entry with rows."""
-        found, row = [], 0
-        for entry in batch.entries:
-            if not entry.num_prompt_rows:
-                continue
-            group = entry.sequence.group
-            assert group.prompt_logprobs is not None
-            first = len(group.prompt_logprobs)  # row p is about token p + 1, and entry p + 1 of the list
-            targets = group.request.prompt_ids[first : first + entry.num_prompt_rows]
-            rows = logits[row : row + entry.num_prompt_rows]
-            found.append(self._sampler.prompt_logprobs(rows, targets, group.request.sampling.prompt_logprobs or 0))
-            row += entry.num_prompt_rows
-        return found
+    def _sample(self, batch: ScheduledBatch, logits: FloatArray | None) -> StepResult | None:
+        """What the rows' logits came to; None if there are none, or sampling failed and whoever broke it was told."""
+        if logits is None:
+            return None
+        try:
+            return self._batch_sampler.sample(batch, logits)
+        except Exception as error:
+            self._fail(batch, error)
+            return None
 
-    # --- out ----------------------------------------------------------------------------------------------------------
-
-    def _fail(self, batch: ScheduledBatch, error: Exception) -> list[Delivery]:
+    def _fail(self, batch: ScheduledBatch, error: Exception) -> None:
         """Remove the groups that the failure of a step touches; their clients get it.
 
         If a group fails when it is sampled alone (its grammar is broken), only such groups are removed: the others were not
         updated, so their tokens are scheduled and computed again. Otherwise it is every group in the batch.
         """
-        broken = [entry for entry in batch.entries if not self._can_sample(entry)]
+        broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
         keys = list(dict.fromkeys(entry.sequence.group.key for entry in broken or batch.entries))
         logger.error("a step failed, and with it %d of its requests", len(keys), exc_info=error)
         for key in keys:
             self._scheduler.remove(key)
-        reason = f"generation failed: {type(error).__name__}: {error}"
-        return [Delivery(key, EngineFailed(reason)) for key in keys]  # one each: raising an error changes it
+            failure = EngineFailed(f"generation failed: {type(error).__name__}: {error}")
+            self._deliveries.append(Delivery(key, failure))  # one each: raising an error changes it
 
-    def _can_sample(self, entry: ScheduledSequence) -> bool:
-        """True if the sampler can handle the entry's states by themselves; sampling does not change them."""
-        if not entry.num_sample_rows:
-            return True
-        try:
-            states = _states_of(entry)
-            self._sampler.sample(np.zeros((len(states), self._runner.vocab_size), dtype=np.float32), states)
-        except Exception:
-            return False
-        return True
+    # --- out ----------------------------------------------------------------------------------------------------------
 
-    def _publish(self) -> None:
-        """Set the gauges that other threads read."""
+    def _update(self, batch: ScheduledBatch, result: StepResult | None) -> None:
+        """Apply the result to the batch's sequences; None = there is none, and they are scheduled again."""
+        if result is not None:
+            self._deliveries += self._updater.update(batch, result)
+
+    def _publish(self) -> list[Delivery]:
+        """Set the gauges that other threads read; returns what clients get from this step."""
         stats, scheduler = self.stats, self._scheduler
         stats.num_running_requests = len({sequence.group.key for sequence in scheduler.running})
         stats.num_waiting_requests = len(scheduler.groups) - stats.num_running_requests
         stats.num_used_blocks = self._blocks.num_used_blocks
-
-
-def _states_of(entry: ScheduledSequence) -> list[SamplerState]:
-    """The sampler state for each of the entry's sampled rows."""
-    if not entry.num_sample_rows:
-        return []
-    group = entry.sequence.group
-    if group.beams is not None:
-        return [entry.sequence.sampler_state]
-    if group.is_forked:
-        return entry.sequence.sampler_state.ahead(entry.sequence.draft_ids)
-    return [one.sampler_state for one in group.sequences]
-
-
-def _beam_widths(batch: ScheduledBatch) -> list[int]:
-    """For each sampled row the number of beam candidates it is reduced to, 0 for a row to sample from."""
-    widths: list[int] = []
-    for entry in batch.entries:
-        beams = entry.sequence.group.beams
-        widths.extend([0 if beams is None else beams.num_candidates] * entry.num_sample_rows)
-    return widths
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries

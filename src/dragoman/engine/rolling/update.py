@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import NamedTuple
 
-from dragoman.engine.rolling.beams.beam_rows import BeamRow
+from dragoman.engine.rolling.batch_sampler import StepResult
 from dragoman.engine.rolling.beams.beam_update import BeamUpdater
 from dragoman.engine.rolling.sample.sampler import Sampled
 from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
@@ -20,7 +19,7 @@ from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import EngineStats
 from dragoman.errors import EngineFailed, ServerError
-from dragoman.types import EngineOutput, FinishReason, PromptLogprob
+from dragoman.types import EngineOutput, FinishReason
 
 logger = logging.getLogger(__name__)
 
@@ -30,19 +29,6 @@ class Delivery(NamedTuple):
 
     key: int
     item: EngineOutput | ServerError
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What the model and the sampler said in a step.
-
-    `sampled` has a row per sampling row, None if there was none; `beams` what the rows of beams were reduced to, by row;
-    `prompt_logprobs` a list per entry with prompt rows.
-    """
-
-    sampled: Sampled | None = None
-    beams: dict[int, BeamRow] = field(default_factory=dict)
-    prompt_logprobs: list[list[PromptLogprob]] = field(default_factory=list)
 
 
 class Updater:
@@ -59,6 +45,7 @@ class Updater:
 
         A group whose own parts fail here (its grammar, its stop criterion) is removed and gets EngineFailed, no other.
         """
+        self._scheduler.end_step(batch)
         deliveries: list[Delivery] = []
         prompt_logprobs = iter(result.prompt_logprobs)
         row = 0
@@ -147,7 +134,7 @@ class Updater:
         """Append the tokens of the rows from `row` on, up to the first that is not the draft; returns the row after it.
 
         Row i was sampled as if the first i drafts were tokens of the sequence, so it counts as long as they are.
-        Mutates: the sequence, its `finish_reason` included. Source: see `speculative`.
+        Mutates: the sequence, its `finish_reason` included. Source: see `speculation`.
         """
         first, num_known = row, sequence.num_computed_tokens
         while True:

@@ -1,7 +1,8 @@
 """Paces prompts, so that the sequences which decode keep their rhythm while others prefill, and steps have the best size.
 
 Does: learn from the durations of the steps what decoding and a prompt token cost, and say how many prompt tokens the next
-step may compute beside the decode rows. Does not: schedule, or read a clock. Called by `core`, on the engine thread only.
+step may compute beside the decode rows. Does not: schedule, or read a clock. Called by the scheduler, on the engine thread
+only.
 
 A step that computes a long prompt's piece takes as long as that piece needs, and every stream waits for it. A fixed piece
 is too long on a slow machine, or when one stream decodes, and too short on a fast one; durations tell which. Where many

@@ -1,7 +1,8 @@
 """Chooses which tokens run in the next forward pass.
 
-Does: admission, the token budget, chunked prefill, preemption by recompute, forking, removal. Does not: touch tensors,
-sample, or decide when a sequence is finished (`update` does). Called by `core` and `update`, on the engine thread only.
+Does: admission, the token budget, the pace of prompts, chunked prefill, preemption by recompute, forking, removal; asks
+speculation for drafts. Does not: touch tensors, sample, or decide when a sequence is finished (`update` does).
+Called by `core` and `update`, on the engine thread only.
 
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
 difference. Sequences are ordered by `sequence_id`, which is their order of arrival: every running sequence is older
@@ -12,21 +13,37 @@ Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:240
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
+from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager, extend_digests
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.schedule.forecast import Forecast, Growing
+from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
+from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import EngineStats
 
 
 class Scheduler:
     """Plans steps over the sequences it was given. `block_manager` is its own; nobody else changes it."""
 
-    def __init__(self, config: RollingConfig, block_manager: BlockManager, stats: EngineStats) -> None:
+    def __init__(
+        self,
+        config: RollingConfig,
+        block_manager: BlockManager,
+        stats: EngineStats,
+        speculation: Speculation | None = None,
+        pacer: Pacer | None = None,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps."""
         self._config = config
+        self._speculation = speculation
+        self._pacer = pacer or Pacer(max_slowdown=0)
+        self._clock = clock
         self._blocks = block_manager
         self._stats = stats
         self._forecast = Forecast(block_manager.block_size, config.assumed_output_tokens)
@@ -38,12 +55,6 @@ class Scheduler:
     def has_work(self) -> bool:
         """True while any group is unfinished."""
         return bool(self.groups)
-
-    def count_kinds(self) -> tuple[int, int]:
-        """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
-        num_decoding = sum([sequence.is_decoding for sequence in self.running])
-        num_held = sum([sequence.is_held for sequence in self.running])
-        return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
 
     # --- groups come and go -------------------------------------------------------------------------------------------
 
@@ -125,17 +136,33 @@ class Scheduler:
 
     # --- planning a step ----------------------------------------------------------------------------------------------
 
-    def schedule(self, prefill_budget: int | None = None) -> ScheduledBatch:
+    def schedule(self) -> ScheduledBatch:
         """The next step: running sequences first, then as many waiting ones as fit. Empty only if there is no work.
 
-        `prefill_budget` limits the tokens of sequences that do not decode, as long as any decodes; None = it does not.
+        Mutates: drafts, block tables, queues; nothing is computed yet. `end_step` is told when the step has been.
         """
+        if self._speculation is not None:
+            self._speculation.set_drafts(self.running)
+        num_decoding, num_prompts = self._count_kinds()
+        prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
+        batch.num_decoding = num_decoding
+        batch.begin_s = self._clock()
         return batch
+
+    def end_step(self, batch: ScheduledBatch) -> None:
+        """The batch was computed and sampled just now: its duration paces the next ones."""
+        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, self._clock() - batch.begin_s)
+
+    def _count_kinds(self) -> tuple[int, int]:
+        """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
+        num_decoding = sum([sequence.is_decoding for sequence in self.running])
+        num_held = sum([sequence.is_held for sequence in self.running])
+        return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
 
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)

@@ -1,7 +1,7 @@
 """A draft model: a smaller model guesses how sequences go on, greedily, one token after another.
 
 Does: keep the draft's own KV cache in step with the sequences, behind the same block tables as the model's cache; guess
-for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by `speculative`,
+for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by `speculation`,
 on the engine thread only.
 
 The draft's cache has as many blocks of the same size, so a block number means the same tokens in both. What the draft

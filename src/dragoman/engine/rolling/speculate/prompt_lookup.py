@@ -1,7 +1,7 @@
 """Prompt lookup: guesses that what followed the last few tokens before will follow them again.
 
 Does: keep an index of n-grams per sequence and copy continuations. Does not: run a model. A `Proposer`, called by
-`speculative`, on the engine thread only. Pays off where the answer repeats its prompt: summaries, edits, quotes, code.
+`speculation`, on the engine thread only. Pays off where the answer repeats its prompt: summaries, edits, quotes, code.
 """
 
 from __future__ import annotations

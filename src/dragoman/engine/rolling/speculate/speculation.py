@@ -1,8 +1,8 @@
 """Speculative decoding: lets a proposer guess tokens, which the next forward pass of the model then verifies at once.
 
 Does: decide which sequences speculate and how far, keep proposals legal, contain a proposer's failures. Does not: guess
-(`speculative_lookup`, `speculative_draft`), compute or verify: drafts are tokens that the scheduler plans like others, and
-`update` accepts them. Called by `core` before every step is scheduled, on the engine thread only.
+(`prompt_lookup`, `draft_model`), compute or verify: drafts are tokens that the scheduler plans like others, and
+`update` accepts them. Called by the scheduler before it plans a step, on the engine thread only.
 
 A proposal is certain (its proposer names one token per position), so the acceptance rule of rejection sampling, "accept
 draft x with probability p(x), else draw from the rest", is the same as "draw from p and accept while the draw is the
