@@ -193,19 +193,6 @@ def test_validation_foresees_what_advancing_accepts(compiler: GrammarCompiler, s
     assert finished.validate([EOS, 98]) == 1
 
 
-@pytest.mark.parametrize("source", ["abc", "ab*c*"])
-def test_rollback_returns_to_the_earlier_mask(compiler: GrammarCompiler, source: str) -> None:
-    masker = compiler.compile(Grammar("regex", source))
-    masks = []
-    for token_id in (97, 98, 99, EOS, EOS):
-        masks.append(allowed(masker))
-        assert masker.advance(token_id)
-    for num_tokens in (1, 2, 2):
-        masker.rollback(num_tokens)  # type: ignore[attr-defined]
-        del masks[len(masks) - num_tokens + 1 :]
-        assert allowed(masker) == masks.pop()
-
-
 def test_forks_move_on_their_own(compiler: GrammarCompiler) -> None:
     masker = compiler.compile(Grammar("regex", "a(b|c)"))
     feed(masker, b"a")

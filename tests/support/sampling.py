@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.sample.logits_filters import DoubleArray, Survivors
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
@@ -44,6 +46,34 @@ def make_state(sampler: Sampler, generated: tuple[int, ...] = (), **request: Any
     for token_id in generated:
         state.observe(token_id)
     return state
+
+
+def probabilities(survivors: Survivors) -> DoubleArray:
+    """The exact distribution that drawing from the survivors follows, [V]; sums to 1, exact zeros for everything else."""
+    dense: DoubleArray = np.zeros(survivors.scratch.vocab_size)
+    if survivors.ids is None:
+        dense[:] = survivors.weights[: dense.size]
+    else:
+        dense[survivors.ids] = survivors.weights
+    dense /= dense.sum()
+    return dense
+
+
+def distribution(sampler: Sampler, logits_row: FloatArray, state: SamplerState) -> DoubleArray:
+    """The exact probabilities `sampler.sample` draws from; all in one token if greedy. Shapes: [V]. Mutates: nothing."""
+    found: list[DoubleArray] = []
+
+    def draw(survivors: Survivors, uniform: float) -> int:
+        found.append(probabilities(survivors))
+        return 0
+
+    with mock.patch.object(Survivors, "draw", draw):
+        token_id = sampler.sample(logits_row[None].copy(), [state]).token_ids[0]
+    if found:
+        return found[0]
+    certain: DoubleArray = np.zeros(sampler.vocab_size)
+    certain[token_id] = 1.0
+    return certain
 
 
 def row_of(*values: float) -> FloatArray:

@@ -14,21 +14,20 @@ import numpy.typing as npt
 
 
 class GrammarMasker:
-    """A position in a compiled grammar: the TokenMasker the sampler uses, which can also take tokens back.
+    """A position in a compiled grammar: the TokenMasker the sampler uses.
 
     Once the text is complete only end-of-sequence is allowed, any number of times. The same holds when the grammar
     becomes too complex to follow, so that the sequence ends instead of leaving the grammar.
     """
 
-    def __init__(self, matcher: Any, eos_ids: frozenset[int], vocab_size: int, num_late_eos: int = 0) -> None:
+    def __init__(self, matcher: Any, eos_ids: frozenset[int], vocab_size: int) -> None:
         self._matcher = matcher
         self._eos_ids = eos_ids
         self._vocab_size = vocab_size
-        self._num_late_eos = num_late_eos  # end-of-sequence tokens after the end, which the matcher does not count
 
     def fork(self) -> GrammarMasker:
         """An independent copy of the position."""
-        return GrammarMasker(self._matcher.deep_copy(), self._eos_ids, self._vocab_size, self._num_late_eos)
+        return GrammarMasker(self._matcher.deep_copy(), self._eos_ids, self._vocab_size)
 
     def fill_mask(self, bitmask_row: npt.NDArray[np.uint32]) -> None:
         """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are not allowed.
@@ -48,8 +47,7 @@ class GrammarMasker:
     def advance(self, token_id: int) -> bool:
         """Consume a token; False, and no change, if the grammar does not allow it."""
         if token_id in self._eos_ids and self._matcher.is_stopped():
-            self._num_late_eos += 1
-            return True
+            return True  # the matcher itself takes one end only
         return bool(self._matcher.try_consume_tokens([token_id]) == 1)
 
     def validate(self, token_ids: Sequence[int]) -> int:
@@ -61,13 +59,6 @@ class GrammarMasker:
         while ended and num_allowed < len(token_ids) and token_ids[num_allowed] in self._eos_ids:
             num_allowed += 1
         return num_allowed
-
-    def rollback(self, num_tokens: int) -> None:
-        """Undo the last `num_tokens` consumed tokens."""
-        late = min(num_tokens, self._num_late_eos)
-        self._num_late_eos -= late
-        if num_tokens > late:
-            self._matcher.rollback(num_tokens - late)
 
     @property
     def is_finished(self) -> bool:

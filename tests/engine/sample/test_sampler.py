@@ -13,6 +13,7 @@ from tests.support.sampling import (
     FloatArray,
     chi_square,
     chi_square_limit,
+    distribution,
     logits_of,
     make_request,
     make_state,
@@ -50,9 +51,9 @@ def sample_one(logits: FloatArray, generated: tuple[int, ...] = (), **request: A
     return sampler.sample(logits, [make_state(sampler, generated, **request)])
 
 
-def distribution(logits: FloatArray, generated: tuple[int, ...] = (), **request: Any) -> list[float]:
+def distribution_of(logits: FloatArray, generated: tuple[int, ...] = (), **request: Any) -> list[float]:
     sampler = Sampler(logits.shape[1])
-    return [float(value) for value in sampler.distribution(logits[0], make_state(sampler, generated, **request))]
+    return [float(value) for value in distribution(sampler, logits[0], make_state(sampler, generated, **request))]
 
 
 # --- the documented order, pair by pair -------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def distribution(logits: FloatArray, generated: tuple[int, ...] = (), **request:
 )
 def test_scores_change_in_the_documented_order(first: dict[str, Any], second: dict[str, Any], expected: float) -> None:
     request = {"temperature": 1.0, **first, **second}
-    probabilities = distribution(row_of(-9.0, 2.0, 0.0), (1,), prompt_ids=(), **request)
+    probabilities = distribution_of(row_of(-9.0, 2.0, 0.0), (1,), prompt_ids=(), **request)
     assert math.log(probabilities[1] / probabilities[2]) == pytest.approx(expected, abs=1e-5)
 
 
@@ -87,7 +88,7 @@ def test_scores_change_in_the_documented_order(first: dict[str, Any], second: di
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_no_bias_lifts_a_ban(ban: dict[str, Any], temperature: float) -> None:
-    probabilities = distribution(row_of(1.0, 5.0, 2.0), logit_bias={1: 100.0}, temperature=temperature, **ban)
+    probabilities = distribution_of(row_of(1.0, 5.0, 2.0), logit_bias={1: 100.0}, temperature=temperature, **ban)
     assert probabilities[1] == 0.0
 
 
@@ -109,13 +110,13 @@ def test_no_bias_lifts_a_ban(ban: dict[str, Any], temperature: float) -> None:
 def test_filters_narrow_in_the_documented_order(
     probabilities: tuple[float, ...], params: dict[str, Any], expected: tuple[float, ...]
 ) -> None:
-    assert distribution(logits_of(*probabilities), **{"temperature": 1.0, **params}) == pytest.approx(
+    assert distribution_of(logits_of(*probabilities), **{"temperature": 1.0, **params}) == pytest.approx(
         expected, abs=1e-3
     )
 
 
 def test_filters_see_what_the_masks_left() -> None:
-    left = distribution(logits_of(0.7, 0.15, 0.1, 0.05), temperature=1.0, top_p=0.5, bad_word_ids=((0,),))
+    left = distribution_of(logits_of(0.7, 0.15, 0.1, 0.05), temperature=1.0, top_p=0.5, bad_word_ids=((0,),))
     assert left == pytest.approx((0, 1, 0, 0))  # half of the remaining 0.3 is reached by 0.15
 
 
@@ -124,7 +125,7 @@ def test_filters_see_what_the_masks_left() -> None:
 
 def test_greedy_takes_the_most_likely_token_and_the_lowest_id_of_equals() -> None:
     assert sample_one(row_of(1.0, 3.0, 2.0, 3.0)).token_ids.tolist() == [1]
-    assert distribution(row_of(1.0, 3.0, 2.0, 3.0)) == [0, 1, 0, 0]
+    assert distribution_of(row_of(1.0, 3.0, 2.0, 3.0)) == [0, 1, 0, 0]
 
 
 def test_greedy_ignores_the_filters() -> None:
@@ -146,14 +147,14 @@ def test_greedy_ignores_the_filters() -> None:
     ],
     ids=str,
 )
-def test_drawn_tokens_follow_the_exact_distribution(params: dict[str, Any]) -> None:
+def test_drawn_tokens_follow_the_distribution(params: dict[str, Any]) -> None:
     num_tokens, num_draws = 40, 4000
     sampler = Sampler(num_tokens)
     logits = np.random.default_rng(5).normal(0, 1.5, num_tokens).astype(np.float32)
     first = make_state(sampler, (4, 5), **{"temperature": 1.0, **params})
     states = [first.fork(index) for index in range(num_draws)]
     token_ids = sampler.sample(np.repeat(logits[None], num_draws, axis=0), states).token_ids
-    exact = sampler.distribution(logits, first)
+    exact = distribution(sampler, logits, first)
     counts = np.bincount(token_ids, minlength=num_tokens)
     assert exact.sum() == pytest.approx(1.0, abs=1e-12)
     assert counts[exact == 0].sum() == 0
@@ -277,7 +278,7 @@ def test_processed_log_probabilities_are_normalised_after_the_processors() -> No
 def test_the_distribution_leaves_the_logits_alone() -> None:
     logits = logits_of(0.4, 0.3, 0.2, 0.1)
     before = logits.copy()
-    distribution(logits, temperature=1.0, bad_word_ids=((0,),), top_k=2)
+    distribution_of(logits, temperature=1.0, bad_word_ids=((0,),), top_k=2)
     assert (logits == before).all()
 
 
@@ -299,7 +300,7 @@ def test_the_distribution_leaves_the_logits_alone() -> None:
 def test_a_sequence_with_nothing_left_may_only_end(
     request_: dict[str, Any], expected: set[int], temperature: float
 ) -> None:
-    probabilities = distribution(row_of(0.0, 5.0, 1.0), temperature=temperature, **request_)
+    probabilities = distribution_of(row_of(0.0, 5.0, 1.0), temperature=temperature, **request_)
     assert {token_id for token_id, probability in enumerate(probabilities) if probability} == expected
     assert set(sample_one(row_of(0.0, 5.0, 1.0), temperature=temperature, **request_).token_ids.tolist()) == expected
 
@@ -307,7 +308,7 @@ def test_a_sequence_with_nothing_left_may_only_end(
 def test_a_request_that_cannot_end_goes_on_with_the_untouched_logits() -> None:
     request: dict[str, Any] = {"masker": Allows(), "eos_token_ids": frozenset(), "logit_bias": {2: 9.0}}
     assert sample_one(row_of(0.0, 5.0, 1.0), **request).token_ids.tolist() == [1]
-    assert distribution(row_of(0.0, 5.0, 1.0), **request) == [0, 1, 0]
+    assert distribution_of(row_of(0.0, 5.0, 1.0), **request) == [0, 1, 0]
 
 
 def test_a_row_with_nothing_left_keeps_its_raw_log_probabilities() -> None:

@@ -144,10 +144,6 @@ class BeamSearch:
         """True when every group is done or the length limit is reached."""
         return self._length >= self._max_tokens or not self.live_slots
 
-    def score_of(self, slot: int) -> float:
-        """The summed processed log-probability of a live beam."""
-        return self._groups[slot // len(self._groups[0].slots)].scores[slot]
-
     @property
     def ranking(self) -> list[tuple[float, int]]:
         """Score and number of the hypotheses that are kept now, best first."""

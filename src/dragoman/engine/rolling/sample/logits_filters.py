@@ -8,7 +8,7 @@ Called by the sampler on the engine thread.
 from __future__ import annotations
 
 import math
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -119,21 +119,9 @@ class Survivors:
         line = _pick(np.cumsum(table[:, column], dtype=np.float64), share)
         return line * table.shape[1] + column
 
-    def probabilities(self) -> DoubleArray:
-        """The exact distribution `draw` follows, [V]; sums to 1, exact zeros for everything else."""
-        dense: DoubleArray = np.zeros(self.scratch.vocab_size)
-        if self.ids is None:
-            dense[:] = self.weights[: dense.size]
-        else:
-            dense[self.ids] = self.weights
-        dense /= dense.sum()
-        return dense
-
 
 class LogitsFilter(Protocol):
     """One narrowing of the distribution."""
-
-    is_argmax_invariant: ClassVar[bool]  # True = the most likely token always survives
 
     def is_needed(self, params: SamplingParams) -> bool:
         """True if the parameters switch the filter on."""
@@ -147,8 +135,6 @@ class LogitsFilter(Protocol):
 class Temperature:
     """Scales the logits: the first step, after which every token is a candidate."""
 
-    is_argmax_invariant: ClassVar[bool] = True
-
     def apply(self, logits: FloatArray, maximum: np.float32, params: SamplingParams, scratch: Scratch) -> Survivors:
         """Every token, scored. Shapes: logits [V], finite or -inf; `maximum` is the largest of them."""
         return Survivors(logits, maximum, np.float32(max(params.temperature, _MIN_TEMPERATURE)), scratch)
@@ -156,8 +142,6 @@ class Temperature:
 
 class TopK:
     """Keeps the k most likely tokens; of equally likely ones those with the lowest ids."""
-
-    is_argmax_invariant: ClassVar[bool] = True
 
     def is_needed(self, params: SamplingParams) -> bool:
         return params.top_k > 0
@@ -173,8 +157,6 @@ class TopP:
     Source: nucleus sampling, arXiv:1904.09751, section 3.1.
     """
 
-    is_argmax_invariant: ClassVar[bool] = True
-
     def is_needed(self, params: SamplingParams) -> bool:
         return params.top_p < 1.0
 
@@ -188,8 +170,6 @@ class MinP:
     Source: arXiv:2407.01082, section 3.
     """
 
-    is_argmax_invariant: ClassVar[bool] = True
-
     def is_needed(self, params: SamplingParams) -> bool:
         return params.min_p > 0.0
 
@@ -202,8 +182,6 @@ class TypicalP:
 
     Source: locally typical sampling, arXiv:2202.00666, section 4.
     """
-
-    is_argmax_invariant: ClassVar[bool] = False
 
     def is_needed(self, params: SamplingParams) -> bool:
         return params.typical_p < 1.0

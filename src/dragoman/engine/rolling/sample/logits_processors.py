@@ -8,7 +8,7 @@ it changes every row independently of the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -22,8 +22,6 @@ _NO_IDS = np.zeros(0, dtype=np.int64)
 
 class LogitsProcessor(Protocol):
     """One edit of the logits."""
-
-    is_argmax_invariant: ClassVar[bool]  # True = the most likely token cannot change, so greedy rows skip it
 
     def is_needed(self, state: SamplerState) -> bool:
         """True if this sequence uses the processor at any time of its life."""
@@ -66,8 +64,6 @@ class RepetitionPenalty:
     Source: CTRL, arXiv:1909.05858, section 4.1, with the usual treatment of negative logits.
     """
 
-    is_argmax_invariant: ClassVar[bool] = False
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.repetition_penalty != 1.0
 
@@ -84,8 +80,6 @@ class FrequencyPenalty:
     Source: OpenAI API reference, frequency_penalty.
     """
 
-    is_argmax_invariant: ClassVar[bool] = False
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.frequency_penalty != 0.0
 
@@ -101,8 +95,6 @@ class PresencePenalty:
     Source: OpenAI API reference, presence_penalty.
     """
 
-    is_argmax_invariant: ClassVar[bool] = False
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.presence_penalty != 0.0
 
@@ -116,8 +108,6 @@ class PresencePenalty:
 class LogitBias:
     """Adds the request's own bias to the logits it names."""
 
-    is_argmax_invariant: ClassVar[bool] = False
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.bias_ids.size > 0
 
@@ -128,8 +118,6 @@ class LogitBias:
 
 class AllowedTokens:
     """Masks everything but the request's `allowed_token_ids`."""
-
-    is_argmax_invariant: ClassVar[bool] = False
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.allowed_ids is not None
@@ -145,8 +133,6 @@ class AllowedTokens:
 class BadWordsMask:
     """Masks the token that would complete a forbidden token sequence, which may have begun in the prompt."""
 
-    is_argmax_invariant: ClassVar[bool] = False
-
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.bad_words.single_ids.size > 0 or state.plan.bad_words.max_context > 0
 
@@ -158,8 +144,6 @@ class BadWordsMask:
 
 class MinTokens:
     """Masks the end-of-sequence and stop tokens until `min_tokens` tokens were generated."""
-
-    is_argmax_invariant: ClassVar[bool] = False
 
     def is_needed(self, state: SamplerState) -> bool:
         return state.plan.params.min_tokens > 0 and state.plan.ending_ids.size > 0
@@ -173,8 +157,6 @@ class MinTokens:
 
 class GrammarMask:
     """Masks every token the request's grammar does not allow next."""
-
-    is_argmax_invariant: ClassVar[bool] = False
 
     def __init__(self, prefetcher: MaskPrefetcher) -> None:
         self._prefetcher = prefetcher

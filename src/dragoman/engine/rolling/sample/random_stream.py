@@ -1,8 +1,8 @@
 """Random numbers that depend on a counter instead of a state: the same seed gives the same tokens in any batch.
 
 Does: Philox4x32-10, vectorised over rows, and uniform numbers with 53 random bits made from it. Does not: keep any state;
-a number is a pure function of (seed, sequence index, position, draw), so preemption and batch-mates cannot change it.
-Called by the sampler and by speculation's acceptance rule, on the engine thread.
+a number is a pure function of (seed, sequence index, position), so preemption and batch-mates cannot change it.
+Called by the sampler, on the engine thread.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def philox4x32(counters: UInt64Array, keys: UInt64Array) -> UInt64Array:
 
 
 def uniforms(
-    seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int], draws: Sequence[int] | int = 0
+    seeds: Sequence[int], sequence_indices: Sequence[int], positions: Sequence[int]
 ) -> npt.NDArray[np.float64]:
     """One number in [0, 1) per row, with 53 random bits.
 
-    Shapes: R numbers for R-long arguments. `positions` counts generated tokens, `draws` tells several numbers at one
-    position apart. Seeds are taken modulo 2**64, so any integer is a seed.
+    Shapes: R numbers for R-long arguments. `positions` counts generated tokens. Seeds are taken modulo 2**64, so any
+    integer is a seed.
     """
     keys = np.array([seed & _SEED_MASK for seed in seeds], dtype=np.uint64)
     counters = np.zeros((4, len(seeds)), dtype=np.uint64)
-    counters[0], counters[1], counters[2] = positions, draws, sequence_indices
+    counters[0], counters[2] = positions, sequence_indices
     words = philox4x32(counters, np.stack([keys & _LOW_32, keys >> _SHIFT_32]))
     high, low = words[0] >> np.uint64(5), words[1] >> np.uint64(6)
     numbers: npt.NDArray[np.float64] = (high * np.float64(1 << 26) + low) * np.float64(2.0**-53)

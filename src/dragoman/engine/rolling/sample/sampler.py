@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dragoman.engine.rolling.sample.logits_filters import FILTERS, DoubleArray, Scratch, Survivors, Temperature, ranked
+from dragoman.engine.rolling.sample.logits_filters import FILTERS, Scratch, Survivors, Temperature, ranked
 from dragoman.engine.rolling.sample.logits_processors import (
     AllowedTokens,
     BadWordsMask,
@@ -81,7 +81,7 @@ class Sampler:
         """The state of a sequence of `request` before its first generated token."""
         state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index)
         for bit, processor in enumerate(self._processors):
-            if processor.is_needed(state) and not (state.is_greedy and processor.is_argmax_invariant):
+            if processor.is_needed(state):
                 state.active |= 1 << bit
         return state
 
@@ -121,18 +121,6 @@ class Sampler:
                 np.subtract(row, maximum, out=row)
                 np.subtract(row, np.float32(_log_total(row, self._scratch)), out=row)
         return logits
-
-    def distribution(self, logits_row: FloatArray, state: SamplerState) -> DoubleArray:
-        """The exact probabilities `sample` draws from; all in one token if greedy. Shapes: [V]. Mutates: nothing."""
-        logits = logits_row[None].copy()
-        with np.errstate(over="ignore"):
-            self._apply_processors(logits, [state])
-            token_ids, maxima = self._most_likely(logits, [state], {0: logits_row})
-            if not state.is_greedy:
-                return self._survivors(logits[0], maxima[0], state).probabilities()
-        certain = np.zeros(self.vocab_size)
-        certain[token_ids[0]] = 1.0
-        return certain
 
     def prompt_logprobs(self, logits: FloatArray, target_ids: Sequence[int], top_n: int) -> list[PromptLogprob]:
         """The raw log-probability of each row's target and the row's `top_n` most likely tokens.

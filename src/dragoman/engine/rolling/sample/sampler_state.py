@@ -1,32 +1,21 @@
 """What the sampler remembers about one sequence: penalty counts, bad-word context, grammar, position.
 
-Does: take in generated tokens (`observe`), give them back (`rollback`), copy itself for a forked sequence (`fork`).
-Does not: look at logits. Made by `Sampler.new_state`, owned by a sequence, used on the engine thread only.
+Does: take in generated tokens (`observe`), copy itself for a forked sequence (`fork`). Does not: look at logits. Made by
+`Sampler.new_state`, owned by a sequence, used on the engine thread only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
 
 IdArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
-
-
-@runtime_checkable
-class RewindableMasker(Protocol):
-    """A TokenMasker that can take tokens back by itself; others are replayed from the start."""
-
-    def rollback(self, num_tokens: int) -> None:
-        """Undo the last `num_tokens` accepted tokens."""
-        ...
 
 
 class BadWords:
@@ -52,13 +41,11 @@ class BadWords:
 class TokenCounts:
     """Which tokens occurred, and how often they were generated, as arrays ready for a gather.
 
-    Prompt tokens (for the repetition penalty) are present with count 0. Tokens stay in order of first occurrence, so a
-    rollback, which is last in first out, only ever removes the newest entry.
+    Prompt tokens (for the repetition penalty) are present with count 0.
     """
 
     def __init__(self, prompt_ids: IdArray) -> None:
         self._slots = {token_id: slot for slot, token_id in enumerate(prompt_ids.tolist())}
-        self._num_prompt = len(prompt_ids)
         self._ids: IdArray = np.concatenate([prompt_ids, np.zeros(64, dtype=np.int64)])
         self._counts: FloatArray = np.zeros(self._ids.size, dtype=np.float32)
 
@@ -84,17 +71,10 @@ class TokenCounts:
             self._ids[slot] = token_id
         self._counts[slot] += 1
 
-    def remove(self, token_id: int) -> None:
-        """Uncount the token that was added last."""
-        slot = self._slots[token_id]
-        self._counts[slot] -= 1
-        if self._counts[slot] == 0 and slot >= self._num_prompt:
-            del self._slots[token_id]
-
     def copy(self) -> TokenCounts:
         """An independent copy."""
         other = TokenCounts.__new__(TokenCounts)
-        other._slots, other._num_prompt = dict(self._slots), self._num_prompt
+        other._slots = dict(self._slots)
         other._ids, other._counts = self._ids.copy(), self._counts.copy()
         return other
 
@@ -148,26 +128,23 @@ class SamplingPlan:
 
 
 class SamplerState:
-    """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors."""
+    """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors.
 
-    __slots__ = ("_moves", "_num_context", "_root", "active", "counts", "history", "masker", "plan", "sequence_index")
+    `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens that bad words are
+    looked for in, the prompt's end included; empty if there are none of several tokens.
+    """
+
+    __slots__ = ("active", "counts", "history", "masker", "num_generated", "plan", "sequence_index")
 
     def __init__(self, plan: SamplingPlan, request: EngineRequest, sequence_index: int) -> None:
         self.plan = plan
         self.sequence_index = sequence_index
         self.active = 0
+        self.num_generated = 0
         tail = plan.bad_words.max_context
         self.history: list[int] = list(request.prompt_ids[-tail:]) if tail else []  # bad words may begin in the prompt
-        self._num_context = len(self.history)
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
-        self._root: TokenMasker | None = request.masker  # stays at the start: the source of replays
         self.masker: TokenMasker | None = request.masker.fork() if request.masker is not None else None
-        self._moves: list[bool] = []  # per generated token: did the grammar accept it
-
-    @property
-    def num_generated(self) -> int:
-        """Tokens observed so far; also the position in the random stream."""
-        return len(self.history) - self._num_context
 
     @property
     def is_greedy(self) -> bool:
@@ -179,46 +156,20 @@ class SamplerState:
 
         A token the grammar refuses (only possible when nothing was left to choose from) leaves the grammar where it is.
         """
-        self.history.append(token_id)
+        self.num_generated += 1
+        if self.plan.bad_words.max_context:
+            self.history.append(token_id)
         if self.counts is not None:
             self.counts.add(token_id)
         if self.masker is not None:
-            self._moves.append(self.masker.advance(token_id))
-
-    def rollback(self, num_tokens: int) -> None:
-        """Forget the last `num_tokens` observed tokens, as if they had never been appended.
-
-        Raises: ValueError if fewer tokens were observed.
-        """
-        if not 0 <= num_tokens <= self.num_generated:
-            raise ValueError(f"num_tokens {num_tokens}: must be from 0 to {self.num_generated}, the observed tokens")
-        for _ in range(num_tokens):
-            token_id = self.history.pop()
-            if self.counts is not None:
-                self.counts.remove(token_id)
-        if self.masker is not None and num_tokens:
-            self._rollback_masker(num_tokens)
-
-    def _rollback_masker(self, num_tokens: int) -> None:
-        undone = sum(self._moves[-num_tokens:])
-        del self._moves[-num_tokens:]
-        masker: object = self.masker
-        if isinstance(masker, RewindableMasker):
-            masker.rollback(undone)
-        elif self._root is not None:
-            replayed = self._root.fork()
-            for token_id, moved in zip(self.history[self._num_context :], self._moves, strict=True):
-                if moved:
-                    replayed.advance(token_id)
-            self.masker = replayed
+            self.masker.advance(token_id)
 
     def fork(self, sequence_index: int) -> SamplerState:
         """An independent copy for sequence `sequence_index`, which draws its own random numbers from here on."""
-        other = SamplerState.__new__(SamplerState)
-        other.plan, other.active, other.sequence_index = self.plan, self.active, sequence_index
-        other.history, other._num_context = list(self.history), self._num_context
+        other = self._view(0)
+        other.sequence_index = sequence_index
+        other.history = self.history.copy()
         other.counts = self.counts.copy() if self.counts is not None else None
-        other._root, other._moves = self._root, list(self._moves)
         other.masker = self.masker.fork() if self.masker is not None else None
         return other
 
@@ -233,7 +184,7 @@ class SamplerState:
                 following = states[-1].fork(self.sequence_index)
                 following.observe(token_id)
             else:
-                following = self._shifted(num_ahead)
+                following = self._view(num_ahead)
             states.append(following)
         return states
 
@@ -242,15 +193,10 @@ class SamplerState:
         """True if it matters which tokens were generated, not only how many."""
         return self.counts is not None or self.masker is not None or self.plan.bad_words.max_context > 0
 
-    def _shifted(self, num_tokens: int) -> SamplerState:
-        """A view of this state as if `num_tokens` more tokens had been generated, whichever they were."""
+    def _view(self, num_ahead: int) -> SamplerState:
+        """This state as if `num_ahead` more tokens had been generated, whichever they were; shares all memory with it."""
         view = SamplerState.__new__(SamplerState)
         view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
-        view.history, view._num_context = self.history, self._num_context - num_tokens  # see `num_generated`
-        view.counts = view.masker = view._root = None
-        view._moves = []
+        view.num_generated = self.num_generated + num_ahead
+        view.history, view.counts, view.masker = self.history, self.counts, self.masker
         return view
-
-    def uniform(self, draw: int) -> float:
-        """Random number `draw` of the current position, in [0, 1). The sampler itself uses draw 0."""
-        return float(uniforms([self.plan.seed], [self.sequence_index], [self.num_generated], draw)[0])
