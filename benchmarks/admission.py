@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup
 from dragoman.engine.rolling.stats import EngineStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams

@@ -1,9 +1,10 @@
-"""Dependencies point one way; this walks every import of the package and fails on a wrong arrow."""
+"""Dependencies point one way; this walks every import of the package and fails on a wrong arrow, or on a circle."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -111,14 +112,15 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: relative import"
             if node.module and is_below(node.module, "dragoman"):
-                yield node.lineno, resolved(node)
+                yield from ((node.lineno, target) for target in dict.fromkeys(resolved(node)))
 
 
-def resolved(node: ast.ImportFrom) -> str:
-    """`from package import module` imports the module."""
-    names = [f"{node.module}.{alias.name}" for alias in node.names]
-    is_module = (SOURCE / names[0].replace(".", "/")).with_suffix(".py").exists()
-    return names[0] if is_module and len(names) == 1 else str(node.module)
+def resolved(node: ast.ImportFrom) -> Iterator[str]:
+    """The modules that a `from` imports or imports from: `from package import module` imports the module."""
+    for alias in node.names:
+        name = f"{node.module}.{alias.name}"
+        path = SOURCE / name.replace(".", "/")
+        yield name if path.is_dir() or path.with_suffix(".py").exists() else str(node.module)
 
 
 def wrong_arrows(name: str, tree: ast.AST) -> list[str]:
@@ -129,6 +131,52 @@ def wrong_arrows(name: str, tree: ast.AST) -> list[str]:
         for line, target in imports(tree)
         if not is_below(target, own_package) and not any(exact_or_below(target, one) for one in ALLOWED[rule])
     ]
+
+
+# A package's parts depend on each other in one direction only, at every level. Left out: (importer, imported).
+LEFT_OUT = {("dragoman.hooks", "dragoman.server")}
+PACKAGES = sorted({path.parent for path in MODULES})
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a module imports anywhere, in functions and for type checking too."""
+    return {target for _, target in imports(ast.parse(path.read_text(encoding="utf-8")))}
+
+
+def circle_of(package: str, importers: Iterable[tuple[str, set[str]]]) -> list[str]:
+    """A circle among the direct parts of the package, each standing for all that lies below it; [] if there is none."""
+    graph: dict[str, set[str]] = {}
+    for importer, targets in importers:
+        part = part_of(package, importer)
+        others = {part_of(package, target) for target in targets} - {part, None}
+        if part is not None:
+            graph.setdefault(part, set()).update(one for one in others if one and (part, one) not in LEFT_OUT)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def part_of(package: str, module: str) -> str | None:
+    """The part of the package that a module belongs to; None if it lies elsewhere, or is the package itself."""
+    if not module.startswith(package + "."):
+        return None
+    return f"{package}.{module.removeprefix(package + '.').partition('.')[0]}"
+
+
+@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: ".".join(path.relative_to(SOURCE).parts))
+def test_the_parts_of_a_package_do_not_import_each_other_in_a_circle(path: Path) -> None:
+    importers = [(module_name(module), imported(module)) for module in sorted(path.rglob("*.py"))]
+    assert circle_of(".".join(path.relative_to(SOURCE).parts), importers) == []
+
+
+def test_a_circle_is_noticed_between_modules_and_between_packages() -> None:
+    modules = [("p.a", {"p.b"}), ("p.b", {"p.c", "q"}), ("p.c", {"p.a"})]
+    assert set(circle_of("p", modules)) == {"p.a", "p.b", "p.c"}
+    packages = [("p.x.one", {"p.y.two"}), ("p.y.three", {"p.x.four"}), ("p.y", {"p"})]
+    assert set(circle_of("p", packages)) == {"p.x", "p.y"}
+    assert circle_of("p", [("p.x.one", {"p.x.two"}), ("p.x.two", {"p.y"})]) == []
 
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)

@@ -8,7 +8,7 @@ from typing import Any
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from tests.engine.naive import make_request
 

@@ -14,8 +14,8 @@ from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.stats import EngineStats
 from dragoman.types import FinishReason

@@ -13,7 +13,7 @@ import numpy as np
 from dragoman.engine.rolling.beams.beam_rows import BeamRow, sample_with_beams
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.types import PromptLogprob
 
 

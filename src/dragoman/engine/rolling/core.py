@@ -22,8 +22,8 @@ from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation

@@ -12,10 +12,10 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from dragoman.engine.rolling.batch_sampler import StepResult
-from dragoman.engine.rolling.beams.beam_update import BeamUpdater
+from dragoman.engine.rolling.beam_update import BeamUpdater
 from dragoman.engine.rolling.sample.sampler import Sampled
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import EngineStats
 from dragoman.errors import EngineFailed, ServerError

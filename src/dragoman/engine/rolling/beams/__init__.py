@@ -1,1 +1,1 @@
-"""Beam search: what decides which beams live, and what carries it out."""
+"""Beam search: a beam's candidates, and which beams live."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 
 _MIN_ROWS = 256
 _MIN_BLOCKS = 4096

@@ -21,7 +21,7 @@ from dragoman.engine.rolling.blocks.block_manager import BlockManager, extend_di
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.schedule.forecast import Forecast, Growing
 from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import EngineStats
