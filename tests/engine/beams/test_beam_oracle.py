@@ -200,7 +200,7 @@ def test_beams_that_can_never_run_side_by_side_are_refused_with_both_numbers() -
     collector = Collector(core)
     collector.add(0, make_request([1, 2], max_tokens=10, num_beams=4))
     collector.run()
-    assert "needs 13 KV blocks, the cache holds 8" in str(collector.errors[0])
+    assert "needs 12 KV blocks, the cache holds 8" in str(collector.errors[0])
 
 
 def test_more_beams_than_sequences_may_run_are_refused_by_name() -> None:

@@ -21,6 +21,7 @@ from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
+from dragoman.engine.rolling.schedule.capacity import check_capacity
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
@@ -29,7 +30,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import EngineStats
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
+from dragoman.errors import EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest
 
 logger = logging.getLogger(__name__)
@@ -100,35 +101,9 @@ class EngineCore:
     def _add(self, key: int, request: EngineRequest) -> None:
         if not request.prompt_ids:
             raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
-        self._check_capacity(request)
+        check_capacity(request, self._runner, self._config.max_num_seqs)
         beams = BeamGroup.for_request(request, len(end_reasons(request)))
         self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler, beams))
-
-    def _check_capacity(self, request: EngineRequest) -> None:
-        """Raises CapacityError if the request could not run even with the whole cache to itself."""
-        num_prompt, num_max = len(request.prompt_ids), request.max_tokens
-        cache = self._runner.num_blocks * self._runner.block_size
-        for limit, what in ((cache, "the KV cache holds"), (self._runner.max_model_len, "the model's context is")):
-            if num_prompt > limit:
-                raise CapacityError(f"the prompt has {num_prompt} tokens, {what} {limit}", param="prompt")
-            if num_prompt + num_max > limit:
-                needed = f"{num_prompt} prompt tokens + max_tokens {num_max} = {num_prompt + num_max} tokens"
-                raise CapacityError(f"{needed}, {what} {limit}", param="max_tokens")
-        if request.sampling.num_beams > 1:
-            self._check_beams(request.sampling.num_beams, num_prompt + num_max)
-
-    def _check_beams(self, num_beams: int, num_tokens: int) -> None:
-        """Raises CapacityError unless all beams can run side by side: each waits for the others."""
-        if num_beams > self._config.max_num_seqs:
-            message = (
-                f"num_beams is {num_beams}, at most {self._config.max_num_seqs} sequences run at once (max_num_seqs)"
-            )
-            raise CapacityError(message, param="num_beams")
-        num_reserve = -(-num_beams // 4)  # as the scheduler keeps when it admits
-        num_needed = num_beams * -(-num_tokens // self._runner.block_size) + num_reserve
-        if num_needed > self._runner.num_blocks:
-            message = f"num_beams {num_beams} with {num_tokens} tokens each needs {num_needed} KV blocks"
-            raise CapacityError(f"{message}, the cache holds {self._runner.num_blocks}", param="num_beams")
 
     # --- run ----------------------------------------------------------------------------------------------------------
 

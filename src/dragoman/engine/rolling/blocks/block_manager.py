@@ -150,20 +150,15 @@ class BlockManager:
 
     def free(self, sequence_id: int) -> None:
         """Drop the sequence's table; blocks without another holder become free, or evictable if they are cached."""
-        evictable: list[int] = []
-        contents: list[bytes] = []
-        for block in reversed(self._tables.pop(sequence_id).blocks):
-            self._ref_counts[block] -= 1
-            if self._ref_counts[block]:
-                continue
-            digest = self._digests[block]
-            if digest is None:
-                self._free.append(block)
-            else:
-                evictable.append(block)
-                contents.append(digest)
-        if evictable:
-            self._evictable.add(evictable, contents)
+        self._release(self._tables.pop(sequence_id).blocks)
+
+    def truncate(self, sequence_id: int, num_blocks: int) -> None:
+        """Drop the blocks behind the first `num_blocks` of the sequence's table, as `free` does."""
+        table = self._tables[sequence_id]
+        dropped = table.blocks[num_blocks:]
+        del table.blocks[num_blocks:]
+        table.num_committed = min(table.num_committed, num_blocks)
+        self._release(dropped)
 
     def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
         """Let the prefix cache find the sequence's first len(digests) blocks: they are full and were computed."""
@@ -193,6 +188,22 @@ class BlockManager:
         if not self._ref_counts[block]:
             self._evictable.remove(block)
         self._ref_counts[block] += 1
+
+    def _release(self, blocks: array[int]) -> None:
+        evictable: list[int] = []
+        contents: list[bytes] = []
+        for block in reversed(blocks):
+            self._ref_counts[block] -= 1
+            if self._ref_counts[block]:
+                continue
+            digest = self._digests[block]
+            if digest is None:
+                self._free.append(block)
+            else:
+                evictable.append(block)
+                contents.append(digest)
+        if evictable:
+            self._evictable.add(evictable, contents)
 
     def _take(self) -> int:
         """A block of our own; evicts a cached block if no other is free."""

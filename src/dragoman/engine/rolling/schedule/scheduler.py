@@ -109,18 +109,20 @@ class Scheduler:
     def refork(self, parent: Sequence, child: Sequence) -> None:
         """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
 
-        Otherwise the child computes its tokens again: in its place in the running list, or when it is admitted.
+        Otherwise the child computes its tokens again: in its place in the running list, from the prompt's blocks on, which
+        it has itself; or when it is admitted.
         """
+        size, num_computed = self._blocks.block_size, child.num_computed_tokens
         child.copy_progress(parent)
         if child.status is not SequenceStatus.RUNNING:
             child.num_computed_tokens = 0
-            return
-        self._blocks.free(child.sequence_id)
-        if parent.status is SequenceStatus.RUNNING:
+        elif parent.status is SequenceStatus.RUNNING:
+            self._blocks.free(child.sequence_id)
             self._blocks.fork(parent.sequence_id, child.sequence_id)
-            return
-        self._blocks.allocate(child.sequence_id, 0)
-        child.num_computed_tokens = 0
+        else:
+            num_kept = min(num_computed, child.num_prompt_tokens) // size
+            self._blocks.truncate(child.sequence_id, num_kept)
+            child.num_computed_tokens = num_kept * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
         """Offer the full blocks computed since position `begin` to the prefix cache, as far as the mode allows."""
@@ -211,7 +213,10 @@ class Scheduler:
         """Let waiting sequences run, first come first served: nobody overtakes the one that does not fit."""
         while self.waiting and self._has_room_for(self.waiting[0].group):
             sequence = self.waiting[0]
-            prefix = self._match_prefix(sequence)
+            sibling = self._running_sibling(sequence)
+            if sibling is not None and sibling.num_computed_tokens < sibling.num_prompt_tokens:
+                return  # it computes the prompt that both have
+            prefix = self._match_prefix(sequence, sibling)
             begin = len(prefix) * self._blocks.block_size
             num_new = self._num_schedulable(sequence, begin, batch)
             if not num_new or not self._can_stay(sequence, prefix):
@@ -243,24 +248,39 @@ class Scheduler:
         num_promised = len(self.running) + sum(sequence.group.num_unforked for sequence in self.running)
         return num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
 
-    def _match_prefix(self, sequence: Sequence) -> list[int]:
-        """Cached blocks to start from, leaving enough to compute.
+    @staticmethod
+    def _running_sibling(sequence: Sequence) -> Sequence | None:
+        """A running sequence of the same group; all of them hold the same blocks for the prompt, as far as they are full."""
+        if not sequence.group.is_forked:
+            return None
+        siblings = sequence.group.sequences
+        return next((one for one in siblings if one.status is SequenceStatus.RUNNING), None)
+
+    def _match_prefix(self, sequence: Sequence, sibling: Sequence | None) -> list[int]:
+        """Computed blocks to start from, leaving enough to compute: a sibling's for the prompt, and what is cached.
+
+        Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
+        more blocks than before.
 
         At least one token must run, to have logits. Of a prompt without generated tokens at least two: a lone prompt
         token would go through another attention kernel than it does in a longer row, and get other bits.
         """
+        shared: list[int] = []
+        if sibling is not None:
+            num_shared = sequence.num_prompt_tokens // self._blocks.block_size
+            shared = self._blocks.table(sibling.sequence_id)[:num_shared].tolist()
         if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
-            return []
+            return shared
         num_left = 1 if sequence.num_generated_tokens else 2
         num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
         extend_digests(sequence.digests, sequence.token_ids, self._blocks.block_size, num_blocks)
-        return self._blocks.match_prefix(sequence.digests[:num_blocks])
+        return shared + self._blocks.match_prefix(sequence.digests[:num_blocks])[len(shared) :]
 
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
         sequence.status = SequenceStatus.RUNNING
         self.running.append(sequence)
-        if not sequence.group.has_reported_prompt:
+        if not sequence.num_generated_tokens:  # it begins; else it was preempted
             sequence.group.num_cached_tokens = num_cached
         if self._config.prefix_cache != "off":
             self._stats.num_prefix_queries += sequence.num_tokens

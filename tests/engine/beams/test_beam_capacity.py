@@ -1,0 +1,134 @@
+"""Beams wait for each other: a search is taken in exactly if its beams can run side by side, and then it gets to its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+
+from dragoman.engine.rolling import core as core_module
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.schedule.capacity import num_beam_blocks
+from dragoman.errors import CapacityError
+from dragoman.types import EngineRequest, FinishReason
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import Collector, make_request, naive_sequence
+
+VOCAB_SIZE = 24
+MODES = ("prompt", "all", "off")
+
+widths = st.integers(2, 6)
+prompts = st.lists(st.integers(1, VOCAB_SIZE - 1), min_size=1, max_size=20)
+lengths = st.integers(1, 14)
+block_sizes = st.sampled_from([1, 2, 4, 8])
+configs = st.builds(
+    RollingConfig,
+    max_batch_tokens=st.sampled_from([4, 9, 64]),
+    max_num_seqs=st.sampled_from([6, 9]),
+    prefix_cache=st.sampled_from(MODES),
+    assumed_output_tokens=st.sampled_from([1, 256]),
+)
+
+
+def searching(prompt: list[int], width: int, max_tokens: int, **sampling: Any) -> EngineRequest:
+    """A search that gets to its limit: nothing ends a beam."""
+    return make_request(prompt, max_tokens=max_tokens, num_beams=width, n=width, ignore_eos=True, **sampling)
+
+
+def parted(prompt: list[int], width: int, max_tokens: int) -> EngineRequest:
+    """A search whose beams have nothing in common but their prompt: each is a group of its own."""
+    return searching(prompt, width, max_tokens, num_beam_groups=width, diversity_penalty=50.0)
+
+
+def make_collector(num_blocks: int, block_size: int, config: RollingConfig) -> Collector:
+    runner = FakeRunner(num_blocks=num_blocks, block_size=block_size, vocab_size=VOCAB_SIZE, max_model_len=400)
+    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), config))
+
+
+def ends(collector: Collector, key: int) -> list[tuple[int, FinishReason | None]]:
+    """Length and reason of each of the key's sequences."""
+    return [(len(output.token_ids), output.finish_reason) for output in collector.outputs[key]]
+
+
+def num_needed(request: EngineRequest, block_size: int) -> int:
+    size = len(request.prompt_ids)
+    beams = num_beam_blocks(request.sampling.num_beams, size, request.max_tokens, block_size)
+    return max(beams, -(-(size + request.max_tokens) // block_size))  # the second for any request
+
+
+@settings(max_examples=150, deadline=None)
+@given(prompts, widths, lengths, block_sizes, configs)
+def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(
+    prompt: list[int], width: int, max_tokens: int, block_size: int, config: RollingConfig
+) -> None:
+    for request in (searching(prompt, width, max_tokens), parted(prompt, width, max_tokens)):
+        num_blocks = num_needed(request, block_size)
+        collector = make_collector(num_blocks, block_size, config)
+        collector.add(0, request)
+        collector.run()
+        assert not collector.errors
+        assert ends(collector, 0) == [(max_tokens, FinishReason.LENGTH)] * width
+        assert collector.core.stats.num_preemptions == 0
+        if num_blocks > 1:
+            smaller = make_collector(num_blocks - 1, block_size, config)
+            smaller.add(0, request)
+            smaller.run()
+            assert isinstance(smaller.errors[0], CapacityError)
+
+
+@settings(max_examples=60, deadline=None)
+@given(prompts, widths, st.integers(2, 14), block_sizes, st.sampled_from(MODES))
+def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
+    prompt: list[int], width: int, max_tokens: int, block_size: int, mode: PrefixCacheMode
+) -> None:
+    request = parted(prompt, width, max_tokens)
+    num_blocks = num_beam_blocks(width, len(prompt), max_tokens, block_size) - 1
+    collector = make_collector(num_blocks, block_size, RollingConfig(prefix_cache=mode))
+    collector.add(0, request)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core_module, "check_capacity", lambda *_: None)
+        with pytest.raises(RuntimeError, match="none can run"):
+            collector.run()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    searches=st.lists(st.tuples(prompts, widths, lengths, st.booleans()), min_size=1, max_size=3),
+    others=st.lists(st.tuples(prompts, lengths, st.sampled_from([1, 1, 2, 3])), max_size=4),
+    order=st.randoms(use_true_random=False),
+    delays=st.lists(st.integers(0, 4), min_size=7, max_size=7),
+    block_size=block_sizes,
+    config=configs,
+)
+def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
+    searches: list[tuple[list[int], int, int, bool]],
+    others: list[tuple[list[int], int, int]],
+    order: Any,
+    delays: list[int],
+    block_size: int,
+    config: RollingConfig,
+) -> None:
+    requests = [(parted if parts else searching)(prompt, width, size) for prompt, width, size, parts in searches]
+    requests += [
+        make_request(prompt, max_tokens=size, n=n, temperature=1.0, ignore_eos=True) for prompt, size, n in others
+    ]
+    order.shuffle(requests)
+    collector = make_collector(max(num_needed(request, block_size) for request in requests), block_size, config)
+    for key, (request, delay) in enumerate(zip(requests, delays, strict=False)):
+        collector.add(key, request)
+        for _ in range(delay):
+            collector.step()
+    collector.run()
+    event(f"preempted: {collector.core.stats.num_preemptions > 0}")
+    assert not collector.errors
+    assert collector.core.stats.num_used_blocks == 0
+    for key, request in enumerate(requests):
+        if request.sampling.num_beams > 1:
+            assert ends(collector, key) == [(request.max_tokens, FinishReason.LENGTH)] * request.sampling.n
+        else:
+            for index in range(request.sampling.n):
+                assert collector.sequence(key, index) == naive_sequence(request, index, VOCAB_SIZE)
