@@ -109,7 +109,11 @@ class GrammarCompiler:
 
 
 class _TokenizerFacts:
-    """A vocabulary in the form llguidance asks for."""
+    """A vocabulary in the form llguidance asks for.
+
+    It also reads a tokenizer.json by itself, but only one of byte-level or byte-fallback kind, and for no fewer logits than
+    tokens; and it takes every added token for special, also those that are text, such as <tool_call>.
+    """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.eos_token_id = vocabulary.eos_id
