@@ -102,7 +102,8 @@ class EngineCore:
         if not request.prompt_ids:
             raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
         check_capacity(request, self._runner, self._config.max_num_seqs)
-        beams = BeamGroup.for_request(request, len(end_reasons(request)))
+        searches = request.sampling.num_beams > 1
+        beams = BeamGroup.for_request(request, len(end_reasons(request))) if searches else None
         self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler, beams))
 
     # --- run ----------------------------------------------------------------------------------------------------------

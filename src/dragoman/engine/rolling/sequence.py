@@ -121,17 +121,19 @@ class Sequence:
 
     def end_reason(self, token_id: int) -> FinishReason | None:
         """Why the sequence would end with `token_id` as its next token, None if it goes on; limits of length aside."""
-        request = self.group.request
-        num_generated = self.num_generated_tokens + 1
-        reason = self.group.end_reasons.get(token_id)
+        group = self.group
+        request, reason = group.request, group.end_reasons.get(token_id)
         # The sampler bans end tokens before `min_tokens`; one that still comes was all that a grammar left.
-        if reason is not None and (num_generated >= request.sampling.min_tokens or request.masker is not None):
-            return reason
-        if request.stop_criterion is None:
+        if reason is not None:
+            num_generated = self.num_generated_tokens + 1
+            if num_generated >= request.sampling.min_tokens or request.masker is not None:
+                return reason
+        criterion = request.stop_criterion
+        if criterion is None:
             return None
         generated_ids = self.generated_ids
         generated_ids.append(token_id)
-        return FinishReason.STOP_STRING if request.stop_criterion(generated_ids) else None
+        return FinishReason.STOP_STRING if criterion(generated_ids) else None
 
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""

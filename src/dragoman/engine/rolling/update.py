@@ -139,13 +139,12 @@ class Updater:
         first, num_known = row, sequence.num_computed_tokens
         while True:
             token_id, logprob = int(sampled.token_ids[row]), sampled.logprobs[row]
-            sequence.finish_reason = sequence.end_reason(token_id)
+            reason = sequence.end_reason(token_id)
             sequence.token_ids.append(token_id)
             sequence.sampler_state.observe(token_id)
             if logprob is not None:
                 sequence.cumulative_logprob += logprob
-            if sequence.finish_reason is None and self._is_full(sequence):
-                sequence.finish_reason = FinishReason.LENGTH
+            sequence.finish_reason = reason or self._limit_reached(sequence)
             draft = row - first
             row += 1
             if sequence.finish_reason is not None or draft == len(draft_ids) or token_id != draft_ids[draft]:
@@ -164,10 +163,12 @@ class Updater:
         self._stats.num_draft_tokens += len(draft_ids)
         self._stats.num_accepted_tokens += num_accepted
 
-    def _is_full(self, sequence: Sequence) -> bool:
-        """True if the sequence may not become longer."""
+    def _limit_reached(self, sequence: Sequence) -> FinishReason | None:
+        """LENGTH if the sequence may not become longer, None if it may."""
         num_generated = sequence.num_generated_tokens
-        return num_generated >= sequence.group.request.max_tokens or sequence.num_tokens >= self._max_model_len
+        if num_generated >= sequence.group.request.max_tokens or sequence.num_tokens >= self._max_model_len:
+            return FinishReason.LENGTH
+        return None
 
     def _finish_without_tokens(self, group: SequenceGroup, deliveries: list[Delivery]) -> None:
         """End a group that wanted nothing but its prompt computed (`max_tokens` 0)."""

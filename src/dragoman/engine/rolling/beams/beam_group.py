@@ -33,10 +33,8 @@ class BeamGroup:
     rows: dict[int, BeamRow] = field(default_factory=dict)  # by slot, of beams that wait for their siblings
 
     @classmethod
-    def for_request(cls, request: EngineRequest, num_end_tokens: int) -> BeamGroup | None:
-        """The beams of a request whose sequences that many tokens end; None if it does not search."""
+    def for_request(cls, request: EngineRequest, num_end_tokens: int) -> BeamGroup:
+        """The beams of a request that searches, and whose sequences that many tokens end."""
         params = request.sampling
-        if params.num_beams == 1:
-            return None
         search = BeamSearch(params, num_end_tokens, request.max_tokens)
         return cls(search, num_candidates(params, num_end_tokens))

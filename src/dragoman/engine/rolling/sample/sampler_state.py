@@ -30,8 +30,8 @@ class BadWords:
             if len(word) > 1:
                 self._by_last.setdefault(word[-2], []).append((list(word[:-1]), word[-1]))
 
-    def completing_ids(self, history: list[int]) -> list[int]:
-        """The tokens that would complete a word of several tokens after `history`."""
+    def completing_ids(self, history: list[int] | None) -> list[int]:
+        """The tokens that would complete a word of several tokens after `history`; None if there are no such words."""
         if not history:
             return []
         candidates = self._by_last.get(history[-1], ())
@@ -131,7 +131,7 @@ class SamplerState:
     """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors.
 
     `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens that bad words are
-    looked for in, the prompt's end included; empty if there are none of several tokens.
+    looked for in, the prompt's end included; None if there are none of several tokens.
     """
 
     __slots__ = ("active", "counts", "history", "masker", "num_generated", "plan", "sequence_index")
@@ -142,7 +142,7 @@ class SamplerState:
         self.active = 0
         self.num_generated = 0
         tail = plan.bad_words.max_context
-        self.history: list[int] = list(request.prompt_ids[-tail:]) if tail else []  # bad words may begin in the prompt
+        self.history = list(request.prompt_ids[-tail:]) if tail else None  # bad words may begin in the prompt
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
         self.masker: TokenMasker | None = request.masker.fork() if request.masker is not None else None
 
@@ -157,7 +157,7 @@ class SamplerState:
         A token the grammar refuses (only possible when nothing was left to choose from) leaves the grammar where it is.
         """
         self.num_generated += 1
-        if self.plan.bad_words.max_context:
+        if self.history is not None:
             self.history.append(token_id)
         if self.counts is not None:
             self.counts.add(token_id)
@@ -168,7 +168,7 @@ class SamplerState:
         """An independent copy for sequence `sequence_index`, which draws its own random numbers from here on."""
         other = self._view(0)
         other.sequence_index = sequence_index
-        other.history = self.history.copy()
+        other.history = self.history.copy() if self.history is not None else None
         other.counts = self.counts.copy() if self.counts is not None else None
         other.masker = self.masker.fork() if self.masker is not None else None
         return other
@@ -191,7 +191,7 @@ class SamplerState:
     @property
     def _depends_on_history(self) -> bool:
         """True if it matters which tokens were generated, not only how many."""
-        return self.counts is not None or self.masker is not None or self.plan.bad_words.max_context > 0
+        return self.counts is not None or self.masker is not None or self.history is not None
 
     def _view(self, num_ahead: int) -> SamplerState:
         """This state as if `num_ahead` more tokens had been generated, whichever they were; shares all memory with it."""

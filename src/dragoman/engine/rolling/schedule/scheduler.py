@@ -213,10 +213,10 @@ class Scheduler:
         """Let waiting sequences run, first come first served: nobody overtakes the one that does not fit."""
         while self.waiting and self._has_room_for(self.waiting[0].group):
             sequence = self.waiting[0]
-            sibling = self._running_sibling(sequence)
-            if sibling is not None and sibling.num_computed_tokens < sibling.num_prompt_tokens:
-                return  # it computes the prompt that both have
-            prefix = self._match_prefix(sequence, sibling)
+            shared = self._shared_prompt(sequence)
+            if shared is None:
+                return
+            prefix = self._match_prefix(sequence, shared)
             begin = len(prefix) * self._blocks.block_size
             num_new = self._num_schedulable(sequence, begin, batch)
             if not num_new or not self._can_stay(sequence, prefix):
@@ -248,27 +248,29 @@ class Scheduler:
         num_promised = len(self.running) + sum(sequence.group.num_unforked for sequence in self.running)
         return num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
 
-    @staticmethod
-    def _running_sibling(sequence: Sequence) -> Sequence | None:
-        """A running sequence of the same group; all of them hold the same blocks for the prompt, as far as they are full."""
-        if not sequence.group.is_forked:
-            return None
-        siblings = sequence.group.sequences
-        return next((one for one in siblings if one.status is SequenceStatus.RUNNING), None)
-
-    def _match_prefix(self, sequence: Sequence, sibling: Sequence | None) -> list[int]:
-        """Computed blocks to start from, leaving enough to compute: a sibling's for the prompt, and what is cached.
+    def _shared_prompt(self, sequence: Sequence) -> list[int] | None:
+        """A running sibling's blocks for the prompt, as far as they are full; None while it computes them, [] without one.
 
         Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
         more blocks than before.
+        """
+        siblings = sequence.group.sequences
+        if len(siblings) == 1:
+            return []
+        sibling = next((one for one in siblings if one.status is SequenceStatus.RUNNING), None)
+        if sibling is None:
+            return []
+        num_shared = sequence.num_prompt_tokens // self._blocks.block_size
+        if sibling.num_computed_tokens < num_shared * self._blocks.block_size:
+            return None
+        return self._blocks.table(sibling.sequence_id)[:num_shared].tolist()
+
+    def _match_prefix(self, sequence: Sequence, shared: list[int]) -> list[int]:
+        """Computed blocks to start from, leaving enough to compute: the shared ones, and what is cached behind them.
 
         At least one token must run, to have logits. Of a prompt without generated tokens at least two: a lone prompt
         token would go through another attention kernel than it does in a longer row, and get other bits.
         """
-        shared: list[int] = []
-        if sibling is not None:
-            num_shared = sequence.num_prompt_tokens // self._blocks.block_size
-            shared = self._blocks.table(sibling.sequence_id)[:num_shared].tolist()
         if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
             return shared
         num_left = 1 if sequence.num_generated_tokens else 2
