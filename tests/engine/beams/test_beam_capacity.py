@@ -60,6 +60,23 @@ def num_needed(request: EngineRequest, block_size: int) -> int:
     return max(beams, -(-(size + request.max_tokens) // block_size))  # the second for any request
 
 
+@pytest.mark.parametrize(
+    ("num_prompt", "width", "max_tokens", "num_blocks"),
+    [
+        pytest.param(2, 4, 10, 12, id="11 positions each, in 3 blocks of 4; the 12th is never computed"),
+        pytest.param(16, 4, 5, 8, id="4 blocks of the prompt together, and 1 each"),
+        pytest.param(18, 4, 7, 12, id="4 blocks of the prompt together, and 2 each"),
+        pytest.param(18, 4, 1, 5, id="nobody computes anything behind the prompt"),
+    ],
+)
+def test_a_search_that_just_fits_is_taken_in(num_prompt: int, width: int, max_tokens: int, num_blocks: int) -> None:
+    request = parted([1 + i % 20 for i in range(num_prompt)], width, max_tokens)
+    collector = make_collector(num_blocks, 4, RollingConfig(prefix_cache="off"))
+    collector.add(0, request)
+    collector.run()
+    assert ends(collector, 0) == [(max_tokens, FinishReason.LENGTH)] * width
+
+
 @settings(max_examples=150, deadline=None)
 @given(prompts, widths, lengths, block_sizes, configs)
 def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(

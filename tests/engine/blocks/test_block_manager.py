@@ -262,6 +262,14 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.manager.commit(sequence_id, digests_of(self.tokens[sequence_id], self.BLOCK_SIZE))
 
     @precondition(lambda self: self.tokens)
+    @rule(data=st.data(), num_blocks=st.integers(0, 3))
+    def truncate(self, data: st.DataObject, num_blocks: int) -> None:
+        sequence_id = data.draw(st.sampled_from(sorted(self.tokens)))
+        self.manager.truncate(sequence_id, num_blocks)
+        self.tokens[sequence_id] = self.tokens[sequence_id][: num_blocks * self.BLOCK_SIZE]
+        assert self.manager.num_held_blocks(sequence_id) <= num_blocks
+
+    @precondition(lambda self: self.tokens)
     @rule(data=st.data())
     def free(self, data: st.DataObject) -> None:
         sequence_id = data.draw(st.sampled_from(sorted(self.tokens)))

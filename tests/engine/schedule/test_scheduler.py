@@ -27,9 +27,7 @@ VOCAB_SIZE = 16
 class FixedPace(Pacer):
     """Allows what it is told to, whatever runs and however long it takes."""
 
-    def __init__(self) -> None:
-        super().__init__(max_slowdown=0)
-        self.budget: int | None = None
+    budget: int | None = None
 
     def prompt_budget(self, num_decoding: int, num_prompts: int) -> int | None:
         return self.budget
@@ -41,7 +39,7 @@ class Bench:
     def __init__(self, config: RollingConfig, *, num_blocks: int = 64, block_size: int = 4) -> None:
         self.blocks = BlockManager(num_blocks, block_size)
         self.stats = EngineStats()
-        self.pace = FixedPace()
+        self.pace = FixedPace(max_slowdown=0)
         self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)
         self.sampler = Sampler(VOCAB_SIZE)
         self.num_added = 0
@@ -215,6 +213,20 @@ def test_the_mode_decides_which_blocks_are_reused(mode: PrefixCacheMode, num_cac
     bench.step()
     assert group.num_cached_tokens == num_cached
     assert bench.stats.num_prefix_hits == num_cached
+
+
+@pytest.mark.parametrize("mode", ["prompt", "all", "off"])
+def test_siblings_that_were_preempted_share_their_prompt_again(mode: PrefixCacheMode) -> None:
+    bench = Bench(RollingConfig(prefix_cache=mode, assumed_output_tokens=1), num_blocks=12)
+    older = bench.add(24)
+    group = bench.add(10, first_token=5, n=3, temperature=1.0)
+    while bench.stats.num_preemptions < 3:
+        bench.step()
+    bench.scheduler.remove(older.key)
+    for _ in range(3):
+        bench.step()
+    first, second, third = (bench.blocks.table(sequence.sequence_id)[:2] for sequence in group.sequences)
+    assert first == second == third
 
 
 def test_prompt_logprobs_compute_the_whole_prompt_in_bounded_rows() -> None:
