@@ -3,85 +3,17 @@
 from __future__ import annotations
 
 from array import array
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
-from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.pacer import Pacer
-from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
-from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
-from dragoman.engine.rolling.stats import EngineStats
-from dragoman.types import FinishReason
+from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus
 from tests.engine.naive import make_request
-
-VOCAB_SIZE = 16
-
-
-class FixedPace(Pacer):
-    """Allows what it is told to, whatever runs and however long it takes."""
-
-    budget: int | None = None
-
-    def prompt_budget(self, num_decoding: int, num_prompts: int) -> int | None:
-        return self.budget
-
-
-class Bench:
-    """A scheduler, and a stand-in for forward, sampler and update that appends a fixed token."""
-
-    def __init__(self, config: RollingConfig, *, num_blocks: int = 64, block_size: int = 4) -> None:
-        self.blocks = BlockManager(num_blocks, block_size)
-        self.stats = EngineStats()
-        self.pace = FixedPace(max_slowdown=0)
-        self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)
-        self.sampler = Sampler(VOCAB_SIZE)
-        self.num_added = 0
-
-    def add(
-        self, num_prompt_tokens: int, *, first_token: int = 1, max_tokens: int = 100, **sampling: Any
-    ) -> SequenceGroup:
-        """Queue a group whose prompt is first_token, first_token + 1, ..."""
-        prompt = [(first_token + position) % VOCAB_SIZE for position in range(num_prompt_tokens)]
-        request = make_request(prompt, max_tokens=max_tokens, **sampling)
-        group = SequenceGroup(self.num_added, self.num_added, request, self.sampler)
-        self.scheduler.add(group)
-        self.num_added += 1
-        return group
-
-    def step(self, prefill_budget: int | None = None) -> ScheduledBatch:
-        """Schedule, then let every complete row append one token."""
-        self.pace.budget = prefill_budget
-        batch = self.scheduler.schedule()
-        for entry in batch.entries:
-            sequence, group = entry.sequence, entry.sequence.group
-            begin = sequence.num_computed_tokens
-            sequence.num_computed_tokens += entry.num_new_tokens
-            self.scheduler.commit(sequence, begin)
-            if group.prompt_logprobs is not None:
-                group.prompt_logprobs.extend([None] * entry.num_prompt_rows)
-            if sequence.num_computed_tokens == sequence.num_tokens:
-                self.append_tokens(group, sequence)
-        self.scheduler.check_integrity()
-        return batch
-
-    def append_tokens(self, group: SequenceGroup, sequence: Sequence) -> None:
-        sequence.drop_drafts()
-        grown = [sequence]
-        if not group.is_forked:
-            self.scheduler.fork(group)
-            grown = group.sequences
-        for one in grown:
-            one.token_ids.append(15 - one.index)
-            if one.num_generated_tokens >= group.request.max_tokens:
-                one.finish_reason = FinishReason.LENGTH
-                self.scheduler.finish(one)
+from tests.engine.schedule.bench import Bench
 
 
 def planned(batch: ScheduledBatch) -> list[tuple[int, int]]:
@@ -213,20 +145,6 @@ def test_the_mode_decides_which_blocks_are_reused(mode: PrefixCacheMode, num_cac
     bench.step()
     assert group.num_cached_tokens == num_cached
     assert bench.stats.num_prefix_hits == num_cached
-
-
-@pytest.mark.parametrize("mode", ["prompt", "all", "off"])
-def test_siblings_that_were_preempted_share_their_prompt_again(mode: PrefixCacheMode) -> None:
-    bench = Bench(RollingConfig(prefix_cache=mode, assumed_output_tokens=1), num_blocks=12)
-    older = bench.add(24)
-    group = bench.add(10, first_token=5, n=3, temperature=1.0)
-    while bench.stats.num_preemptions < 3:
-        bench.step()
-    bench.scheduler.remove(older.key)
-    for _ in range(3):
-        bench.step()
-    first, second, third = (bench.blocks.table(sequence.sequence_id)[:2] for sequence in group.sequences)
-    assert first == second == third
 
 
 def test_prompt_logprobs_compute_the_whole_prompt_in_bounded_rows() -> None:
