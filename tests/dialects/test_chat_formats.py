@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
+from dragoman.errors import InvalidParameter
 from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.openai_grammar import schema_problem
+from dragoman.server.dialects.grammars import schema_problem
 from dragoman.types import Grammar
+from tests.dialects.lmi_calls import request_of as lmi_request
+from tests.dialects.lmi_calls import tgi_request
 from tests.dialects.openai_calls import chat, chats, complete, completions, http_call, refusal, sampling
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-AS_SCHEMA = Grammar("json_schema", json.dumps(SCHEMA))
+AS_SCHEMA = Grammar("json_schema", json.dumps(SCHEMA, separators=(",", ":")))
 JSON = Grammar("json_object")
 
 CASES: list[tuple[str, dict[str, Any], Grammar | None]] = [
@@ -37,7 +40,7 @@ CASES: list[tuple[str, dict[str, Any], Grammar | None]] = [
     ("guided_json as text", {"guided_json": json.dumps(SCHEMA)}, AS_SCHEMA),
     ("guided_regex", {"guided_regex": "[a-z]+"}, Grammar("regex", "[a-z]+")),
     ("guided_grammar", {"guided_grammar": 'start: "x"'}, Grammar("lark", 'start: "x"')),
-    ("guided_choice", {"guided_choice": ["ja", "nein", "ü"]}, Grammar("choice", '["ja", "nein", "ü"]')),
+    ("guided_choice", {"guided_choice": ["ja", "nein", "ü"]}, Grammar("choice", '["ja","nein","ü"]')),
     ("structured_outputs.json", {"structured_outputs": {"json": SCHEMA}}, AS_SCHEMA),
     ("structured_outputs.regex", {"structured_outputs": {"regex": "a"}}, Grammar("regex", "a")),
     ("structured_outputs.choice", {"structured_outputs": {"choice": ["a"]}}, Grammar("choice", '["a"]')),
@@ -47,14 +50,41 @@ CASES: list[tuple[str, dict[str, Any], Grammar | None]] = [
 ]
 
 
+def wrapped(schema: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+
+
 @pytest.mark.parametrize(("name", "body", "grammar"), CASES, ids=[case[0] for case in CASES])
 def test_every_way_of_asking_becomes_one_grammar(name: str, body: dict[str, Any], grammar: Grammar | None) -> None:
     for call in (complete("v1", **body), complete("v3", **body), chat("v1", **body), chat("invocations", **body)):
         assert sampling(call).grammar == grammar
 
 
-def wrapped(schema: Any) -> dict[str, Any]:
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+@pytest.mark.parametrize(("name", "body", "grammar"), CASES, ids=[case[0] for case in CASES])
+def test_lmi_and_tgi_read_them_alike(name: str, body: dict[str, Any], grammar: Grammar | None) -> None:
+    if "structured_outputs" in body:
+        pytest.skip("vLLM's newer object is known to the OpenAI dialects only")
+    assert lmi_request(body).sampling.grammar == grammar
+    if set(body) == {"response_format"} and grammar is not None:
+        assert tgi_request({"grammar": body["response_format"]}).sampling.grammar == grammar
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (
+            wrapped({"type": "objekt"}),
+            "'response_format.json_schema.schema' must be a JSON schema: $.type must be one of",
+        ),
+        ({"guided_json": {"required": "a"}}, "'guided_json' must be a JSON schema: $.required must be an array"),
+        ({"response_format": {"type": "regex"}}, "'response_format.value' must be a regular expression"),
+        ({"guided_choice": ["a"] * 1025}, "'guided_choice' must have at most 1024 strings, got 1025"),
+    ],
+)
+def test_lmi_says_what_is_wrong_with_them_as_well(parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        lmi_request(parameters)
+    assert message in caught.value.message
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -62,8 +62,8 @@ SAMPLING_ROWS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ),
     ("guided_regex", {"guided_regex": "a+"}, {"grammar": Grammar("regex", "a+")}),
     ("guided_grammar", {"guided_grammar": 'start: "a"'}, {"grammar": Grammar("lark", 'start: "a"')}),
-    ("guided_choice", {"guided_choice": ["a", "b"]}, {"grammar": Grammar("choice", '["a", "b"]')}),
-    ("guided_json", {"guided_json": {"type": "object"}}, {"grammar": Grammar("json_schema", '{"type": "object"}')}),
+    ("guided_choice", {"guided_choice": ["a", "b"]}, {"grammar": Grammar("choice", '["a","b"]')}),
+    ("guided_json", {"guided_json": {"type": "object"}}, {"grammar": Grammar("json_schema", '{"type":"object"}')}),
     ("response_format", {"response_format": {"type": "json_object"}}, {"grammar": Grammar("json_object")}),
 ]
 

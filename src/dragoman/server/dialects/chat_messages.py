@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.server.dialects.chat_schema import ChatBody, ChatMessage, ContentPart, MessageToolCall, NamedTool
+from dragoman.server.dialects.grammars import schema_problem
 from dragoman.server.dialects.openai_fields import shown
-from dragoman.server.dialects.openai_grammar import schema_problem
 from dragoman.server.dialects.openai_profile import Profile
 
 TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
@@ -164,7 +164,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
         raise profile.fault(f"{path}.function.name", "value", message)
     problem = schema_problem(function.get("parameters", {}))
     if problem:
-        message = f"{path}.function.parameters must be a valid JSON schema: {problem}"
+        message = f"{path}.function.parameters must be a JSON schema: {problem}"
         raise profile.fault(f"{path}.function.parameters", "value", message)
     return {"type": "function", "function": function}
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import InvalidParameter
+from dragoman.server.dialects.grammars import GrammarFault
 from dragoman.server.dialects.lmi_table import TABLE, Param, rows_for
 from dragoman.server.dialects.lmi_values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.types import Grammar
@@ -124,6 +125,8 @@ class ParameterReader:
         allowed = row.type.label + _range_text(row, high)
         try:
             number = row.type.reader(value)
+        except GrammarFault as fault:
+            raise InvalidParameter(f"Parameter '{name}{fault.param}' {fault}", param=name) from None
         except (ValueError, RecursionError) as error:
             raise wrong(name, value, allowed) from error
         is_low = row.low is not None and (number < row.low or (row.is_low_open and number == row.low))

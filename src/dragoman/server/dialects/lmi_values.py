@@ -9,18 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.dialects.lmi_grammar import (
+from dragoman.server.dialects.grammars import (
     read_choice,
-    read_guided_json,
+    read_json_schema,
     read_lark,
     read_regex,
     read_response_format,
-    read_tgi_grammar,
 )
 
 MAX_SHOWN = 80  # characters of a refused value that an error message repeats
@@ -137,6 +137,11 @@ def read_early_stopping(value: Any) -> Any:
     return value if value == "never" else read_boolean(value)
 
 
+def _in_place(read: Callable[[str, Any], Any]) -> Callable[[Any], Any]:
+    """A reader of grammars for a value whose name the caller puts before what is wrong."""
+    return partial(read, "")
+
+
 class ValueType(Enum):
     """The types of the table: how messages and the documentation call them, and how they are read."""
 
@@ -149,12 +154,15 @@ class ValueType(Enum):
     TOKEN_IDS = ("a list of token ids", read_token_ids)
     LOGIT_BIAS = ("an object of token ids and biases from -100 to 100", read_logit_bias)
     EARLY_STOPPING = ('a boolean or "never"', read_early_stopping)
-    RESPONSE_FORMAT = ("an object with type text, json_object or json_schema", read_response_format)
-    GUIDED_JSON = ("a JSON schema, as an object or as text", read_guided_json)
-    REGEX = ("a regular expression", read_regex)
-    CHOICE = ("a list of non-empty strings", read_choice)
-    LARK = ("a Lark grammar", read_lark)
-    TGI_GRAMMAR = ("an object with type json, json_schema or regex and a value", read_tgi_grammar)
+    RESPONSE_FORMAT = (
+        "an object with type text, json_object, json_schema, json or regex",
+        _in_place(read_response_format),
+    )
+    GUIDED_JSON = ("a JSON schema, as an object or as text", _in_place(read_json_schema))
+    REGEX = ("a regular expression", _in_place(read_regex))
+    CHOICE = ("a list of non-empty strings", _in_place(read_choice))
+    LARK = ("a Lark grammar", _in_place(read_lark))
+    TGI_GRAMMAR = ("an object with type json, json_schema or regex and a value", _in_place(read_response_format))
 
     def __init__(self, label: str, reader: Callable[[Any], Any]) -> None:
         self.label = label

@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.dialects.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.dialects.openai_common import requested_model
 from dragoman.server.dialects.openai_fields import check_bounds, shown, unknown_names
-from dragoman.server.dialects.openai_grammar import GrammarFields, read_grammar
 from dragoman.server.dialects.openai_profile import Bounds, Profile
-from dragoman.types import GenerationRequest, Limits, Prompt, SamplingParams
+from dragoman.types import GenerationRequest, Grammar, Limits, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
 
@@ -216,11 +216,18 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         early_stopping=_or(body.early_stopping, False),
         logprobs=logprobs,
         prompt_logprobs=_logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
-        grammar=read_grammar(body, reading.profile),
+        grammar=_grammar(body, reading.profile),
         num_assistant_tokens=body.num_assistant_tokens if reading.is_speculative else None,
         assistant_confidence_threshold=body.assistant_confidence_threshold if reading.is_speculative else None,
         max_ngram_size=body.max_ngram_size if reading.is_speculative else None,
     )
+
+
+def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
+    try:
+        return read_grammar(body)
+    except GrammarFault as fault:
+        raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
 
 
 def _or(value: ValueT | None, default: ValueT) -> ValueT:

@@ -48,7 +48,7 @@ TYPES: Mapping[ValueType, Schema] = {
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
     ValueType.EARLY_STOPPING: any_of(BOOLEAN, {"const": "never"}),
-    ValueType.RESPONSE_FORMAT: an_object({"type": {"enum": ["text", "json_object", "json_schema"]}}),
+    ValueType.RESPONSE_FORMAT: an_object({"type": {"enum": ["text", "json_object", "json_schema", "json", "regex"]}}),
     ValueType.GUIDED_JSON: _JSON_SCHEMA,
     ValueType.REGEX: NON_EMPTY_TEXT,
     ValueType.CHOICE: array(NON_EMPTY_TEXT, minItems=1),

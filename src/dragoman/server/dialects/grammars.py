@@ -1,22 +1,34 @@
-"""Turns `response_format` and the `guided_*` parameters into a neutral grammar.
+"""Reads the parameters that constrain the output text into a neutral grammar, for every dialect.
 
-Does: accept every way clients have of asking for structured output, refuse two at once and schemas that are malformed.
+Does: accept every way clients have of asking for structured output, refuse what is malformed and two constraints at once.
 Does not: compile grammars; the service does, and reports what only a compiler can find.
-Called by `openai_sampling`, on the event loop. Sources: OpenAI API reference, structured outputs; vLLM guided decoding;
-Text Generation Inference's `response_format`, which huggingface_hub's client sends.
+Called by `openai_sampling`, `chat_messages` and `lmi_values`, on the event loop. Sources: OpenAI API reference, structured
+outputs; vLLM guided decoding; Text Generation Inference's `grammar`, and its `response_format`, which huggingface_hub sends.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from dragoman.server.dialects.openai_fields import shown
-from dragoman.server.dialects.openai_profile import Profile
 from dragoman.types import Grammar
+
+MAX_CHOICES = 1024  # alternatives compile in a time that grows with the square of their number
+
+
+class GrammarFault(ValueError):
+    """What is wrong with a parameter: `param` is its name or a place in it, the message goes on from there.
+
+    `problem`: value, missing or conflict.
+    """
+
+    def __init__(self, param: str, problem: str, message: str) -> None:
+        super().__init__(message)
+        self.param = param
+        self.problem = problem
 
 
 class JsonSchemaFormat(msgspec.Struct, kw_only=True):
@@ -58,99 +70,122 @@ class GrammarFields(msgspec.Struct, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
 
 
-def read_grammar(body: GrammarFields, profile: Profile) -> Grammar | None:
-    """The constraint the client asked for, None for free text. Raises: InvalidRequest."""
-    asked = dict(_constraints(body, profile))
+def read_grammar(body: GrammarFields) -> Grammar | None:
+    """The constraint that `body` asks for, None if it asks for none. Raises: GrammarFault."""
+    asked = dict(_constraints(body))
     if len(asked) > 1:
         first, second = list(asked)[:2]
-        raise profile.fault(second, "conflict", f"{second} cannot be used together with {first}: give one of them")
+        raise GrammarFault(second, "conflict", f"cannot be used together with {first}: give one of them")
     return next(iter(asked.values()), None)
 
 
-def _constraints(body: GrammarFields, profile: Profile) -> Iterator[tuple[str, Grammar]]:
+def _constraints(body: GrammarFields) -> Iterator[tuple[str, Grammar]]:
     if body.response_format is not None:
-        grammar = _response_format(body.response_format, profile)
+        grammar = read_response_format("response_format", body.response_format)
         if grammar is not None:
             yield "response_format", grammar
     outputs = body.structured_outputs or StructuredOutputs()
-    sources: tuple[tuple[str, Any, Callable[[str, Any, Profile], Grammar]], ...] = (
-        ("guided_json", body.guided_json, _json_schema),
-        ("guided_regex", body.guided_regex, _regex),
-        ("guided_grammar", body.guided_grammar, _lark),
-        ("guided_choice", body.guided_choice, _choice),
-        ("structured_outputs.json", outputs.json, _json_schema),
-        ("structured_outputs.regex", outputs.regex, _regex),
-        ("structured_outputs.grammar", outputs.grammar, _lark),
-        ("structured_outputs.choice", outputs.choice, _choice),
+    sources: tuple[tuple[str, Any, Callable[[str, Any], Grammar]], ...] = (
+        ("guided_json", body.guided_json, read_json_schema),
+        ("guided_regex", body.guided_regex, read_regex),
+        ("guided_grammar", body.guided_grammar, read_lark),
+        ("guided_choice", body.guided_choice, read_choice),
+        ("structured_outputs.json", outputs.json, read_json_schema),
+        ("structured_outputs.regex", outputs.regex, read_regex),
+        ("structured_outputs.grammar", outputs.grammar, read_lark),
+        ("structured_outputs.choice", outputs.choice, read_choice),
     )
-    for param, value, build in sources:
+    for param, value, read in sources:
         if value is not None:
-            yield param, build(param, value, profile)
+            yield param, read(param, value)
     if outputs.json_object:
         yield "structured_outputs.json_object", Grammar("json_object")
 
 
-def _response_format(asked: ResponseFormat, profile: Profile) -> Grammar | None:
+# --- one parameter each: every reader raises GrammarFault -------------------------------------------------------------
+
+
+def read_response_format(param: str, value: Any) -> Grammar | None:
+    """The grammar of a `response_format`, as its Struct or as plain JSON; None for plain text."""
+    asked = _as_format(param, value)
     match asked.type:
         case "text":
             return None
         case "json_schema" | "json" | "json_object":
-            param, schema = _schema_of(asked)
-            if schema is not None:
-                return _json_schema(param, schema, profile)
+            place, schema = _schema_of(param, asked)
+            if schema is not None and not (asked.type == "json_object" and schema == {}):
+                return read_json_schema(place, schema)
             if asked.type == "json_object":
                 return Grammar("json_object")
-            raise profile.fault(param, "missing", f"{param} is missing: it must be a JSON schema")
+            raise GrammarFault(place, "missing", "is missing: it must be a JSON schema")
         case "regex":
-            return _regex("response_format.value", asked.value, profile)
+            return read_regex(f"{param}.value", asked.value)
         case _:
             allowed = "text, json_object, json_schema, json or regex"
-            message = f"response_format.type must be {allowed}, got {shown(asked.type)}"
-            raise profile.fault("response_format.type", "value", message)
+            raise GrammarFault(f"{param}.type", "value", f"must be {allowed}, got {shown(asked.type)}")
 
 
-def _schema_of(asked: ResponseFormat) -> tuple[str, Any]:
-    """Where the schema is, and the schema: OpenAI nests it, huggingface_hub sends `value`, others `schema`."""
-    if asked.json_schema is not None:
-        return "response_format.json_schema.schema", asked.json_schema.schema
-    if asked.schema is not None:
-        return "response_format.schema", asked.schema
-    if asked.type == "json_schema" and asked.value is None:
-        return "response_format.json_schema", None
-    return "response_format.value", asked.value
-
-
-def _json_schema(param: str, value: Any, profile: Profile) -> Grammar:
+def read_json_schema(param: str, value: Any) -> Grammar:
+    """The grammar of a JSON schema, given as an object or as its text."""
     schema = value
     if isinstance(value, str):
         try:
             schema = msgspec.json.decode(value)
         except (msgspec.DecodeError, RecursionError):
-            raise profile.fault(param, "value", f"{param} must hold JSON, got {shown(value)}") from None
+            raise GrammarFault(param, "value", f"must be a JSON schema, got {shown(value)}") from None
     problem = schema_problem(schema)
     if problem:
-        raise profile.fault(param, "value", f"{param} must be a valid JSON schema: {problem}")
-    return Grammar("json_schema", json.dumps(schema, ensure_ascii=False))
+        raise GrammarFault(param, "value", f"must be a JSON schema: {problem}")
+    return Grammar("json_schema", msgspec.json.encode(schema).decode())
 
 
-def _regex(param: str, value: Any, profile: Profile) -> Grammar:
-    return Grammar("regex", _text(param, value, "a regular expression", profile))
+def read_regex(param: str, value: Any) -> Grammar:
+    """The grammar of a regular expression."""
+    return Grammar("regex", _text(param, value, "a regular expression"))
 
 
-def _lark(param: str, value: Any, profile: Profile) -> Grammar:
-    return Grammar("lark", _text(param, value, "a grammar", profile))
+def read_lark(param: str, value: Any) -> Grammar:
+    """The grammar of a Lark text."""
+    return Grammar("lark", _text(param, value, "a Lark grammar"))
 
 
-def _text(param: str, value: Any, what: str, profile: Profile) -> str:
+def read_choice(param: str, value: Any) -> Grammar:
+    """The grammar that allows exactly one of the given texts."""
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+        raise GrammarFault(param, "value", f"must be a list of non-empty strings, got {shown(value)}")
+    if len(value) > MAX_CHOICES:
+        raise GrammarFault(param, "value", f"must have at most {MAX_CHOICES} strings, got {len(value)}")
+    return Grammar("choice", msgspec.json.encode(value).decode())
+
+
+def _as_format(param: str, value: Any) -> ResponseFormat:
+    if isinstance(value, ResponseFormat):
+        return value
+    try:
+        return msgspec.convert(value, ResponseFormat)
+    except msgspec.ValidationError as error:
+        allowed = "an object with type text, json_object, json_schema, json or regex"
+        raise GrammarFault(param, "value", f"must be {allowed}, got {shown(value)}") from error
+
+
+def _schema_of(param: str, asked: ResponseFormat) -> tuple[str, Any]:
+    """Where the schema is, and the schema: OpenAI nests it, huggingface_hub sends `value`, TGI names it there."""
+    if asked.json_schema is not None:
+        return f"{param}.json_schema.schema", asked.json_schema.schema
+    if asked.schema is not None:
+        return f"{param}.schema", asked.schema
+    match asked:
+        case ResponseFormat(type="json_schema", value=None):
+            return f"{param}.json_schema", None
+        case ResponseFormat(type="json_schema", value={"schema": dict() | bool() as schema}):
+            return f"{param}.value.schema", schema
+    return f"{param}.value", asked.value
+
+
+def _text(param: str, value: Any, what: str) -> str:
     if not isinstance(value, str) or not value:
-        raise profile.fault(param, "value", f"{param} must be {what} in a non-empty string, got {shown(value)}")
+        raise GrammarFault(param, "value", f"must be {what} in a non-empty string, got {shown(value)}")
     return value
-
-
-def _choice(param: str, value: list[str], profile: Profile) -> Grammar:
-    if not value or "" in value:
-        raise profile.fault(param, "value", f"{param} must be a list of non-empty strings, got {shown(value)}")
-    return Grammar("choice", json.dumps(value, ensure_ascii=False))
 
 
 # --- is it a JSON schema? ---------------------------------------------------------------------------------------------
