@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
-import msgspec
-
 from dragoman.errors import InvalidPayload
 from dragoman.server.dialects.base import HttpCall
+from dragoman.server.dialects.json_body import NotJson, decode_json
 from dragoman.server.dialects.lmi_values import read_boolean, show
 
 FORM = "application/x-www-form-urlencoded"
@@ -93,8 +92,8 @@ def _from_form(fields: Mapping[str, list[str]]) -> Payload:
 
 def _json(content: bytes, what: str) -> Any:
     try:
-        return msgspec.json.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(content)
+    except NotJson as error:
         raise InvalidPayload(f"{what} is not valid JSON: {error}") from error
 
 

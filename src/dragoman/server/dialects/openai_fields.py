@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import InvalidRequest
+from dragoman.server.dialects.json_body import NestedTooDeep, NotJson, decode_json
 from dragoman.server.dialects.openai_profile import Bounds, Profile
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 MAX_SHOWN_LENGTH = 60  # characters of a refused value that an error message repeats
-MAX_NESTING = 100  # levels of arrays and objects; more would exhaust the decoder's stack
 
 _PATH = re.compile(r"`\$\.?(?P<path>[^`]*)`")
 _STEP = re.compile(r"(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
@@ -71,16 +71,14 @@ def decode_object(body: bytes, profile: Profile) -> dict[str, Any]:
     Raises: InvalidPayload.
     """
     try:
-        raw = msgspec.json.decode(body)
-    except RecursionError:
-        message = f"the body is nested more than {MAX_NESTING} levels deep"
-        raise profile.payload_fault("nesting", message) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise profile.payload_fault("json", f"the body is not valid JSON: {error}") from None
+        raw = decode_json(body)
+    except NestedTooDeep as error:
+        raise profile.payload_fault("nesting", f"the body is not valid JSON: {error}") from None
+    except NotJson as error:
+        problem = "slip" if error.is_slip else "json"
+        raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
-    if body.count(b"[") + body.count(b"{") > MAX_NESTING and _is_nested_deeper(raw, MAX_NESTING):
-        raise profile.payload_fault("nesting", f"the body is nested more than {MAX_NESTING} levels deep")
     return {name: value for name, value in raw.items() if value is not None}
 
 
@@ -128,21 +126,6 @@ def shown(value: object) -> str:
     """The value as an error message repeats it: one line of JSON, cut where it is long."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
-
-
-def _is_nested_deeper(value: object, levels: int) -> bool:
-    """Walks level by level, so that the check itself needs no stack."""
-    level = [value]
-    for _ in range(levels):
-        level = [child for parent in level for child in _containers(parent)]
-        if not level:
-            return False
-    return True
-
-
-def _containers(value: object) -> list[object]:
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [child for child in children if isinstance(child, dict | list)]
 
 
 def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> InvalidRequest:

@@ -79,9 +79,12 @@ class Profile:
             return InvalidPayload(text, param=param)
         return InvalidParameter(text, param=param)
 
-    def payload_fault(self, problem: str, message: str, *, param: str | None = None) -> InvalidPayload:
-        """The error for a body that is unusable as a whole."""
-        return InvalidPayload(self.texts.get(f"body.{problem}", message), param=param)
+    def payload_fault(
+        self, problem: str, message: str, *, param: str | None = None, **values: object
+    ) -> InvalidPayload:
+        """The error for a body that is unusable as a whole; `values` as in `fault`."""
+        own = self.texts.get(f"body.{problem}")
+        return InvalidPayload(message if own is None else own.format(**values), param=param)
 
 
 V1 = Profile(name="v1", error_shape="openai")

@@ -39,6 +39,7 @@ def _number_texts() -> dict[str, str]:
 _SHARED_TEXTS: Mapping[str, str] = {
     **_number_texts(),
     "body.json": f"{_INVALID_JSON}Cannot parse JSON body",
+    "body.slip": f"{_INVALID_JSON}Cannot parse JSON body: {{reason}}",
     "body.object": f"{_INVALID_JSON}JSON body must be an object",
     "body.nesting": f"{_INVALID_JSON}JSON body exceeds maximum nesting depth",
     "body.model": f"{_INVALID_JSON}model field is missing in JSON body",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidPayload
+from dragoman.server.dialects.json_body import NotJson, decode_json, not_json
 
 PROMPT_FIELDS = ("id", "prompt", "maxLength")
 BATCH_FIELDS = ("prompts", "maxLength")
@@ -80,7 +81,7 @@ def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
     except msgspec.ValidationError as error:
         raise InvalidPayload(f"{name} must be a JSON object, got {_shown(bytes(raw))}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPayload(f"{name} is not valid JSON: {error}") from error
+        raise InvalidPayload(f"{name} is not valid JSON: {not_json(bytes(raw), error)}") from error
     return {key: value for key, value in fields.items() if bytes(value) != b"null"}
 
 
@@ -137,8 +138,8 @@ def _max_length(fields: Fields, prefix: str) -> int | None:
 
 def _value(raw: msgspec.Raw, name: str) -> Any:
     try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return decode_json(raw)
+    except NotJson as error:
         raise InvalidPayload(f"{name} is not valid JSON: {error}", param=name) from error
 
 
