@@ -32,11 +32,21 @@ LOWEST_LOGPROB = -9999.0  # stands for minus infinity, which JSON cannot say; vL
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The operator's bounds on what one request may ask, in every dialect; each is the largest value allowed."""
+    """The bounds on what one call may ask, in every dialect; each is the largest value allowed.
+
+    The first three are the operator's. The others are far beyond use, and keep a body from becoming minutes of work.
+    """
 
     max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
     max_logprobs: int = 20  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
     max_stop_strings: int = 64
+    max_prompts: int = 1024
+    max_messages: int = 10_000  # of a conversation; also bounds the parts and the tool calls in all of them
+    max_tools: int = 1024
+    max_bad_words: int = 1024
+    max_word_chars: int = 1000  # of one stop string or bad word
+    max_token_ids: int = 300_000  # of one list, or of a logit_bias; vocabularies are smaller
+    max_text_chars: int = 4_000_000  # that are tokenised for one prompt
 
 
 # --- prompts ----------------------------------------------------------------------------------------------------------

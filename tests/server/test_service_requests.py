@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import current_thread
@@ -302,10 +302,47 @@ def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) ->
     assert asyncio.run(service.tokenize(TextPrompt("Hi"))).token_ids == (BOS_ID, *b"Hi")
 
 
-def test_token_ids_can_be_made_text_again() -> None:
-    service = Service(name="m", engine=FakeEngine(saying("ok")), tokenizer=ByteTokenizer())
+@pytest.mark.parametrize("max_inline_chars", [0, 2_000])
+def test_token_ids_can_be_made_text_again(max_inline_chars: int) -> None:
+    limits = ServiceLimits(max_inline_chars=max_inline_chars)
+    service = Service(name="m", engine=FakeEngine(saying("ok")), tokenizer=ByteTokenizer(), limits=limits)
     ids: Sequence[int] = [BOS_ID, *"é".encode()]
-    assert service.detokenize(ids) == "<s>é"
-    assert service.detokenize(ids, skip_special_tokens=True) == "é"
+    assert asyncio.run(service.detokenize(ids)) == "<s>é"
     with pytest.raises(InvalidRequest, match=f"tokens holds token id {OUTSIDE}"):
-        service.detokenize([OUTSIDE])
+        asyncio.run(service.detokenize([OUTSIDE]))
+
+
+class Untouchable(ByteTokenizer):
+    """A tokenizer for prompts that must be refused before anybody tokenises or decodes them."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        raise AssertionError(f"{len(text)} characters were tokenised")
+
+    def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
+        raise AssertionError("token ids were decoded")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "told"),
+    [
+        (TextPrompt("x" * 100_000), "your prompt alone has at least 100000 tokens"),
+        (TextPrompt("x" * 50_000, suffix="y" * 50_000), "your prompt alone has at least 100000 tokens"),
+        (ChatPrompt(({"role": "user", "content": "x" * 100_000},)), "your prompt alone has at least 100006 tokens"),
+        (TokenPrompt((1,) * 100_000), "your prompt alone has 100000 tokens"),
+    ],
+    ids=["text", "suffix", "chat", "tokens"],
+)
+def test_what_cannot_fit_is_refused_before_it_is_tokenised(prompt: Prompt, told: str) -> None:
+    engine = FakeEngine(saying("ok"), capabilities=replace(ABILITIES, max_model_len=99))
+    service = Service(name="m", engine=engine, tokenizer=Untouchable(), chat_template=TEMPLATE)
+    with pytest.raises(CapacityError, match=told):
+        asyncio.run(service.generate(GenerationRequest("r", prompt)))
+
+
+@pytest.mark.parametrize("keep", [None, 5])
+def test_a_text_of_many_megabytes_is_not_tokenised_at_all(keep: int | None) -> None:
+    engine = FakeEngine(saying("ok"), capabilities=replace(ABILITIES, max_model_len=10**9))
+    service = Service(name="m", engine=engine, tokenizer=Untouchable())
+    request = GenerationRequest("r", TextPrompt("x" * 4_000_001), truncate_prompt_tokens=keep)
+    with pytest.raises(CapacityError, match="at most 4000000 characters, got 4000001"):
+        asyncio.run(service.generate(request))

@@ -29,6 +29,7 @@ class ByteTokenizer:
     def __init__(self, *, adds_bos: bool = False, has_bos: bool = True, has_fim: bool = True) -> None:
         self._adds_bos = adds_bos
         self.vocab_size = VOCAB_SIZE
+        self.max_token_chars = 1
         self.bos_token_id: int | None = BOS_ID if has_bos else None
         self.eos_token_id: int | None = EOS_ID if has_bos else None
         self.eos_token_ids = frozenset((EOS_ID, END_OF_TURN_ID)) if has_bos else frozenset[int]()

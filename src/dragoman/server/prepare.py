@@ -21,6 +21,7 @@ from dragoman.types import (
     EngineRequest,
     GenerationRequest,
     Grammar,
+    Limits,
     Prompt,
     SamplingParams,
     StopCriterion,
@@ -28,6 +29,9 @@ from dragoman.types import (
     TokenMasker,
     TokenPrompt,
 )
+
+MAX_TEXT_CHARS = Limits().max_text_chars
+_ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
 """Raises ServerError, or ValueError with the reason, for a grammar that does not compile."""
@@ -95,7 +99,8 @@ class Preparer:
     def is_long(self, request: GenerationRequest) -> bool:
         """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
         has_grammar = request.sampling.grammar is not None or request.parse_tool_calls
-        return has_grammar or num_characters(request.prompt) > self.limits.max_inline_chars
+        num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
+        return has_grammar or num_chars > self.limits.max_inline_chars
 
     def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """The request as the engine takes it.
@@ -107,7 +112,7 @@ class Preparer:
         self._check_token_ids(sampling)
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
-        text, token_ids = self.tokenize(request.prompt)
+        text, token_ids = self.tokenize(request.prompt, self._max_prompt_len(request))
         constraint = self._constraint(request, text)
         if constraint.grammar is not sampling.grammar:
             sampling = replace(sampling, grammar=constraint.grammar)
@@ -129,21 +134,29 @@ class Preparer:
             request,
         )
 
-    def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """The prompt's tokens, at least one. Raises: InvalidRequest, UnsupportedFeature."""
+    def tokenize(self, prompt: Prompt, most: int | None = None) -> PromptTokens:
+        """The prompt's tokens, at least one. What cannot have at most `most` of them is refused before they are counted.
+
+        Raises: InvalidRequest, UnsupportedFeature, CapacityError.
+        """
         match prompt:
             case TextPrompt(suffix=None):
+                self._check_text(prompt.text, most)
                 ids = tuple(self.tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens))
                 return PromptTokens(prompt.text, ids or self._empty_prompt())
             case TextPrompt(suffix=suffix):
                 assert suffix is not None  # the case above
+                self._check_text(prompt.text + suffix, most)
                 return PromptTokens(prompt.text, tuple(self._fim_ids(prompt, suffix)))
             case TokenPrompt(token_ids=token_ids):
                 ids = token_ids or self._empty_prompt()
+                if most is not None and len(ids) > most:
+                    raise self._too_long(f"your prompt alone has {len(ids)} tokens", len(ids))
                 self.check_vocabulary(ids, "prompt")
                 return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
             case ChatPrompt():
                 text = self._render(prompt)
+                self._check_text(text, most)
                 ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
                 return PromptTokens(text, ids or self._empty_prompt())
 
@@ -190,6 +203,27 @@ class Preparer:
         return [bos, *ids] if starts_with_bos and bos is not None else ids
 
     # --- limits -------------------------------------------------------------------------------------------------------
+
+    def _max_prompt_len(self, request: GenerationRequest) -> int | None:
+        """The most tokens a prompt may have, None for one that is cut."""
+        return None if request.truncate_prompt_tokens is not None else self.max_model_len
+
+    def _check_text(self, text: str, most: int | None) -> None:
+        """Raises CapacityError for a text that cannot have as few as `most` tokens, or is too long to be tokenised at all.
+
+        Without this, megabytes would be tokenised for seconds and gigabytes, to be refused.
+        """
+        if most is not None and len(text) > _ROOMY * most:
+            least = len(text) // self.tokenizer.max_token_chars
+            if least > most:
+                raise self._too_long(f"your prompt alone has at least {least} tokens", least)
+        if len(text) > MAX_TEXT_CHARS:
+            raise CapacityError(
+                f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {len(text)}", param="prompt"
+            )
+
+    def _too_long(self, problem: str, num_prompt: int) -> CapacityError:
+        return self._overflow(num_prompt, None, problem, "prompt")
 
     def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
         """The tokens that may be generated: what was asked for, or what fits. Raises: CapacityError."""

@@ -138,10 +138,15 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._preparer.tokenize, prompt)
 
-    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """The text of token ids. Raises: InvalidRequest for ids outside the vocabulary."""
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included. Raises: InvalidRequest for ids outside the vocabulary."""
+        if len(token_ids) <= self._limits.max_inline_chars:
+            return self._detokenize(token_ids)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._detokenize, token_ids)
+
+    def _detokenize(self, token_ids: Sequence[int]) -> str:
         self._preparer.check_vocabulary(token_ids, "tokens")
-        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def _prepare(self, request: GenerationRequest, deadline: _Deadline | None) -> PreparedRequest:
         if not self._preparer.is_long(request):

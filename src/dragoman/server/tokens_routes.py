@@ -14,11 +14,11 @@ import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.dialects.base import HttpCall
-from dragoman.server.dialects.chat_messages import continues_final_message, template_messages, tool_use
+from dragoman.server.dialects.chat_messages import check_sizes, continues_final_message, template_messages, tool_use
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.models_list import peek_model
-from dragoman.server.dialects.openai_fields import decode_object, read_struct, shown
-from dragoman.server.dialects.openai_profile import V1, Profile
+from dragoman.server.dialects.openai_fields import check_count, check_number, decode_object, read_struct, shown
+from dragoman.server.dialects.openai_profile import V1, Bounds, Profile
 from dragoman.server.dialects.ovms import V3
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import json_reply
@@ -29,7 +29,9 @@ from dragoman.server.routes import Gate, Handler, PathParams, Route
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
-from dragoman.types import ChatPrompt, Prompt, TextPrompt
+from dragoman.types import ChatPrompt, Limits, Prompt, TextPrompt
+
+LIMITS = Limits()
 
 Answer = Callable[[HttpCall], Awaitable[Any]]
 """The value to answer with. Raises: ServerError."""
@@ -50,7 +52,7 @@ class TextService(Protocol):
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens: ...
 
-    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
+    async def detokenize(self, token_ids: Sequence[int]) -> str: ...
 
 
 class TokenizeBody(ChatBody, kw_only=True):
@@ -121,7 +123,8 @@ class TokenRoutes:
 
     async def _detokenize(self, http: HttpCall) -> Mapping[str, Any]:
         body = read_struct(decode_object(http.body, V1), DetokenizeBody, V1)
-        return {"prompt": text_service(self._registry.find(body.model)).detokenize(body.tokens)}
+        check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
+        return {"prompt": await text_service(self._registry.find(body.model)).detokenize(body.tokens)}
 
     async def _tokenizer_info(self, http: HttpCall) -> Mapping[str, Any]:
         service = text_service(self._registry.find(http.query.get("model") or peek_model(http.body)))
@@ -131,8 +134,8 @@ class TokenRoutes:
         body = read_struct(decode_object(http.body, V3), OvmsTokenizeBody, V3)
         if not body.model:
             raise V3.payload_fault("model", "model field is missing in JSON body", param="model")
-        _check_ovms(body)
         service = text_service(self._registry.find(body.model))
+        _check_ovms(body, service.max_model_len)
         texts = [body.text] if isinstance(body.text, str) else body.text or []
         tokens = [await _ovms_tokens(service, text, body) for text in texts]
         return {"tokens": tokens[0] if isinstance(body.text, str) else tokens}
@@ -174,6 +177,7 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
         raise V1.fault("messages", "conflict", "messages cannot be used together with prompt: give one of them")
+    check_sizes(body, LIMITS, V1)
     continues = continues_final_message(body, V1)
     kwargs = dict(body.chat_template_kwargs or {})
     if body.add_generation_prompt is False and not continues:
@@ -182,13 +186,24 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
     return ChatPrompt(template_messages(body.messages, V1), tools, continues, kwargs)
 
 
-def _check_ovms(body: OvmsTokenizeBody) -> None:
+def _check_ovms(body: OvmsTokenizeBody, max_model_len: int) -> None:
     """Raises: InvalidRequest."""
     profile: Profile = V3
     if body.text is None:
         raise profile.fault("text", "missing", "text is missing: it must be a string or an array of strings")
-    if body.max_length is not None and body.max_length < 1:
-        raise profile.fault("max_length", "low", f"max_length must be at least 1, got {body.max_length}")
+    num_texts = len(body.text) if isinstance(body.text, list) else 1
+    check_count("text", num_texts, LIMITS.max_prompts, profile)
+    if body.max_length is not None:
+        # Padding allocates what is asked for, and no model here takes more.
+        check_number(
+            "max_length", body.max_length, Bounds(1, max_model_len if body.pad_to_max_length else None), profile
+        )
+    num_padded = num_texts * (body.max_length or 0) if body.pad_to_max_length else 0
+    if num_padded > LIMITS.max_text_chars:
+        message = (
+            f"text and max_length ask for {num_padded} tokens, at most {LIMITS.max_text_chars} are padded in a call"
+        )
+        raise profile.fault("max_length", "high", message)
     if body.pad_to_max_length and body.max_length is None:
         raise profile.fault("pad_to_max_length", "alone", "pad_to_max_length needs max_length, which is missing")
     if body.padding_side not in ("left", "right"):

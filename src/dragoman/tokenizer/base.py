@@ -40,6 +40,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def max_token_chars(self) -> int:
+        """The most characters that one token can stand for; a bound, which need not be reached."""
+        ...
+
+    @property
     def bos_token_id(self) -> int | None: ...
 
     @property

@@ -30,6 +30,7 @@ _FIM_NAMES = (
     ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek-Coder: the suffix stands after the hole
     ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM-4
 )
+_LONG_CHARS = 2_000  # from here on, releasing the interpreter's lock is worth more than it costs
 _SUFFIX_FIRST_NAMES = ("[PREFIX]", "[SUFFIX]")  # Codestral, which has no token for the middle
 
 
@@ -73,6 +74,11 @@ class HfTokenizer:
         """One more than the highest token id."""
         return self._vocab_size
 
+    @cached_property
+    def max_token_chars(self) -> int:
+        """The longest token, twice over: normalizers join characters before they look tokens up."""
+        return 2 * max((len(self.token_bytes(token_id)) for token_id in range(self._vocab_size)), default=1)
+
     @property
     def bos_token_id(self) -> int | None:
         """The begin-of-sequence token."""
@@ -100,8 +106,7 @@ class HfTokenizer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of `text`. A bos token is never doubled, even if the text begins with one."""
-        # Lone surrogates, which JSON can carry, are not text; the library would raise.
-        token_ids = self._file.encode(_valid(text), add_special_tokens=add_special_tokens).ids
+        token_ids = _ids(self._file, text, add_special_tokens=add_special_tokens)
         bos = self._bos_token_id
         if not add_special_tokens or bos is None:
             return token_ids
@@ -112,7 +117,7 @@ class HfTokenizer:
 
     def encode_continuation(self, text: str) -> list[int]:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""
-        return self._continuation_file.encode(_valid(text), add_special_tokens=False).ids
+        return _ids(self._continuation_file, text, add_special_tokens=False)
 
     def decode(self, token_ids: Iterable[int], *, skip_special_tokens: bool = True) -> str:
         """The text of these tokens; the same that they give one by one."""
@@ -172,6 +177,15 @@ class HfTokenizer:
         if prefix is None or suffix is None:
             return None
         return FimTokens(prefix, suffix, None, suffix_first=True)
+
+
+def _ids(file: TokenizerFile, text: str, *, add_special_tokens: bool) -> list[int]:
+    # Lone surrogates, which JSON can carry, are not text; the library would raise.
+    text = _valid(text)
+    if len(text) <= _LONG_CHARS:
+        return file.encode(text, add_special_tokens=add_special_tokens).ids
+    # Other threads can work meanwhile only if the library is given a batch.
+    return file.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
 
 def _valid(text: str) -> str:

@@ -14,7 +14,13 @@ from typing import Any, Literal, NamedTuple
 from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Call, HttpCall, Reply
 from dragoman.server.dialects.chat_encoder import ChatEncoder, ChatFacts, ChatShape
-from dragoman.server.dialects.chat_messages import ToolUse, continues_final_message, template_messages, tool_use
+from dragoman.server.dialects.chat_messages import (
+    ToolUse,
+    check_sizes,
+    continues_final_message,
+    template_messages,
+    tool_use,
+)
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
@@ -120,6 +126,7 @@ class ChatDialect:
         check_shared(raw, body, reading)
         self._check_limits(body, reading)
         top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
+        check_sizes(body, self._options.limits, route.profile)
         tools = tool_use(body, raw.get("tools", []), route.profile)
         request = self._request(body, route, reading, http.request_id, top_logprobs, tools)
         ignored = without_effect(raw, body, request, reading)

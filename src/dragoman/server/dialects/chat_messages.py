@@ -7,15 +7,18 @@ Does not: fetch images or render templates; the service does. Called by the chat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.server.dialects.chat_schema import ChatBody, ChatMessage, ContentPart, MessageToolCall, NamedTool
 from dragoman.server.dialects.grammars import schema_problem
-from dragoman.server.dialects.openai_fields import shown
+from dragoman.server.dialects.openai_fields import check_count, shown
 from dragoman.server.dialects.openai_profile import Profile
+from dragoman.types import Limits
 
 TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
 
@@ -35,6 +38,18 @@ class ToolUse(NamedTuple):
     def is_parsed(self) -> bool:
         """Whether tool calls are to be looked for in the output."""
         return self.choice not in (None, "none")
+
+
+def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
+    """Raises InvalidRequest for more messages, parts, tool calls or tools than one conversation may have."""
+    messages = body.messages or []
+    check_count("messages", len(messages), limits.max_messages, profile)
+    num_parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
+    check_count("messages[].content", num_parts, limits.max_messages, profile)
+    check_count(
+        "messages[].tool_calls", sum(len(one.tool_calls or ()) for one in messages), limits.max_messages, profile
+    )
+    check_count("tools", len(body.tools or ()), limits.max_tools, profile)
 
 
 def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
@@ -87,16 +102,18 @@ def _content(content: str | list[ContentPart] | None, path: str, profile: Profil
     """Text as one string; with images the list of parts, text parts joined where they are neighbours."""
     if content is None or isinstance(content, str):
         return content or ""
-    parts: list[dict[str, Any]] = []
-    for position, part in enumerate(content):
-        entry = _part(part, f"{path}[{position}]", profile)
-        if entry["type"] == "text" and parts and parts[-1]["type"] == "text":
-            parts[-1]["text"] += TEXT_SEPARATOR + entry["text"]
-        else:
-            parts.append(entry)
+    parts = [_part(part, f"{path}[{position}]", profile) for position, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
-        return TEXT_SEPARATOR.join(part["text"] for part in parts)
-    return parts
+        return _joined(parts)
+    joined: list[dict[str, Any]] = []
+    for kind, run in groupby(parts, key=itemgetter("type")):
+        neighbours = list(run)
+        joined += [{"type": "text", "text": _joined(neighbours)}] if kind == "text" else neighbours
+    return joined
+
+
+def _joined(parts: Iterable[Mapping[str, Any]]) -> str:
+    return TEXT_SEPARATOR.join(part["text"] for part in parts)
 
 
 def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dragoman.server.dialects.completions_encoder import CompletionEncoder, Comp
 from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
-from dragoman.server.dialects.openai_fields import check_number, decode_object, read_struct, shown
+from dragoman.server.dialects.openai_fields import check_count, check_number, decode_object, read_struct, shown
 from dragoman.server.dialects.openai_profile import LMI, V1, Profile
 from dragoman.server.dialects.openai_sampling import (
     Reading,
@@ -63,7 +63,7 @@ class CompletionsDialect:
         body = read_struct(raw, CompletionBody, profile)
         check_shared(raw, body, self._reading)
         self._check(body)
-        requests = self._requests(body, _prompts(body, profile), http.request_id)
+        requests = self._requests(body, _prompts(body, self._reading), http.request_id)
         return Call(
             requests=requests,
             encoder=CompletionEncoder(self._facts(body, requests, http)),
@@ -126,15 +126,16 @@ class CompletionsDialect:
         )
 
 
-def _prompts(body: CompletionBody, profile: Profile) -> list[Prompt]:
+def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
     """The prompts in order. A list of integers is one prompt, a list of anything else one prompt per element."""
-    given = body.prompt
+    given, profile = body.prompt, reading.profile
     if given is None or given == []:
         raise profile.fault("prompt", "missing", "prompt is missing: it must be text, token ids, or a list of either")
     if isinstance(given, str):
         return [_text_prompt(given, body, profile)]
     if all(isinstance(element, int) for element in given):
         return [_token_prompt("prompt", given, body, profile)]
+    check_count("prompt", len(given), reading.limits.max_prompts, profile)
     prompts: list[Prompt] = []
     for position, element in enumerate(given):
         if isinstance(element, str):

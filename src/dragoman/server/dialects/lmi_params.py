@@ -14,7 +14,9 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.dialects.grammars import GrammarFault
 from dragoman.server.dialects.lmi_table import TABLE, Param, rows_for
 from dragoman.server.dialects.lmi_values import IGNORED, MAX_INTEGER, ValueType, show, wrong
-from dragoman.types import Grammar
+from dragoman.types import Grammar, Limits
+
+_SIZES = Limits()  # of which only those count here that no option sets
 
 DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
 """For every field, the name of the first row that sets it."""
@@ -114,6 +116,7 @@ class ParameterReader:
             else:
                 sent.append(Sent(row, name))
         self._check_stop(values)
+        _check_sizes(values)
         return Parsed(Parameters(**{**self._defaults, **values}), tuple(sent), tuple(unused))
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
@@ -142,6 +145,25 @@ class ParameterReader:
             raise InvalidParameter(
                 f"Parameter 'stop_sequences' must have at most {limit} entries, got {len(stop)}", param="stop_sequences"
             )
+
+
+def _check_sizes(values: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter for lists that nobody can mean, and that would keep the server busy."""
+    counts = {
+        "bad_words": _SIZES.max_bad_words,
+        **dict.fromkeys(("stop_token_ids", "logit_bias"), _SIZES.max_token_ids),
+    }
+    for target, most in counts.items():
+        if len(values.get(target) or ()) > most:
+            name = DOCUMENTED_NAMES[target]
+            problem = f"must have at most {most} entries, got {len(values[target])}"
+            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
+    for target in ("stop", "bad_words"):
+        longest = max((len(word) for word in values.get(target, ())), default=0)
+        if longest > _SIZES.max_word_chars:
+            name = DOCUMENTED_NAMES[target]
+            problem = f"must hold strings of at most {_SIZES.max_word_chars} characters, got {longest}"
+            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
 
 
 def _store(values: dict[str, Any], row: Param, value: Any) -> bool:

@@ -14,10 +14,11 @@ from dragoman.errors import InvalidParameter, InvalidPayload
 from dragoman.server.dialects.lmi_params import Parameters, Parsed
 from dragoman.server.dialects.lmi_table import Need
 from dragoman.server.dialects.lmi_values import show
-from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
+from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
 
 SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 NEUTRAL = Parameters()
+MAX_PROMPTS = Limits().max_prompts
 
 
 class Prompts(NamedTuple):
@@ -83,6 +84,10 @@ def read_prompts(inputs: Any) -> Prompts:
         )
     if not texts or not all(texts):
         raise InvalidPayload(f"Field 'inputs' must not be empty, got {show(inputs)}", param="inputs")
+    if len(texts) > MAX_PROMPTS:
+        raise InvalidPayload(
+            f"Field 'inputs' must have at most {MAX_PROMPTS} entries, got {len(texts)}", param="inputs"
+        )
     return Prompts(tuple(texts), isinstance(inputs, list))
 
 

@@ -17,10 +17,12 @@ import msgspec
 from dragoman.errors import InvalidParameter, NotFound
 from dragoman.server.dialects.base import Reply
 from dragoman.server.dialects.openai_common import PLACEHOLDER_MODELS, peek_model
+from dragoman.server.dialects.openai_fields import shown
 from dragoman.server.framing import JSON_MEDIA_TYPE
 
 __all__ = ["ModelFacts", "lmi_model", "lmi_models", "openai_model", "openai_models", "peek_model"]
 
+_MAX_DIGITS = 18  # of a page number; more would be slow to convert
 DEFAULT_PAGE_SIZE = 100  # djl-serving's default for `limit`
 
 
@@ -112,8 +114,9 @@ def _page_number(query: Mapping[str, str], name: str, *, default: int, low: int)
     text = query.get(name, "")
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()) or int(text) < low:
-        raise InvalidParameter(f"{name} must be an integer of at least {low}, got {text!r}", param=name)
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not is_number or int(text) < low:
+        raise InvalidParameter(f"{name} must be an integer of at least {low}, got {shown(text)}", param=name)
     return int(text)
 
 

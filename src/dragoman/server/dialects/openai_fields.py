@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -114,6 +114,20 @@ def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> N
     problem = bounds.problem(value)
     if problem:
         raise profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
+
+
+def check_count(name: str, count: int, most: int, profile: Profile) -> None:
+    """Raises InvalidRequest if a list or an object has more than `most` entries."""
+    if count > most:
+        raise profile.fault(name, "count", f"{name} must have at most {most} entries, got {count}", limit=most)
+
+
+def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:
+    """Raises InvalidRequest for the first of `words` with more than `most` characters."""
+    for position, word in enumerate(words):
+        if len(word) > most:
+            message = f"{name}[{position}] must have at most {most} characters, got {len(word)}"
+            raise profile.fault(f"{name}[{position}]", "length", message)
 
 
 def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> tuple[str, ...]:

@@ -16,7 +16,13 @@ import msgspec
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.dialects.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.dialects.openai_common import requested_model
-from dragoman.server.dialects.openai_fields import check_bounds, shown, unknown_names
+from dragoman.server.dialects.openai_fields import (
+    check_bounds,
+    check_count,
+    check_word_lengths,
+    shown,
+    unknown_names,
+)
 from dragoman.server.dialects.openai_profile import Bounds, Profile
 from dragoman.types import GenerationRequest, Grammar, Limits, Prompt, SamplingParams
 
@@ -42,6 +48,7 @@ REFUSED: Mapping[str, str] = {
 }
 """Parameters refused by name, since leaving them out would change the answer unseen, and why."""
 
+_MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
 _FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
 
 
@@ -200,12 +207,12 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         repetition_penalty=_or(body.repetition_penalty, 1.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
-        logit_bias=_logit_bias(body, reading.profile),
-        bad_words=_bad_words(body, reading.profile),
-        allowed_token_ids=_allowed_token_ids(body, reading.profile),
+        logit_bias=_logit_bias(body, reading),
+        bad_words=_bad_words(body, reading),
+        allowed_token_ids=_allowed_token_ids(body, reading),
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),
-        stop_token_ids=_token_ids("stop_token_ids", body.stop_token_ids, reading.profile),
+        stop_token_ids=_token_ids("stop_token_ids", body.stop_token_ids, reading),
         seed=_seed(body, reading.profile),
         n=search.n,
         best_of=search.best_of,
@@ -281,10 +288,12 @@ def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[in
     return groups, _or(body.diversity_penalty, 1.0)  # 1.0: the documented default once there are groups
 
 
-def _logit_bias(body: SharedBody, profile: Profile) -> dict[int, float]:
+def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
+    profile = reading.profile
     bias: dict[int, float] = {}
+    check_count("logit_bias", len(body.logit_bias or {}), reading.limits.max_token_ids, profile)
     for key, value in (body.logit_bias or {}).items():
-        if not (key.isascii() and key.isdigit()):
+        if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
             message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
             raise profile.fault("logit_bias", "key", message)
         if not -100.0 <= value <= 100.0:
@@ -294,23 +303,28 @@ def _logit_bias(body: SharedBody, profile: Profile) -> dict[int, float]:
     return bias
 
 
-def _bad_words(body: SharedBody, profile: Profile) -> tuple[str, ...]:
-    words = tuple(body.bad_words or ())
+def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
+    words, profile, limits = tuple(body.bad_words or ()), reading.profile, reading.limits
+    check_count("bad_words", len(words), limits.max_bad_words, profile)
+    check_word_lengths("bad_words", words, limits.max_word_chars, profile)
     if "" in words:
         message = f"bad_words must hold non-empty strings, got {shown(body.bad_words)}"
         raise profile.fault("bad_words", "value", message)
     return words
 
 
-def _allowed_token_ids(body: SharedBody, profile: Profile) -> tuple[int, ...] | None:
+def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | None:
     if body.allowed_token_ids is None:
         return None
     if not body.allowed_token_ids:
-        raise profile.fault("allowed_token_ids", "value", "allowed_token_ids must hold at least one id, got []")
-    return _token_ids("allowed_token_ids", body.allowed_token_ids, profile)
+        message = "allowed_token_ids must hold at least one id, got []"
+        raise reading.profile.fault("allowed_token_ids", "value", message)
+    return _token_ids("allowed_token_ids", body.allowed_token_ids, reading)
 
 
-def _token_ids(name: str, ids: list[int] | None, profile: Profile) -> tuple[int, ...]:
+def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int, ...]:
+    profile = reading.profile
+    check_count(name, len(ids or ()), reading.limits.max_token_ids, profile)
     for position, token_id in enumerate(ids or ()):
         if token_id < 0:
             raise profile.fault(f"{name}[{position}]", "low", f"{name}[{position}] must be at least 0, got {token_id}")
@@ -338,6 +352,7 @@ def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
     if len(stop) > limit:
         message = f"stop must have at most {limit} strings, got {len(stop)}"
         raise reading.profile.fault("stop", "count", message, limit=limit)
+    check_word_lengths("stop", stop, reading.limits.max_word_chars, reading.profile)
     if "" in stop:
         raise reading.profile.fault("stop", "empty", f"stop must hold non-empty strings, got {shown(given)}")
     return stop
