@@ -66,7 +66,7 @@ def test_token_texts_add_up_to_the_generated_text(options: dict[str, Any]) -> No
     whole = body_of({"details": True}, **options)
     answer = whole[0] if isinstance(whole, list) else whole
     assert "".join(one["text"] for one in answer["details"]["tokens"]) == answer["generated_text"]
-    reply = reply_to({"details": True, "output_formatter": "jsonlines"}, **options)
+    reply = reply_to({"details": True, "output_formatter": "jsonlines"}, stream=True, **options)
     lines = lines_of(reply)
     assert "".join(line["token"]["text"] for line in lines) == lines[-1]["generated_text"]
 
@@ -142,15 +142,16 @@ def test_logprobs_of_tgi_are_floats_even_where_there_are_none() -> None:
     assert line["token"]["special"] is True
 
 
-def test_the_sequence_with_the_highest_log_probability_is_the_answer() -> None:
+@pytest.mark.parametrize("parameters", [{"n": 3}, {"best_of": 3}, {"best_of": 3, "n": 3}])
+def test_sequences_are_listed_by_their_log_probability(parameters: dict[str, Any]) -> None:
     answer = result_of(
-        parse({"n": 3, "do_sample": True}),
+        parse({**parameters, "do_sample": True}),
         sequence("a", score=-5.0),
         sequence("b", score=-1.0, index=1),
         sequence("c", score=-3.0, index=2),
     )
     assert answer["generated_text"] == "b"
-    assert [other["generated_text"] for other in answer["details"]["best_of_sequences"]] == ["a", "c"]
+    assert [other["generated_text"] for other in answer["details"]["best_of_sequences"]] == ["c", "a"]
 
 
 def test_beams_keep_the_order_of_the_engine_that_ranked_them() -> None:

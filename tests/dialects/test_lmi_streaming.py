@@ -32,6 +32,16 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str, str]] = [
     ({}, {"stream": True}, {"output_formatter": "json"}, "", LINES),
     ({}, {"stream": True}, {"output_formatter": "custom"}, "", LINES),
     ({}, {}, {"output_formatter": "custom"}, "", WHOLE),
+    ({}, {"stream": False}, {"stream": True}, "", WHOLE),
+    ({}, {"stream": True}, {"stream": False}, "", LINES),
+    ({}, {"stream": None}, {"stream": True}, "", LINES),
+    ({}, {"stream": False}, {"output_formatter": "jsonlines"}, "", WHOLE),
+    ({}, {}, {"stream": False, "output_formatter": "sse"}, "", WHOLE),
+    ({"output_formatter": "jsonlines"}, {"stream": False}, {}, "", WHOLE),
+    ({"output_formatter": "sse"}, {}, {"stream": False}, EVENTS, WHOLE),
+    ({"tgi_compat": True, "output_formatter": "sse"}, {"stream": False}, {}, "", WHOLE),
+    ({"rolling_batch": "disable", "output_formatter": "jsonlines"}, {"stream": False}, {}, "", WHOLE),
+    ({"rolling_batch": "disable", "enable_streaming": True}, {"stream": False}, {}, "", LINES),
     ({}, {"stream": True}, {}, EVENTS, EVENTS),
     ({}, {}, {}, EVENTS, WHOLE),
     ({"output_formatter": "jsonlines"}, {}, {}, "", LINES),
@@ -68,6 +78,33 @@ def test_the_form_of_an_answer_is_chosen_by_request_then_accept_then_operator(
 
 def test_an_unknown_formatter_is_reported() -> None:
     assert parse({"output_formatter": "custom"}).ignored == ("output_formatter",)
+
+
+@pytest.mark.parametrize(
+    ("top_level", "parameters", "ignored"),
+    [
+        ({"stream": False}, {"stream": True}, ("stream",)),
+        ({"stream": True}, {"stream": False}, ("stream",)),
+        ({"stream": True}, {"stream": True}, ()),
+        ({"stream": False}, {"output_formatter": "sse"}, ("output_formatter",)),
+        ({"stream": False}, {"output_formatter": "json"}, ()),
+    ],
+)
+def test_what_the_top_level_overrules_is_reported(
+    top_level: dict[str, Any], parameters: dict[str, Any], ignored: tuple[str, ...]
+) -> None:
+    call = LmiDialect(LmiOptions()).parse(http({"inputs": PROMPT, "parameters": parameters, **top_level}))
+    assert call.ignored == ignored
+
+
+@pytest.mark.parametrize(("top_level", "parameters"), [({"stream": False}, {"stream": True}), ({"stream": False}, {})])
+def test_an_error_has_the_form_that_the_answer_would_have_had(
+    top_level: dict[str, Any], parameters: dict[str, Any]
+) -> None:
+    dialect = LmiDialect(LmiOptions(output_formatter="sse"))
+    reply = answer(dialect, http({"inputs": PROMPT, "parameters": {**parameters, "top_p": 5}, **top_level}))
+    assert (reply.status, "generated_text" in json.loads(reply.body)) == (424, True)
+    assert "token" not in json.loads(reply.body)
     assert parse({"output_formatter": "sse"}).ignored == ()
 
 

@@ -121,9 +121,9 @@ class FakeService:
         assert isinstance(prompt, TextPrompt)
         return PromptTokens(prompt.text, tuple(self.tokenizer.encode(prompt.text)))
 
-    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The bytes as text."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def _play(self, position: int, request: GenerationRequest) -> None:
         script = self.scripts.get(getattr(request.prompt, "text", ""), self.script)

@@ -31,11 +31,14 @@ BUILT_IN_FORMATTERS = ("json", "jsonlines", "sse")
 
 
 class Fields(NamedTuple):
-    """An LMI request before its parameters are read. `unknown`: names of top-level fields without meaning."""
+    """An LMI request before its parameters are read. `unknown`: names of top-level fields without meaning.
+
+    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name.
+    """
 
     inputs: Any
     parameters: Mapping[str, Any]
-    stream: bool = False
+    stream: bool | None = None
     unknown: tuple[str, ...] = ()
 
 
@@ -108,7 +111,8 @@ class HookedDialect:
         """The request as the output formatter will see it, and as the server reads it."""
         if self._read is None:
             fields = self._base.read_fields(http)
-            shown = {"stream": fields.stream, **fields.parameters}
+            asked = {} if fields.stream is None else {"stream": fields.stream}
+            shown = {"stream": False, **fields.parameters, **asked}
             described: RequestInput = TextInput(input_text=fields.inputs, parameters=shown)
         else:
             described = self._read(make_input(http))

@@ -17,7 +17,7 @@ from dragoman.server.dialects.lmi_encode import Framing, OutputsEncoder, TokenEn
 from dragoman.server.dialects.lmi_errors import ErrorContext, error_reply, stream_error_body
 from dragoman.server.dialects.lmi_objects import Shape
 from dragoman.server.dialects.lmi_options import LmiOptions
-from dragoman.server.dialects.lmi_params import ParameterReader
+from dragoman.server.dialects.lmi_params import ParameterReader, Parsed
 from dragoman.server.dialects.lmi_request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
 from dragoman.server.dialects.lmi_values import read_boolean
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
@@ -52,14 +52,17 @@ class LmiDialect:
         prompts = read_prompts(payload.inputs)
         parsed = self._reader.read(payload.parameters)
         formatter = parsed.values.output_formatter
-        is_stream = self._is_stream(payload.stream or parsed.values.stream, formatter)
+        asked = payload.stream
+        if asked is None and parsed.has("stream"):
+            asked = parsed.values.stream
+        is_stream = self._is_stream(asked, formatter)
         plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
         framing = self._framing(formatter, http.accept)
         return Call(
             requests=plan.requests,
             encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
             stream=is_stream,
-            ignored=joined_names((*payload.unknown, *plan.ignored), _unknown_formatter(formatter)),
+            ignored=joined_names((*payload.unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -77,10 +80,15 @@ class LmiDialect:
     def _error_context(self, *, is_stream: bool) -> ErrorContext:
         return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
 
-    def _is_stream(self, is_asked: bool, formatter: str | None) -> bool:
-        """True if the request, its formatter or the operator wants a stream: a request's json turns off only the last."""
-        if is_asked or (self._options.is_dynamic and self._options.enable_streaming):
+    def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
+        """Whether the answer streams: `stream` decides where it is given, else the formatter of request or operator.
+
+        What the operator switches on for every dynamic request nobody can switch off.
+        """
+        if self._options.is_dynamic and self._options.enable_streaming:
             return True
+        if asked is not None:
+            return asked
         chosen = formatter if formatter in FORMATTERS else self._options.output_formatter
         return chosen in ("jsonlines", "sse")
 
@@ -100,8 +108,8 @@ class LmiDialect:
         except ServerError:
             return False
         formatter = payload.parameters.get("output_formatter")
-        is_asked = payload.stream or _truth(payload.parameters)
-        return self._is_stream(is_asked, formatter if isinstance(formatter, str) else None)
+        asked = _asked(payload.parameters) if payload.stream is None else payload.stream
+        return self._is_stream(asked, formatter if isinstance(formatter, str) else None)
 
 
 def _accepted(accept: str) -> str | None:
@@ -110,12 +118,19 @@ def _accepted(accept: str) -> str | None:
     return "jsonlines" if JSONLINES_MEDIA_TYPE in accept else None
 
 
-def _truth(parameters: Mapping[str, Any]) -> bool:
+def _asked(parameters: Mapping[str, Any]) -> bool | None:
     try:
         return read_boolean(parameters.get("stream"))
     except ValueError:
-        return False
+        return None
 
 
-def _unknown_formatter(formatter: str | None) -> tuple[str, ...]:
-    return () if formatter is None or formatter in FORMATTERS else ("output_formatter",)
+def _overruled(payload: Payload, parsed: Parsed, *, is_stream: bool) -> list[str]:
+    """Names of the parameters about the answer's form that something else, or nobody's knowing them, made useless."""
+    values, names = parsed.values, []
+    if payload.stream is not None and parsed.has("stream") and values.stream is not payload.stream:
+        names.append("stream")
+    formatter = values.output_formatter
+    if formatter is not None and (formatter not in FORMATTERS or (formatter != "json" and not is_stream)):
+        names.append("output_formatter")
+    return names

@@ -26,11 +26,14 @@ KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # th
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning."""
+    """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning.
+
+    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name.
+    """
 
     inputs: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    stream: bool = False
+    stream: bool | None = None
     unknown: tuple[str, ...] = ()
 
 
@@ -65,7 +68,7 @@ def _from_object(body: Any) -> Payload:
     return Payload(
         inputs=given.get("inputs"),
         parameters=parameters,
-        stream=_stream(given.get("stream", False)),
+        stream=_stream(given["stream"]) if "stream" in given else None,
         unknown=tuple(name for name in given if name not in KNOWN_FIELDS),
     )
 

@@ -144,11 +144,10 @@ class ObjectBuilder:
 
 
 def best_first(sequences: Sequence[SequenceResult], *, is_ranked: bool) -> list[SequenceResult]:
-    """The sequence with the highest log-probability, then the others in their order; beams come ranked already."""
+    """The sequences by their log-probability, the highest first; beams come ranked already."""
     if is_ranked or any(sequence.cumulative_logprob is None for sequence in sequences):
         return list(sequences)
-    best = max(sequences, key=lambda sequence: sequence.cumulative_logprob or 0.0)
-    return [best, *(sequence for sequence in sequences if sequence is not best)]
+    return sorted(sequences, key=lambda sequence: sequence.cumulative_logprob or 0.0, reverse=True)
 
 
 def _lmi_token(token: TokenOutput) -> Json:

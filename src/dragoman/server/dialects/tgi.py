@@ -82,7 +82,7 @@ class TgiDialect:
             raise InvalidPayload("Field 'inputs' must be a string here, got an array", param="inputs")
         prompts = read_prompts(payload.inputs)
         parsed = self._reader.read(payload.parameters)
-        is_stream = http.path == STREAM_PATH or (http.path == LIST_PATH and payload.stream)
+        is_stream = http.path == STREAM_PATH or (http.path == LIST_PATH and payload.stream is True)
         if is_stream:
             _refuse_best_of(parsed)
         plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
