@@ -31,6 +31,7 @@ from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.dialects.openai_profile import ProposerKind
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
 from dragoman.server.handler_only import NoEngine, NoGeneration
@@ -159,14 +160,16 @@ def build_dialects(config: Config) -> DialectSet:
     clients = config.clients
     limits = _limits(config)
     fingerprint = model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype)
-    speculates = config.speculation.prompt_lookup or config.speculation.draft_model is not None
+    proposer: ProposerKind | None = "lookup" if config.speculation.prompt_lookup else None
+    if config.speculation.draft_model is not None:
+        proposer = "draft"
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
         shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
-        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, speculates, fingerprint))
+        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, proposer, fingerprint))
 
     def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, config.name, limits, speculates, fingerprint))
+        return CompletionsDialect(CompletionsOptions(api, config.name, limits, proposer, fingerprint))
 
     return DialectSet(
         lmi=LmiDialect(lmi_options(config)),

@@ -46,6 +46,7 @@ class Limits:
     max_bad_words: int = 1024
     max_word_chars: int = 1000  # of one stop string or bad word
     max_token_ids: int = 300_000  # of one list, or of a logit_bias; vocabularies are smaller
+    max_assistant_tokens: int = 32  # of one draft: each costs a row of logits of the vocabulary's size
     max_text_chars: int = 4_000_000  # that are tokenised for one prompt
 
 

@@ -9,7 +9,9 @@ import pytest
 from dragoman.server.dialects.completions import CompletionsApi
 from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
-from tests.dialects.openai_calls import complete, completions, http_call, refusal, request, sampling
+from tests.dialects.openai_calls import chats, complete, completions, http_call, refusal, request, sampling
+
+HI = {"messages": [{"role": "user", "content": "hi"}]}
 
 BOTH: tuple[CompletionsApi, ...] = ("v1", "v3")
 
@@ -304,7 +306,7 @@ def test_unknown_parameters_are_accepted_and_listed_in_the_order_they_came() -> 
 def test_speculative_parameters_act_where_the_server_speculates_and_are_listed_elsewhere() -> None:
     body = {"prompt": "x", "num_assistant_tokens": 3, "max_ngram_size": 2}
     off = completions().parse(http_call(body))
-    on = completions(is_speculative=True).parse(http_call(body))
+    on = completions(proposer="lookup").parse(http_call(body))
     assert off.ignored == ("num_assistant_tokens", "max_ngram_size")
     assert (sampling(off).num_assistant_tokens, sampling(off).max_ngram_size) == (None, None)
     assert on.ignored == ()
@@ -312,8 +314,62 @@ def test_speculative_parameters_act_where_the_server_speculates_and_are_listed_e
 
 
 def test_assistant_confidence_threshold_acts_where_the_server_speculates() -> None:
-    call = completions(is_speculative=True).parse(http_call({"prompt": "x", "assistant_confidence_threshold": 0.4}))
-    assert (sampling(call).assistant_confidence_threshold, call.ignored) == (0.4, ())
+    for value in (0.4, 1.0):
+        for proposer in ("lookup", "draft"):
+            body = {"prompt": "x", "assistant_confidence_threshold": value}
+            call = completions(proposer=proposer).parse(http_call(body))
+            assert (sampling(call).assistant_confidence_threshold, call.ignored) == (value, ())
+
+
+def test_a_draft_model_has_no_ngrams() -> None:
+    body = {"prompt": "x", "num_assistant_tokens": 32, "max_ngram_size": 2}
+    conversation = chats(proposer="draft").parse(http_call({**body, **HI}))
+    for call in (completions(proposer="draft").parse(http_call(body)), conversation):
+        assert call.ignored[-1] == "max_ngram_size"
+        assert "num_assistant_tokens" not in call.ignored
+        assert (sampling(call).num_assistant_tokens, sampling(call).max_ngram_size) == (32, None)
+
+
+@pytest.mark.parametrize("plainly", [{"best_of": 2, "use_beam_search": True}, {"prompt_logprobs": 1}])
+def test_requests_that_never_speculate_list_all_speculative_parameters(plainly: dict[str, Any]) -> None:
+    body = {"prompt": "x", "num_assistant_tokens": 3, "max_ngram_size": 2, **plainly}
+    call = completions(proposer="lookup").parse(http_call(body))
+    assert call.ignored == ("num_assistant_tokens", "max_ngram_size")
+
+
+@pytest.mark.parametrize("proposer", [None, "draft", "lookup"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"num_assistant_tokens": 33}, "num_assistant_tokens must be between 1 and 32, got 33"),
+        (
+            {"assistant_confidence_threshold": 1.5},
+            "assistant_confidence_threshold must be greater than 0.0 and at most 1.0, got 1.5",
+        ),
+        (
+            {"assistant_confidence_threshold": 0},
+            "assistant_confidence_threshold must be greater than 0.0 and at most 1.0, got 0.0",
+        ),
+    ],
+)
+def test_speculative_parameters_beyond_their_range_are_errors(
+    proposer: Any, body: dict[str, Any], message: str
+) -> None:
+    answers = [
+        refusal(completions(proposer=proposer), http_call({"prompt": "x", **body})),
+        refusal(completions("lmi", proposer=proposer), http_call({"prompt": "x", **body})),
+        refusal(chats(proposer=proposer, chat_format="openai"), http_call({**HI, **body})),
+    ]
+    assert [answer.message for answer in answers] == [message] * 3
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2**32])
+def test_every_refusal_of_a_limit_names_the_same_range(value: int) -> None:
+    completion = refusal(completions(), http_call({"prompt": "x", "max_tokens": value}))
+    assert completion.message == f"max_tokens must be between 1 and 4294967295 (or 0 with echo: true), got {value}"
+    for name in ("max_tokens", "max_completion_tokens"):
+        chat = refusal(chats(chat_format="openai"), http_call({**HI, name: value}))
+        assert chat.message == f"{name} must be between 1 and 4294967295, got {value}"
 
 
 def test_beam_parameters_are_listed_when_there_are_no_beams() -> None:

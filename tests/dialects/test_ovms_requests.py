@@ -54,6 +54,16 @@ def test_nineteen_beams_are_the_most() -> None:
     assert [sampling(call).num_beams for call in on_both(best_of=19)] == [19, 19]
 
 
+def test_top_p_may_be_zero_where_nothing_is_sampled() -> None:
+    for body in ({"temperature": 0}, {"best_of": 2}):
+        assert [sampling(call).n for call in on_both(top_p=0, **body)] == [1, 1]
+
+
+def test_top_k_may_be_set_to_empty() -> None:
+    for call in [*on_both(top_k=""), complete("v1", top_k=""), chat("v1", top_k="")]:
+        assert (sampling(call).top_k, call.ignored) == (0, ())
+
+
 def test_chunks_are_named_as_chunks() -> None:
     names = [{chunk["object"] for chunk in chunks(call)} for call in on_both(stream=True)]
     assert names == [{"text_completion.chunk"}, {"chat.completion.chunk"}]

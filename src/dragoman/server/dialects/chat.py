@@ -25,7 +25,7 @@ from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import check_number, decode_object, peek_object, read_struct
-from dragoman.server.dialects.openai_profile import LMI, V1, Profile
+from dragoman.server.dialects.openai_profile import LMI, V1, Profile, ProposerKind
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -58,7 +58,7 @@ class ChatOptions:
     """What one chat route is configured with.
 
     `chat_format` decides the shape on `/v1` only. `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
-    `is_speculative`: a draft model or prompt lookup is loaded.
+    `proposer`: who guesses tokens for speculative decoding.
     """
 
     route: ChatRoute
@@ -66,7 +66,7 @@ class ChatOptions:
     lmi_strict: bool = False
     served_model_name: str = "model"
     limits: Limits = field(default_factory=Limits)
-    is_speculative: bool = False
+    proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
 
 
@@ -121,10 +121,11 @@ class ChatDialect:
         # An unusable body is refused before its shape matters: the words are the route's.
         raw = decode_object(http.body, V3_CHAT if self._options.route == "v3" else V1)
         route = self._route(http, raw)
-        reading = Reading(route.profile, self._options.limits, self._options.is_speculative)
+        reading = Reading(route.profile, self._options.limits, self._options.proposer)
         body = read_struct(raw, ChatBody, route.profile)
         check_shared(raw, body, reading)
-        self._check_limits(body, reading)
+        if body.max_completion_tokens is not None:
+            body.max_tokens = body.max_completion_tokens
         top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
         check_sizes(body, self._options.limits, route.profile)
         tools = tool_use(body, raw.get("tools", []), route.profile)
@@ -145,14 +146,6 @@ class ChatDialect:
 
     def _is_strict(self, route: _Route) -> bool:
         return self._options.lmi_strict and route.shape == "lmi"
-
-    def _check_limits(self, body: ChatBody, reading: Reading) -> None:
-        """Raises InvalidRequest for a limit of 0. Mutates: `max_completion_tokens` takes the place of `max_tokens`."""
-        for name in ("max_tokens", "max_completion_tokens"):
-            if getattr(body, name) == 0:
-                raise reading.profile.fault(name, "zero", f"{name} must be at least 1, got 0")
-        if body.max_completion_tokens is not None:
-            body.max_tokens = body.max_completion_tokens
 
     def _request(
         self,

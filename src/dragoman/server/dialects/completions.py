@@ -17,8 +17,15 @@ from dragoman.server.dialects.completions_encoder import CompletionEncoder, Comp
 from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.openai_common import answering_model
 from dragoman.server.dialects.openai_errors import error_reply
-from dragoman.server.dialects.openai_fields import check_count, check_number, decode_object, read_struct, shown
-from dragoman.server.dialects.openai_profile import LMI, V1, Profile
+from dragoman.server.dialects.openai_fields import (
+    UINT32_MAX,
+    check_count,
+    check_number,
+    decode_object,
+    read_struct,
+    shown,
+)
+from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile, ProposerKind
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -31,20 +38,27 @@ from dragoman.server.framing import SSE_MEDIA_TYPE
 from dragoman.types import GenerationRequest, Limits, Prompt, TextPrompt, TokenPrompt
 
 CompletionsApi = Literal["v1", "v3", "lmi"]
-_PROFILES: Mapping[CompletionsApi, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
+MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
+
+
+def _with_echo(profile: Profile) -> Profile:
+    return replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS})
+
+
+_PROFILES: Mapping[CompletionsApi, Profile] = {"v1": _with_echo(V1), "v3": _with_echo(V3), "lmi": _with_echo(LMI)}
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions:
     """What one completions route is configured with.
 
-    `api`: the path prefix, lmi = `/invocations`. `is_speculative`: a draft model or prompt lookup is loaded.
+    `api`: the path prefix, lmi = `/invocations`. `proposer`: who guesses tokens for speculative decoding.
     """
 
     api: CompletionsApi
     served_model_name: str = "model"
     limits: Limits = field(default_factory=Limits)
-    is_speculative: bool = False
+    proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
 
 
@@ -54,14 +68,15 @@ class CompletionsDialect:
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
         self._clock = clock
-        self._reading = Reading(_PROFILES[options.api], options.limits, options.is_speculative)
+        self._reading = Reading(_PROFILES[options.api], options.limits, options.proposer)
 
     def parse(self, http: HttpCall) -> Call:
         """One request per prompt. Raises: InvalidRequest."""
         profile = self._reading.profile
         raw = decode_object(http.body, profile)
         body = read_struct(raw, CompletionBody, profile)
-        check_shared(raw, body, self._reading)
+        only_prompt = body.max_tokens == 0 and body.echo
+        check_shared(raw, body, self._reading, exempt=("max_tokens",) if only_prompt else ())
         self._check(body)
         requests = self._requests(body, _prompts(body, self._reading), http.request_id)
         return Call(
@@ -79,8 +94,6 @@ class CompletionsDialect:
         profile = self._reading.profile
         if body.logprobs is not None:
             check_number("logprobs", body.logprobs, logprob_bounds(self._reading), profile)
-        if body.max_tokens == 0 and not body.echo:
-            raise profile.fault("max_tokens", "zero", "max_tokens must be at least 1 unless echo is true, got 0")
         if body.detokenize is False and body.stop:
             message = f"stop cannot be used with detokenize: false, got {shown(body.stop)}"
             raise profile.fault("stop", "detokenize", message)

@@ -17,6 +17,7 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.dialects.json_body import NestedTooDeep, NotJson, decode_json
 from dragoman.server.dialects.openai_profile import Bounds, Profile
+from dragoman.types import Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -40,8 +41,8 @@ _ENUM_WORDS = {"early_stopping": 'true, false or "never"'}
 UINT32_MAX = 4294967295
 
 BOUNDS: Mapping[str, Bounds] = {
-    "max_tokens": Bounds(0, UINT32_MAX),
-    "max_completion_tokens": Bounds(0, UINT32_MAX),
+    "max_tokens": Bounds(1, UINT32_MAX),
+    "max_completion_tokens": Bounds(1, UINT32_MAX),
     "temperature": Bounds(0.0, 2.0),
     "top_p": Bounds(0.0, 1.0),
     "top_k": Bounds(-1, UINT32_MAX),
@@ -58,15 +59,15 @@ BOUNDS: Mapping[str, Bounds] = {
     "seed": Bounds(-(2**63), 2**64 - 1),
     "min_tokens": Bounds(0, UINT32_MAX),
     "truncate_prompt_tokens": Bounds(1, UINT32_MAX),
-    "num_assistant_tokens": Bounds(1, UINT32_MAX),
-    "assistant_confidence_threshold": Bounds(0.0, None, is_low_open=True),
+    "num_assistant_tokens": Bounds(1, Limits().max_assistant_tokens),
+    "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
     "max_ngram_size": Bounds(1, UINT32_MAX),
 }
 """Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
 
 
 def decode_object(body: bytes, profile: Profile) -> dict[str, Any]:
-    """The body as a dictionary, without the fields that are null: null means "not given".
+    """The body as a dictionary, without the fields that are null or set to empty, which means "not given".
 
     Raises: InvalidPayload.
     """
@@ -79,7 +80,12 @@ def decode_object(body: bytes, profile: Profile) -> dict[str, Any]:
         raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
-    return {name: value for name, value in raw.items() if value is not None}
+    return {name: value for name, value in raw.items() if value is not None and not _is_set_to_empty(name, value)}
+
+
+def _is_set_to_empty(name: str, value: Any) -> bool:
+    """Whether an empty text takes the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`."""
+    return name == "top_k" and value == ""
 
 
 def peek_object(body: bytes) -> dict[str, Any]:
@@ -98,9 +104,11 @@ def read_struct(raw: Mapping[str, Any], struct_type: type[StructT], profile: Pro
         raise _type_fault(raw, str(error), profile) from None
 
 
-def check_bounds(body: msgspec.Struct, profile: Profile) -> None:
-    """Raises InvalidRequest for the first number of `body` outside its range."""
+def check_bounds(body: msgspec.Struct, profile: Profile, exempt: Collection[str] = ()) -> None:
+    """Raises InvalidRequest for the first number of `body` outside its range, but for the fields in `exempt`."""
     for name in body.__struct_fields__:
+        if name in exempt:
+            continue
         bounds = profile.bounds.get(name) or BOUNDS.get(name)
         value = getattr(body, name)
         if bounds is not None and value is not None:

@@ -27,11 +27,12 @@ class Bounds:
     high: float | None = None
     is_low_open: bool = False
     is_high_open: bool = False
+    note: str = ""  # what else there is to say about what is allowed
 
-    def problem(self, value: float) -> Literal["low", "high"] | None:
-        """Which side `value` is out on, None if it is inside."""
+    def problem(self, value: float) -> Literal["negative", "low", "high"] | None:
+        """Which side `value` is out on, None if it is inside. "negative" is "low" for numbers that cannot be negative."""
         if self.low is not None and (value < self.low or (self.is_low_open and value == self.low)):
-            return "low"
+            return "negative" if value < 0 <= self.low else "low"
         if self.high is not None and (value > self.high or (self.is_high_open and value == self.high)):
             return "high"
         return None
@@ -41,8 +42,8 @@ class Bounds:
         low = "" if self.low is None else f"greater than {self.low}" if self.is_low_open else f"at least {self.low}"
         high = "" if self.high is None else f"less than {self.high}" if self.is_high_open else f"at most {self.high}"
         if low and high and not (self.is_low_open or self.is_high_open):
-            return f"between {self.low} and {self.high}"
-        return " and ".join(part for part in (low, high) if part)
+            return f"between {self.low} and {self.high}{self.note}"
+        return " and ".join(part for part in (low, high) if part) + self.note
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Profile:
     shows_stop_in_stream: bool = False  # the matched stop string is part of streamed text, and cannot be left out
     max_ignore_eos_tokens: int | None = None
     refuses_empty_prompt: bool = False
+    refuses_zero_top_p: bool = False  # while sampling; elsewhere the smallest nucleus is meant
     clips_overflow: bool = False  # prompt + max_tokens beyond the context: generate what fits instead of refusing
     chunk_object: str = "text_completion"
 
@@ -73,7 +75,10 @@ class Profile:
 
         `param` may hold subscripts, as in stop[2]; the texts' keys have them empty.
         """
-        own = self.texts.get(f"{_SUBSCRIPT.sub('[]', param)}.{problem}")
+        place = _SUBSCRIPT.sub("[]", param)
+        own = self.texts.get(f"{place}.{problem}")
+        if own is None and problem == "negative":
+            own = self.texts.get(f"{place}.low")
         text = message if own is None else own.format(**values)
         if param in self.payload_params:
             return InvalidPayload(text, param=param)
@@ -86,6 +91,9 @@ class Profile:
         own = self.texts.get(f"body.{problem}")
         return InvalidPayload(message if own is None else own.format(**values), param=param)
 
+
+ProposerKind = Literal["draft", "lookup"]
+"""Who guesses tokens for speculative decoding: a draft model or prompt lookup."""
 
 V1 = Profile(name="v1", error_shape="openai")
 # A completion or a conversation on /invocations: the same parameters, LMI's errors and overflow rule.

@@ -7,7 +7,7 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -23,7 +23,7 @@ from dragoman.server.dialects.openai_fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.dialects.openai_profile import Bounds, Profile
+from dragoman.server.dialects.openai_profile import Bounds, Profile, ProposerKind
 from dragoman.types import GenerationRequest, Grammar, Limits, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
@@ -100,11 +100,11 @@ class SharedBody(GrammarFields, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a dialect knows while it reads one body. `is_speculative`: a draft model or prompt lookup is loaded."""
+    """What a dialect knows while it reads one body. `proposer`: who guesses tokens for speculative decoding, if anybody."""
 
     profile: Profile
     limits: Limits
-    is_speculative: bool = False
+    proposer: ProposerKind | None = None
 
 
 class _Search(NamedTuple):
@@ -118,9 +118,10 @@ class _Search(NamedTuple):
     is_greedy: bool
 
 
-def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading) -> None:
+def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, exempt: Collection[str] = ()) -> None:
     """Everything that can be wrong with the shared fields one by one, except what `shared_request` finds.
 
+    The numbers in `exempt` are not held against their ranges.
     Raises: InvalidRequest.
     """
     profile = reading.profile
@@ -132,7 +133,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading) -> 
     if body.stream_options is not None and not body.stream:
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
-    check_bounds(body, profile)
+    check_bounds(body, profile, exempt)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -173,8 +174,7 @@ def shared_request(
 def without_effect(raw: Mapping[str, Any], body: SharedBody, request: GenerationRequest, reading: Reading) -> list[str]:
     """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them."""
     idle = set(unknown_names(raw, type(body)))
-    if not reading.is_speculative:
-        idle |= {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
+    idle |= _idle_speculation(request.sampling, reading)
     if request.sampling.num_beams == 1:
         idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
     if request.sampling.is_greedy:
@@ -184,6 +184,14 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     if isinstance(options, dict):
         names += [f"stream_options.{name}" for name in options if name != "include_usage"]
     return names
+
+
+def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
+    """The speculative parameters that change nothing: a draft model has no n-grams, and some requests never speculate."""
+    every = {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
+    if reading.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
+        return every
+    return {"max_ngram_size"} if reading.proposer == "draft" else set()
 
 
 def _ignore_eos_limit(body: SharedBody, profile: Profile) -> int | None:
@@ -201,7 +209,7 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
     return SamplingParams(
         temperature=0.0 if search.is_greedy else _or(body.temperature, 1.0),
         top_k=max(0, _or(body.top_k, 0)),  # -1 and 0 both mean all tokens
-        top_p=_top_p(body),
+        top_p=_top_p(body, search, reading.profile),
         min_p=_or(body.min_p, 0.0),
         typical_p=_or(body.typical_p, 1.0),
         repetition_penalty=_or(body.repetition_penalty, 1.0),
@@ -224,9 +232,9 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         logprobs=logprobs,
         prompt_logprobs=_logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, reading.profile),
-        num_assistant_tokens=body.num_assistant_tokens if reading.is_speculative else None,
-        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.is_speculative else None,
-        max_ngram_size=body.max_ngram_size if reading.is_speculative else None,
+        num_assistant_tokens=body.num_assistant_tokens if reading.proposer else None,
+        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.proposer else None,
+        max_ngram_size=body.max_ngram_size if reading.proposer == "lookup" else None,
     )
 
 
@@ -241,7 +249,10 @@ def _or(value: ValueT | None, default: ValueT) -> ValueT:
     return default if value is None else value
 
 
-def _top_p(body: SharedBody) -> float:
+def _top_p(body: SharedBody, search: _Search, profile: Profile) -> float:
+    is_sampling = search.num_beams == 1 and not search.is_greedy and body.temperature != 0
+    if body.top_p == 0 and is_sampling and profile.refuses_zero_top_p:
+        raise profile.fault("top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0")
     # OpenAI allows 0; the smallest nucleus there can be holds just the most likely token.
     return max(_or(body.top_p, 1.0), 1e-9)
 

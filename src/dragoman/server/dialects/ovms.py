@@ -17,6 +17,11 @@ _TOOL_CHOICE = "tool_choice should be either 'none' or 'auto' or 'required'"
 _EXCLUSIVE = "num_assistant_tokens and assistant_confidence_threshold are mutually exclusive and cannot both be set."
 
 
+def _either(param: str, text: str) -> dict[str, str]:
+    """One text for a field that is missing and for one of a wrong type."""
+    return {f"{param}.missing": text, f"{param}.type": text}
+
+
 def _number_texts() -> dict[str, str]:
     """The texts that follow one pattern per kind of number."""
     texts: dict[str, str] = {}
@@ -28,10 +33,10 @@ def _number_texts() -> dict[str, str]:
     for name in ("frequency_penalty", "presence_penalty", *numbers):
         texts[f"{name}.type"] = f"{name} is not a valid number"
     for name in ("max_tokens", "max_completion_tokens"):
-        texts[f"{name}.type"] = texts[f"{name}.low"] = f"{name} is not an unsigned integer"
+        texts[f"{name}.type"] = texts[f"{name}.negative"] = f"{name} is not an unsigned integer"
         texts[f"{name}.high"] = f"{name} value can't be greater than {_UINT32_MAX}"
     for name in ("best_of", "n"):
-        texts[f"{name}.type"] = f"{name} is not an unsigned integer"
+        texts[f"{name}.type"] = texts[f"{name}.negative"] = f"{name} is not an unsigned integer"
         texts[f"{name}.low"] = f"{name} value should be greater than 0"
     return texts
 
@@ -50,6 +55,7 @@ _SHARED_TEXTS: Mapping[str, str] = {
     "stream_options.include_usage.type": "stream_options.include_usage is not a boolean",
     "ignore_eos.type": "ignore_eos accepts values true or false",
     "max_tokens.ignore_eos": "when ignore_eos is true max_tokens can not be greater than {limit}",
+    "top_p.zero": "top_p must be a positive float > 0.0 and <= 1.0",
     "top_k.type": "top_k is not an integer",
     "top_k.low": "top_k must be -1 (all tokens) or a positive integer",
     "seed.type": "seed is not an integer",
@@ -72,38 +78,36 @@ _SHARED_TEXTS: Mapping[str, str] = {
 }
 
 _COMPLETIONS_TEXTS: Mapping[str, str] = {
-    "max_tokens.zero": "max_tokens value should be greater than 0 unless echo is set",
+    "max_tokens.low": "max_tokens value should be greater than 0 unless echo is set",
+    **dict.fromkeys(("prompt.type", "prompt[].type", "prompt[][].type"), "prompt is not a string"),
     "prompt.missing": "prompt is missing",
     "logprobs.type": "logprobs accepts integer values",
     "echo.type": "echo accepts values true or false",
 }
 
 _CHAT_TEXTS: Mapping[str, str] = {
-    "max_tokens.zero": "max_tokens value should be greater than 0",
-    "max_completion_tokens.zero": "max_completion_tokens value should be greater than 0",
+    "max_tokens.low": "max_tokens value should be greater than 0",
+    "max_completion_tokens.low": "max_completion_tokens value should be greater than 0",
     "logprobs.type": "logprobs accepts values true or false",
     "messages.missing": "Messages missing in request",
     "messages.type": "Messages are not an array",
     "messages.empty": "Messages array cannot be empty",
     "messages[].type": "Message is not a JSON object",
-    "messages[].role.missing": "Every message must have 'role' field",
+    **_either("messages[].role", "Every message must have 'role' field"),
     "messages[].content[].type": "Invalid message structure - content array should contain objects",
-    "messages[].content[].type.missing": "Invalid message structure - content object type missing",
-    "messages[].content[].text.missing": "Invalid message structure - content text missing",
-    "messages[].content[].image_url.missing": "Invalid message structure - content image_url missing",
-    "messages[].content[].image_url.url.missing": "Invalid message structure - image_url does not have url field",
+    **_either("messages[].content[].type", "Invalid message structure - content object type missing"),
+    **_either("messages[].content[].text", "Invalid message structure - content text missing"),
+    **_either("messages[].content[].image_url", "Invalid message structure - content image_url missing"),
+    **_either("messages[].content[].image_url.url", "Invalid message structure - image_url does not have url field"),
     "messages[].content[].type.value": "Unsupported content type",
     "tools.type": "Tools are not an array",
     "tools[].type": "Tool is not a JSON object",
-    "tools[].function.type": "Function is not a valid JSON object",
-    "tools[].function.missing": "Function is not a valid JSON object",
-    "tools[].function.name.type": "Function object does not contain a valid name field",
-    "tools[].function.name.missing": "Function object does not contain a valid name field",
+    **_either("tools[].function", "Function is not a valid JSON object"),
+    **_either("tools[].function.name", "Function object does not contain a valid name field"),
     "tools[].type.value": "Only function tools are supported",
     "tool_choice.value": _TOOL_CHOICE,
     "tool_choice.type": "tool_choice is not a valid JSON object or string",
-    "tool_choice.function.name.type": "tool_choice.function.name is not a valid string",
-    "tool_choice.function.name.missing": "tool_choice.function.name is not a valid string",
+    **_either("tool_choice.function.name", "tool_choice.function.name is not a valid string"),
     "chat_template_kwargs.type": "chat_template_kwargs must be an object",
 }
 
@@ -113,7 +117,6 @@ V3 = Profile(
     texts={**_SHARED_TEXTS, **_COMPLETIONS_TEXTS},
     payload_params=frozenset({"model", "stream"}),
     bounds={
-        "top_p": Bounds(0.0, 1.0, is_low_open=True),
         "min_p": Bounds(0.0, 1.0, is_high_open=True),
         "seed": Bounds(0, _UINT32_MAX),
     },
@@ -127,6 +130,7 @@ V3 = Profile(
     shows_stop_in_stream=True,
     max_ignore_eos_tokens=4000,
     refuses_empty_prompt=True,
+    refuses_zero_top_p=True,
     chunk_object="text_completion.chunk",
 )
 

@@ -86,6 +86,7 @@ def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
     if profile.name == "v3":
         rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
     schema = _body(body, rows, profile, limits, required="prompt")
+    _limit(schema["properties"]["max_tokens"], {"minimum": 0})
     if profile.refuses_empty_prompt:
         choices = schema["properties"]["prompt"]["anyOf"]
         choices[0] = NON_EMPTY_TEXT
@@ -97,8 +98,6 @@ def _chat(body: Schema, profile: Profile, limits: Limits, defaults: Mapping[str,
     rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
     schema = _body(body, rows, profile, limits, required="messages")
     schema["properties"]["messages"]["minItems"] = 1
-    for name in ("max_tokens", "max_completion_tokens"):
-        _limit(schema["properties"][name], {"minimum": 1})
     return schema
 
 
@@ -138,8 +137,11 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
     bounds = _bounds(name, schema, profile, limits)
     if bounds is not None:
         schema |= range_of(bounds)
-    if name == "top_k" and profile.name == "v3":
-        schema["not"] = {"const": 0}
+    if name == "top_p" and profile.refuses_zero_top_p:
+        del schema["minimum"]
+        schema["exclusiveMinimum"] = 0.0
+    if name == "top_k":
+        return any_of({**schema, "not": {"const": 0}} if profile.name == "v3" else schema, {"const": ""})
     return schema
 
 

@@ -21,10 +21,11 @@ from dataclasses import replace
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig, Wish
+from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)
 
-MAX_DRAFT_TOKENS = 32  # per step, whatever a request asks for: each costs a row of logits of the vocabulary's size
+MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 
 
