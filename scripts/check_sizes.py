@@ -1,4 +1,4 @@
-"""Checks that modules and functions stay readable: modules up to 400 lines, functions up to 60, arguments up to seven.
+"""Checks that modules and functions stay readable: modules up to 600 lines, functions up to 60, arguments up to seven.
 
 Run: `python scripts/check_sizes.py [PATH ...]` from the repository's root (`make check` does). Prints one line for each
 violation and exits 1 if there is one. A docstring counts as lines of its function; data files do not count at all.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_MODULE_LINES = 400
+MAX_MODULE_LINES = 600  # past it ask what the module is; none is cut to fit
 MAX_FUNCTION_LINES = 60
 MAX_ARGUMENTS = 7  # without self; the guide's five for positional ones is for reviewers, this is the hard limit
 

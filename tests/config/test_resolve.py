@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.config.combinations import Origin
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
-from dragoman.config.resolve import Config, ConfigError, Origin, resolve
+from dragoman.config.resolve import Config, ConfigError, resolve
 
 
 @pytest.fixture
@@ -198,15 +199,20 @@ class TestOptionsOfAnOperatorsFile:
             (model_dir / "model.py").write_text("", encoding="utf-8")
         assert ["option.voice=deep" in one for one in problems(model_dir, file=f"option.voice=deep\n{more}")] == [True]
 
-    def test_flags_and_refused_options_still_stop_the_start(self, model_dir: Path) -> None:
+    def test_flags_and_keys_of_the_server_still_stop_the_start(self, model_dir: Path) -> None:
         (model_dir / "model.py").write_text("", encoding="utf-8")
         said = problems(model_dir, line="--voice deep", file="option.enable_lora=true\njob_que_size=3")
-        assert [one.partition("=")[0] for one in said] == ["--voice", "job_que_size", "option.enable_lora"]
+        assert [one.partition("=")[0] for one in said] == ["--voice", "job_que_size"]
+
+    def test_what_other_servers_know_is_passed_on_but_for_secrets(self, model_dir: Path) -> None:
+        (model_dir / "model.py").write_text("", encoding="utf-8")
+        config = given(model_dir, file="option.enable_lora=true\noption.n_positions=512\nhf_token=x")
+        assert config.own_options == {"enable_lora": "true", "n_positions": "512"}
 
 
 def test_other_variables_are_none_of_our_business(model_dir: Path) -> None:
-    config = given(model_dir, env={"PATH": "/bin", "SERVING_FEATURES": "vllm", "HOST": "x"})
-    assert config.notices == ("SERVING_FEATURES=vllm (environment): not an option of this server, ignored",)
+    config = given(model_dir, env={"PATH": "/bin", "SERVING_SERVICE_HOST": "10.0.0.1", "HOST": "x"})
+    assert config.notices == ("SERVING_SERVICE_HOST=10.0.0.1 (environment): not an option of this server, ignored",)
 
 
 def test_all_problems_are_told_at_once(model_dir: Path) -> None:
@@ -282,12 +288,12 @@ def test_a_batch_size_over_one_implies_dynamic_batching(model_dir: Path) -> None
     assert config.origins["rolling_batch"].source.startswith("implied by batch_size=4 (")
 
 
-def test_a_batch_size_over_one_contradicts_rolling_batch_and_streaming(model_dir: Path) -> None:
-    assert problems(model_dir, line="--batch-size 2 --rolling-batch vllm --enable-streaming") == [
-        "--batch-size=2 (command line): contradicts --rolling-batch=vllm (command line); "
-        "with batch_size > 1 it must be disable",
-        "--batch-size=2 (command line): must be 1 when option.enable_streaming is true",
-    ]
+def test_a_batch_size_over_one_goes_before_rolling_batch_as_in_lmi(model_dir: Path) -> None:
+    config = given(model_dir, line="--batch-size 2 --rolling-batch vllm --enable-streaming")
+    assert (config.clients.rolling_batch, config.clients.enable_streaming) == ("disable", True)
+    assert config.notices == (
+        "--rolling-batch=vllm (command line): no effect here; --batch-size=2 (command line) means disable",
+    )
 
 
 def test_a_batch_size_over_one_agrees_with_dynamic_batching(model_dir: Path) -> None:
@@ -297,32 +303,78 @@ def test_a_batch_size_over_one_agrees_with_dynamic_batching(model_dir: Path) -> 
 # --- options of other servers -----------------------------------------------------------------------------------------
 
 
+# What was given, and the beginning of what is said of it.
+IDLE = [
+    ("--enable-streaming", "--enable-streaming=true (command line): no effect here; requests ask for a stream"),
+    ("--tgi-compat --rolling-batch disable", "--tgi-compat=true (command line): no effect here; dynamic batches"),
+    ("--tgi-compat --batch-size 2", "--tgi-compat=true (command line): no effect here; dynamic batches"),
+    ("--num-assistant-tokens 5", "--num-assistant-tokens=5 (command line): no effect here; nobody drafts"),
+    ("--max-ngram-size 2", "--max-ngram-size=2 (command line): no effect here; nobody drafts"),
+    (
+        "--max-ngram-size 2 --draft-model d",
+        "--max-ngram-size=2 (command line): no effect here; option.draft_model drafts",
+    ),
+    ("--speculative-max-batch 2", "--speculative-max-batch=2 (command line): no effect here; nobody drafts"),
+    ("--handler-threads 2", "--handler-threads=2 (command line): no effect here; no model.py lies beside the model"),
+    ("--hook-timeout-s 2", "--hook-timeout-s=2.0 (command line): no effect here; no model.py lies beside the model"),
+    (
+        "--no-hooks --entry-point own.py",
+        "--entry-point=own.py (command line): no effect here; option.enable_hooks=false",
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "said"), IDLE)
+def test_an_option_that_does_nothing_beside_the_others_is_told(line: str, said: str, model_dir: Path) -> None:
+    [notice] = given(model_dir, line=line).notices
+    assert notice.startswith(said)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--enable-streaming --rolling-batch disable",
+        "--no-enable-streaming --no-tgi-compat --rolling-batch disable",
+        "--tgi-compat --rolling-batch vllm",
+        "--num-assistant-tokens 5 --max-ngram-size 2 --speculative-max-batch 3 --prompt-lookup",
+        "--num-assistant-tokens 5 --draft-model d",
+        "--handler-threads 2 --hook-timeout-s 2 --entry-point own.py",
+    ],
+)
+def test_an_option_that_does_something_is_not(line: str, model_dir: Path) -> None:
+    assert given(model_dir, line=line).notices == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [("hf-accelerate", "scheduler"), ("tnx", "auto"), ("lmi_dist", "lmi-dist"), ("tensorrt-llm", "trtllm")],
+)
+def test_backends_have_other_names(name: str, profile: str, model_dir: Path) -> None:
+    assert given(model_dir, file=f"option.rolling_batch={name}").clients.rolling_batch == profile
+
+
+def test_lmis_streaming_by_hugging_face_is_streaming(model_dir: Path) -> None:
+    config = given(model_dir, file="option.rolling_batch=disable\noption.enable_streaming=huggingface")
+    assert config.clients.enable_streaming is True
+
+
 @pytest.mark.parametrize("row", FOREIGN_OPTIONS, ids=lambda row: row.key)
-def test_a_foreign_option_is_reported_or_refused_but_never_dropped(row: ForeignOption, model_dir: Path) -> None:
+def test_a_foreign_option_is_reported_and_never_stops_the_start(row: ForeignOption, model_dir: Path) -> None:
     shown = "(hidden)" if row.is_secret else "unusual"
-    if row.is_refused:
-        assert problems(model_dir, file=f"{row.key}=unusual") == [
-            f"{row.key}={shown} (serving.properties line 1): not supported; {row.reason}"
-        ]
-    else:
-        config = given(model_dir, file=f"{row.key}=unusual")
-        where = model_dir / "serving.properties"
-        assert config.notices == (f"{row.key}={shown} ({where} line 1): no effect here; {row.reason}",)
+    config = given(model_dir, file=f"{row.key}=unusual")
+    where = model_dir / "serving.properties"
+    assert config.notices == (f"{row.key}={shown} ({where} line 1): no effect here; {row.reason}",)
 
 
 @pytest.mark.parametrize("row", [one for one in FOREIGN_OPTIONS if one.harmless], ids=lambda row: row.key)
 def test_a_foreign_value_that_asks_for_what_happens_anyway_is_fine(row: ForeignOption, model_dir: Path) -> None:
-    text = row.harmless[0].replace("*", "huggingface")
-    assert given(model_dir, file=f"{row.key}={text}").notices == ()
+    assert all(given(model_dir, file=f"{row.key}={text}").notices == () for text in row.harmless)
 
 
 @pytest.mark.parametrize(("variable", "key"), FOREIGN_VARIABLES.items())
-def test_variables_of_other_servers_are_reported_or_refused(variable: str, key: str, model_dir: Path) -> None:
+def test_variables_of_other_servers_are_reported(variable: str, key: str, model_dir: Path) -> None:
     row = next(row for row in FOREIGN_OPTIONS if row.key == key)
-    if row.is_refused:
-        [said] = problems(model_dir, env={variable: "unusual"})
-    else:
-        [said] = given(model_dir, env={variable: "unusual"}).notices
+    [said] = given(model_dir, env={variable: "unusual"}).notices
     shown = "(hidden)" if row.is_secret else "unusual"
     assert said.startswith(f"{variable}={shown} (environment): ")
     assert said.endswith(row.reason)

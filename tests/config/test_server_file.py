@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.config.resolve import Config, ConfigError, Origin
+from dragoman.config.combinations import Origin
+from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
 
 
@@ -145,11 +146,10 @@ def test_a_file_inside_a_models_directory_is_still_the_servers(home: Path) -> No
 
 
 def test_bad_unknown_and_foreign_keys_are_told_with_file_and_line(home: Path) -> None:
-    write(home / "my.properties", "port=x\njob_que_size=3\nbad_request_http_code=418\nnumber_of_netty_threads=4\n")
+    write(home / "my.properties", "port=x\njob_que_size=3\nnumber_of_netty_threads=4\n")
     assert problems(home, line="-f {}/my.properties") == [
         "job_que_size=3 (my.properties line 2): unknown option; the nearest known one is job_queue_size",
         "port=x (my.properties line 1): must be an integer from 0 to 65535",
-        "bad_request_http_code=418 (my.properties line 3): not supported; statuses are fixed",
     ]
     write(home / "my.properties", "number_of_netty_threads=4\nkeystore_pass=hush-hush\nconfig_file=other\n")
     [config] = given(home, line="-f {}/my.properties")

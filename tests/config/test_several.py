@@ -78,8 +78,13 @@ def test_the_flags_of_lmis_command_line_say_the_same(models: Path) -> None:
     assert names(given(models, line="-s {}")) == [("one",), ("two",)]
     assert names(given(models, line="-m b::Python={}/two a={}/one -s {}")) == [("b",), ("a",)]
     assert names(given(models, line="--models [b:1:Python:*]={}/two")) == [("b",)]
-    [found] = problems(models, line="-s {} -w {}/workflow.json")
-    assert found.endswith("(command line): not supported; workflows of several models are not run")
+    [notice] = given(models, line="-s {} -w {}/workflow.json")[0].notices
+    assert notice.endswith("(command line): no effect here; workflows of several models are not run")
+
+
+def test_a_store_beside_a_list_of_models_is_told_to_do_nothing(models: Path) -> None:
+    [notice] = given(models, line="-m b={}/two -s {}")[0].notices
+    assert notice == f"-s={models} (command line): no effect here; load_models names the models"
 
 
 def test_the_default_store_counts_where_nobody_names_models(models: Path) -> None:

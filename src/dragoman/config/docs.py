@@ -5,7 +5,7 @@ Does: text only. Does not: write files. Called by the command line; a test compa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_PREFIXES, FOREIGN_VARIABLES
@@ -30,18 +30,20 @@ Every option can be given in four places. Where it is given twice, the first of 
    relative paths count from `MODEL_SERVER_HOME`, or else from the working directory;
 5. the default.
 
-Names that are not known, and values that are not allowed, stop the start. `dragoman config` prints what was resolved and
-where each value came from.
+Names that nobody knows, and values that are not allowed, stop the start. What other servers know and this one has no use for
+is told, see the end of this page; so is an option that does nothing beside the others. `dragoman config` prints what was
+resolved and where each value came from.
 """
 
 _FOREIGN = """\
 ## Options of other servers
 
-Configurations written for LMI carry options that mean nothing here. None is dropped in silence: *noted* ones are reported
-once at start, *refused* ones stop it. Values in the last column ask for what happens anyway and are not mentioned.
+Configurations written for LMI, DJL or their backends carry options that mean nothing here. None stops the start, and none
+is dropped in silence: each is reported once at start, with the reason. Values in the last column ask for what happens
+anyway and are not mentioned.
 
-| key | here | why | harmless values |
-|---|---|---|---|
+| why | keys | harmless values |
+|---|---|---|
 """
 
 
@@ -51,14 +53,23 @@ def options_page() -> str:
     for group in GROUPS:
         parts.append(f"## {group.__doc__}\n")
         parts += [_option_entry(option) for option in OPTIONS if option.group is group]
-    rows = "".join(
-        f"| `{one.key}` | {'refused' if one.is_refused else 'noted'} | {one.reason} | "
-        f"{', '.join(f'`{value}`' for value in one.harmless if value)} |\n"
-        for one in FOREIGN_OPTIONS
-    )
+    rows = "".join(_foreign_rows())
     variables = "".join(f"| `{variable}` | `{key}` |\n" for variable, key in FOREIGN_VARIABLES.items())
     variables += "".join(f"| `{prefix}...` | {reason} |\n" for prefix, reason in FOREIGN_PREFIXES.items())
     return "\n".join(parts) + "\n" + _FOREIGN + rows + "\n| variable | stands for |\n|---|---|\n" + variables
+
+
+def _foreign_rows() -> Iterator[str]:
+    """One row for all keys that have reason and harmless values in common, the reasons in alphabetical order."""
+    keys: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for one in FOREIGN_OPTIONS:
+        keys.setdefault((one.reason, one.harmless), []).append(one.key)
+    for (reason, harmless), names in sorted(keys.items()):
+        yield f"| {reason} | {_quoted(names)} | {_quoted(value for value in harmless if value)} |\n"
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _option_entry(option: Option) -> str:

@@ -1,195 +1,344 @@
-"""Options of other servers that configuration files carry along, and what becomes of each here.
+"""Options of other servers that configuration files carry along: known names that do not act on this server.
 
-Does: list the known names that do not act on this server, with the reason; each is either reported once at start
-(nothing a client sees depends on it) or stops the start (it asks for something this server would not do).
-Does not: read anything. Used by `resolve` and the docs writer. Source of the names: the LMI configuration reference.
+Does: list them, each with the reason. None stops the start; each is reported once at start, unless its value asks for
+what happens anyway.
+Does not: read anything. Used by `resolve` and the docs writer. Source of the names: the configuration references of LMI 0.23
+to 0.36 and DJL, and the engine arguments of the backends that LMI hands options on to (vLLM, lmi-dist, TensorRT-LLM,
+DeepSpeed, Transformers NeuronX, Hugging Face Accelerate).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignOption:
-    """A known name without an effect. `harmless` values (patterns) ask for what happens anyway and are not mentioned."""
+    """A known name without an effect. `harmless` values ask for what happens anyway and are not mentioned."""
 
     key: str
     reason: str
     harmless: tuple[str, ...] = ()
-    is_refused: bool = False
     is_secret: bool = False  # the value is never shown
 
     def is_harmless(self, text: str) -> bool:
         """True if this value asks for nothing but what happens anyway."""
-        return any(fnmatchcase(text.lower(), pattern) for pattern in self.harmless)
+        return text.lower() in self.harmless
 
 
 OFF = ("false", "0", "none", "")
+NOTHING = ("", "none", "null", "{}", "[]")
 MANAGEMENT_ADDRESS = "management_address"  # not mentioned where it is the address there is
 
-NO_GPU = "the model runs on the CPU"
-ONE_PROCESS = "one process serves the model; there are no worker processes"
-BUILT_IN = "the engine is built in"
-NO_LORA = "LoRA adapters are not served"
-OWN_PARSERS = "on wherever the chat template has it; option.tool_call_parser and option.reasoning_parser switch it off"
-NO_TLS = "plain HTTP is spoken; a proxy in front can speak TLS"
-NO_HUB = "models are directories on this machine; nothing is downloaded"
-NO_ADAPTERS_OF_PROMPTS = "prompt adapters are not served"
+ALWAYS_CHUNKED = "prompts are always computed in pieces"
 AS_IT_LIES = "the model is the directory as it lies there"
+BUILT_IN = "the engine is built in"
+COMPRESSED = "weights are compressed as option.dtype says"
+COUNTERS = "counters are served at /metrics"
+HEALTH = "/ping tells the engine's own state"
+NO_ADAPTERS_OF_PROMPTS = "prompt adapters are not served"
+NO_CACHE = "answers are not cached; x-starting-token polls what x-synchronous: false began"
+NO_CODE = "a checkpoint's own code is never run"
+NO_EMBEDDINGS = "embeddings are not served"
+NO_GPU = "the model runs on the CPU"
+NO_HUB = "models are directories on this machine; nothing is downloaded"
+NO_IMAGES = "images are not understood by this engine"
+NO_LORA = "LoRA adapters are not served"
+NO_SESSIONS = "sessions are not kept"
+NO_TLS = "plain HTTP is spoken; a proxy in front can speak TLS"
+NO_TRANSLATORS = "DJL's translators are not run; this server generates text"
+ONE_LENGTH = "option.max_model_len bounds prompt and answer together"
+ONE_PROCESS = "one process serves the model; there are no worker processes"
 ONE_THREAD = "one event loop serves all connections"
+OWN_CACHE = "the key/value cache has options of its own: option.kv_cache_gb, option.kv_dtype, option.prefix_cache"
+OWN_DRAFTS = "speculation has options of its own: option.draft_model, option.prompt_lookup, option.num_assistant_tokens"
+OWN_ORDER = "requests are served in the order they came"
+OWN_PARSERS = "on wherever the chat template has it; option.tool_call_parser and option.reasoning_parser switch it off"
 OWN_SAMPLING = "this backend's own decoding strategy does not exist here"
+STATUSES = "statuses are fixed"
 
 
-def _noted(reason: str, *keys: str, harmless: tuple[str, ...] = ()) -> tuple[ForeignOption, ...]:
-    return tuple(ForeignOption(key, reason, harmless) for key in keys)
+def _keys(reason: str, names: str, harmless: tuple[str, ...] = ()) -> tuple[ForeignOption, ...]:
+    """Names as they stand, of the server and of a model: config.properties, serving.properties, SERVING_*."""
+    return tuple(ForeignOption(name, reason, harmless) for name in names.split())
 
 
-def _refused(reason: str, *keys: str, harmless: tuple[str, ...] = OFF) -> tuple[ForeignOption, ...]:
-    return tuple(ForeignOption(key, reason, harmless, is_refused=True) for key in keys)
+def _options(reason: str, names: str, harmless: tuple[str, ...] = ()) -> tuple[ForeignOption, ...]:
+    """Names behind `option.`."""
+    return tuple(ForeignOption(f"option.{name}", reason, harmless) for name in names.split())
 
 
-FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
-    # reported once at start
-    *_noted(BUILT_IN, "engine", harmless=("python", "mpi")),
-    *_noted(BUILT_IN, "option.mpi_mode", "option.async_mode", harmless=OFF),
-    *_noted(BUILT_IN, "option.load_format", harmless=("auto", "safetensors")),
-    *_noted(BUILT_IN, "option.device_map", "option.low_cpu_mem_usage", "option.disable_flash_attn"),
-    *_noted(BUILT_IN, "option.enforce_eager", "option.disable_sliding_window", harmless=OFF),
-    *_noted(BUILT_IN, "option.tokenizer_mode", harmless=("auto",)),
-    *_noted(BUILT_IN, "option.block_size", "option.use_v2_block_manager", "option.preemption_mode"),
-    *_noted(BUILT_IN, "option.guided_decoding_backend", "option.calculate_kv_scales", "option.attention_backend"),
-    *_noted(BUILT_IN, "option.async_scheduling", "option.disable_async_output_proc", "option.num_lookahead_slots"),
-    *_noted("counters are served at /metrics", "option.disable_log_stats", harmless=OFF),
-    *_noted("seeds are given in the request", "option.seed"),
-    *_noted("option.max_model_len bounds both together", "option.max_input_len", "option.max_output_len"),
-    *_noted("text is sent as it is made", "rolling_batch_buffer"),
-    *_noted("prompts are always computed in pieces", "option.enable_chunked_prefill", harmless=("true",)),
-    *_noted("requests join the batch at the next step, without a window", "max_batch_delay", "option.waiting_steps"),
-    *_noted(NO_GPU, "option.tensor_parallel_degree", "option.pipeline_parallel_degree", harmless=("1", "max")),
-    *_noted(NO_GPU, "option.gpu_memory_utilization", "option.kv_cache_free_gpu_mem_fraction"),
-    *_noted(NO_GPU, "option.cpu_offload_gb_per_gpu", "load_on_devices", "required_memory_mb", "reserved_memory_mb"),
-    *_noted(NO_GPU, "gpu.required_memory_mb", "gpu.reserved_memory_mb", "gpu.minWorkers", "gpu.maxWorkers"),
-    *_noted(NO_GPU, "number_of_gpu", "option.cpu_offload_gb", "option.swap_space", "option.num_gpu_blocks_override"),
-    *_noted(NO_GPU, "option.max_seq_len_to_capture", "option.compilation_config", "option.enable_sleep_mode"),
-    *_noted(NO_GPU, "option.tensor_parallel_size", "option.pipeline_parallel_size", harmless=("1",)),
-    *_noted(NO_GPU, "option.data_parallel_size", "option.speculative_draft_tensor_parallel_size", harmless=("1",)),
-    *_noted(NO_GPU, "option.device", harmless=("cpu", "auto")),
-    *_noted("the key/value cache has options of its own", "option.lmcache_config_file", "option.kv_transfer_config"),
-    *_noted("the key/value cache has options of its own", "option.lmcache_auto_config", harmless=OFF),
-    *_noted("option.kv_cache_gb bounds the cache", "cpu.required_memory_mb", "cpu.reserved_memory_mb"),
-    *_noted(ONE_PROCESS, "minWorkers", "maxWorkers", "cpu.minWorkers", "cpu.maxWorkers", harmless=("1",)),
-    *_noted(ONE_PROCESS, "default_workers_per_model", harmless=("0", "1")),
-    *_noted(
-        ONE_PROCESS, "option.distributed_executor_backend", "option.worker_cls", "option.disable_custom_all_reduce"
-    ),
-    *_noted(ONE_PROCESS, "option.max_parallel_loading_workers", "option.tokenizer_pool_size"),
-    *_noted(ONE_THREAD, "number_of_netty_threads", harmless=("0",)),
-    *_noted(ONE_THREAD, "use_native_io", "io_ratio"),
-    *_noted("plugins of LMI's front end are not run", "plugin_folder"),
-    *_noted("there is no cluster; each process serves for itself", "cluster_address"),
-    *_noted("option.log_level says what is logged", "debug", harmless=OFF),
-    *_noted(NO_TLS, "keystore", "keystore_type", "private_key_file", "certificate_file"),
+_FRONT_END = (
+    *_keys(BUILT_IN, "engine", harmless=("python", "mpi")),
+    *_keys(BUILT_IN, "features version docker_tag opts"),
+    *_keys("text is sent as it is made", "rolling_batch_buffer"),
+    *_keys("requests join the batch at the next step, without a window", "max_batch_delay"),
+    *_keys(NO_GPU, "load_on_devices", harmless=("*", "cpu", "-1")),
+    *_keys(NO_GPU, "number_of_gpu gpu.minWorkers gpu.maxWorkers gpu.required_memory_mb gpu.reserved_memory_mb"),
+    *_keys("option.kv_cache_gb bounds the cache", "required_memory_mb reserved_memory_mb"),
+    *_keys("option.kv_cache_gb bounds the cache", "cpu.required_memory_mb cpu.reserved_memory_mb"),
+    *_keys(ONE_PROCESS, "minWorkers maxWorkers cpu.minWorkers cpu.maxWorkers min_workers max_workers", harmless=("1",)),
+    *_keys(ONE_PROCESS, "default_workers_per_model", harmless=("0", "1")),
+    *_keys(ONE_PROCESS, "max_idle_time retry_threshold use_passive_workers"),
+    *_keys(ONE_THREAD, "number_of_netty_threads", harmless=("0",)),
+    *_keys(ONE_THREAD, "use_native_io io_ratio"),
+    *_keys("plugins of LMI's front end are not run", "plugin_folder"),
+    *_keys("there is no cluster; each process serves for itself", "cluster_address"),
+    *_keys("option.log_level says what is logged", "debug", harmless=OFF),
+    *_keys(NO_TLS, "keystore keystore_type private_key_file certificate_file"),
     ForeignOption("keystore_pass", NO_TLS, is_secret=True),
     ForeignOption("hf_token", NO_HUB, is_secret=True),
-    *_noted(NO_HUB, "option.download_dir"),
-    *_noted(ONE_PROCESS, "max_idle_time", "retry_threshold", "option.parallel_loading", "option.pythonExecutable"),
-    *_noted(ONE_PROCESS, "option.enable_venv", "option.max_output_size"),
-    *_noted("loading has no time limit; /ping answers 503 until it is done", "option.model_loading_timeout"),
-    *_noted("the port is bound at once; /ping answers 503 while loading", "wait_model_loading"),
-    *_noted("management and inference share one address", MANAGEMENT_ADDRESS),
-    *_noted("a stream is never cut for silence", "chunked_read_timeout"),
-    *_noted(
-        "weights are compressed as option.dtype says", "option.quantize", "option.quantization", harmless=("none",)
+    *_keys(NO_HUB, "download_dir"),
+    *_keys("the port is bound at once; /ping answers 503 while loading", "wait_model_loading"),
+    *_keys("management and inference share one address", MANAGEMENT_ADDRESS),
+    *_keys("a stream is never cut for silence", "chunked_read_timeout"),
+    *_keys(COUNTERS, "log_request_metric log_model_metric metrics_aggregation metric_dimension"),
+    *_keys(COUNTERS, "prometheus", harmless=("true",)),
+    *_keys(HEALTH, "allow_multi_status", harmless=OFF),
+    *_keys(HEALTH, "error_rate_wlm error_rate_server error_rate_model error_rate_any health_check_override fail_fast"),
+    *_keys(STATUSES, "bad_request_http_code timeout_http_code", harmless=("400",)),
+    *_keys(STATUSES, "wlm_error_http_code throttle_error_http_code", harmless=("503",)),
+    *_keys(STATUSES, "server_error_http_code", harmless=("500",)),
+    *_keys(
+        "errors have their status, streamed or not", "backport_for_non_streaming_http_error_codes", harmless=("true",)
     ),
-    *_noted("weights are compressed as option.dtype says", "option.load_in_8bit", "option.load_in_4bit", harmless=OFF),
-    *_noted("a checkpoint's own code is never run", "option.trust_remote_code", harmless=OFF),
-    *_noted(AS_IT_LIES, "option.revision", "option.code_revision", "option.tokenizer_revision"),
-    *_noted(AS_IT_LIES, "option.config_format", "option.model_impl", harmless=("auto",)),
-    *_noted("text is sent as it is made", "option.stream_interval", harmless=("1",)),
-    *_noted("requests are served in the order they came", "option.scheduling_policy", harmless=("fcfs",)),
-    *_noted("requests are served in the order they came", "option.scheduler_delay_factor", harmless=("0", "0.0")),
-    *_noted(
-        "prompts are always computed in pieces", "option.max_num_partial_prefills", "option.max_long_partial_prefills"
-    ),
-    *_noted(
-        "prompts are always computed in pieces", "option.long_prefill_token_threshold", "option.num_scheduler_steps"
-    ),
-    *_noted("counters are served at /metrics", "option.otlp_traces_endpoint", "option.collect_detailed_traces"),
-    *_noted("requests are not logged", "option.disable_log_requests", "option.max_log_len", harmless=("true",)),
-    *_noted("any run of at least one token is matched", "option.ngram_prompt_lookup_min", harmless=("1",)),
-    *_noted("this server generates text", "option.task", harmless=("text-generation", "text_generation", "auto")),
-    *_noted("counters are served at /metrics instead", "log_request_metric", "metrics_aggregation"),
-    *_noted("/ping tells the engine's own state", "allow_multi_status", harmless=OFF),
-    *_noted("/ping tells the engine's own state", "error_rate_wlm", "error_rate_server", "error_rate_model"),
-    *_noted("/ping tells the engine's own state", "error_rate_any", "health_check_override", "fail_fast"),
-    # stop the start
-    *_refused("statuses are fixed", "bad_request_http_code", harmless=("400",)),
-    *_refused("statuses are fixed", "wlm_error_http_code", "throttle_error_http_code", harmless=("503",)),
-    *_refused("statuses are fixed", "timeout_http_code", harmless=("400",)),
-    *_refused("statuses are fixed", "server_error_http_code", harmless=("500",)),
-    *_refused("the header is x-request-id", "request_id_header_key", harmless=("x-request-id",)),
-    *_refused("models are not loaded on request", "model_url_pattern", harmless=()),
-    *_refused("workflows of several models are not run", "workflows", "load_workflows", harmless=()),
-    *_refused("a header cannot choose a function", "allow_request_handler_override"),
-    *_refused(
+    *_keys("the header is x-request-id", "request_id_header_key", harmless=("x-request-id",)),
+    *_keys("models are not loaded on request", "model_url_pattern"),
+    *_keys("workflows of several models are not run", "workflows load_workflows"),
+    *_keys("a header cannot choose a function", "allow_request_handler_override", harmless=OFF),
+    *_keys("answers are JSON unless a request asks for a stream", "default_invocations_accept"),
+    *_keys(
         "its rules are not checked; option.enable_hooks=false keeps a model's own code from running, and nothing is "
         "installed, unpickled or downloaded in any case",
-        "secure_mode",
+        "secure_mode security_controls untrusted_channels",
+        harmless=OFF,
     ),
-    *_refused(AS_IT_LIES, "option.hf_overrides", "option.rope_scaling", "option.rope_theta", harmless=("", "{}")),
-    *_refused(AS_IT_LIES, "option.tokenizer", "option.ignore_patterns", harmless=()),
-    *_refused(
-        "write it into the model's generation_config.json", "option.override_generation_config", harmless=("{}",)
+    *_keys(NO_CACHE, "cache_batch cache_multitenant memory_cache_capacity ddb_cache ddb_table_name"),
+    *_keys(NO_CACHE, "s3_cache s3_cache_bucket s3_cache_key_prefix s3_cache_autocreate"),
+    *_keys(NO_TRANSLATORS, "translator translatorFactory batchifier application blockFactory"),
+)
+
+_COMMON = (  # of LMI, or of several of its backends
+    *_options(BUILT_IN, "mpi_mode is_mpi async_mode multi_node", harmless=OFF),
+    *_options(BUILT_IN, "load_format", harmless=("auto", "safetensors")),
+    *_options(
+        BUILT_IN, "device_map low_cpu_mem_usage disable_flash_attn model_loader use_auth_token optimization backend"
     ),
-    *_refused("the model's own generation_config.json is read", "option.generation_config", harmless=("auto",)),
-    *_refused("tokens are always turned into text", "option.skip_tokenizer_init"),
-    *_refused(
-        "logits processors of your own are not run", "option.logits_processors", "option.logits_processor_pattern"
+    *_options(BUILT_IN, "enforce_eager disable_sliding_window", harmless=OFF),
+    *_options(BUILT_IN, "tokenizer_mode", harmless=("auto",)),
+    *_options("seeds are given in the request", "seed"),
+    *_options(ONE_LENGTH, "max_input_len max_output_len max_seq_len n_positions max_tokens"),
+    *_options(ALWAYS_CHUNKED, "enable_chunked_prefill", harmless=("true",)),
+    *_options("requests join the batch at the next step, without a window", "waiting_steps rolling_batch_strategy"),
+    *_options(NO_GPU, "tensor_parallel_degree pipeline_parallel_degree", harmless=("1", "max")),
+    *_options(NO_GPU, "gpu_memory_utilization kv_cache_free_gpu_mem_fraction cpu_offload_gb_per_gpu multi_gpu"),
+    *_options(NO_GPU, "device device_id", harmless=("cpu", "auto", "-1")),
+    *_options(OWN_CACHE, "lmcache_config_file kv_transfer_config"),
+    *_options(OWN_CACHE, "lmcache_auto_config", harmless=OFF),
+    *_options(ONE_PROCESS, "parallel_loading pythonExecutable enable_venv max_output_size cluster_size"),
+    *_options("loading has no time limit; /ping answers 503 until it is done", "model_loading_timeout"),
+    *_options(COMPRESSED, "quantize quantization", harmless=("none",)),
+    *_options(COMPRESSED, "load_in_8bit load_in_4bit", harmless=OFF),
+    *_options(COMPRESSED, "torch_dtype data_type"),
+    *_options(NO_CODE, "trust_remote_code trust_insecure_model_files", harmless=OFF),
+    *_options(AS_IT_LIES, "revision model_dir modelName modeName model_format s3url is_peft_model preloaded_model"),
+    *_options("set variables in the environment of the server", "env"),
+    *_options("this server generates text", "task", harmless=("text-generation", "text_generation", "auto")),
+    *_options("this schema is not spoken", "bedrock_compat", harmless=OFF),
+    *_options("answers are JSON unless a request asks for a stream", "default_accept", harmless=("application/json",)),
+    *_options("the decorated function of model.py reads requests", "input_formatter"),
+    *_options("give stop strings in the request", "stop_sequence"),
+    *_options(OWN_SAMPLING, "decoding_strategy", harmless=("greedy",)),
+    *_options(OWN_SAMPLING, "max_sparsity max_splits"),
+    *_options(NO_SESSIONS, "enable_stateful_sessions", harmless=OFF),
+    *_options(NO_SESSIONS, "sessions_path sessions_expiration"),
+    *_options(NO_EMBEDDINGS, "normalize"),
+    *_options(NO_IMAGES, "limit_mm_per_prompt", harmless=NOTHING),
+    *_options(NO_IMAGES, "image_placeholder_token height width num_images_per_prompt use_stable_diffusion"),
+    *_options(NO_LORA, "enable_lora enable_lora_bias", harmless=OFF),
+    *_options(
+        NO_LORA, "adapters max_loras max_lora_rank max_cpu_loras lora_dtype fully_sharded_loras default_mm_loras"
     ),
-    *_refused("images are not understood by this engine", "option.mm_processor_kwargs", harmless=("{}",)),
-    *_refused("images are not understood by this engine", "option.allowed_local_media_path", harmless=()),
-    *_refused(NO_ADAPTERS_OF_PROMPTS, "option.enable_prompt_adapter"),
-    *_noted(NO_ADAPTERS_OF_PROMPTS, "option.max_prompt_adapters", "option.max_prompt_adapter_token"),
-    *_refused("this schema is not spoken", "option.bedrock_compat"),
-    *_refused("set variables in the environment of the server", "option.env", harmless=()),
-    *_refused("images are not understood by this engine", "option.limit_mm_per_prompt", harmless=("{}",)),
-    *_refused(NO_LORA, "option.enable_lora"),
-    *_noted(NO_LORA, "option.max_loras", "option.max_lora_rank", "option.max_cpu_loras", "option.lora_dtype"),
-    *_noted(NO_LORA, "option.fully_sharded_loras", "option.lora_extra_vocab_size", "option.long_lora_scaling_factors"),
-    *_refused(
-        "speculation has options of its own, such as option.draft_model",
-        "option.speculative_config",
-        harmless=("none", "null", "{}"),
+    *_options(
+        NO_LORA, "lora_extra_vocab_size long_lora_scaling_factors qlora_adapter_name_or_path specialize_active_lora"
     ),
-    *_noted(ONE_PROCESS, "option.draft_model_tp_size", harmless=("1",)),
-    *_noted("counters are served at /metrics instead", "option.record_acceptance_rate", harmless=OFF),
-    *_noted(OWN_PARSERS, "option.enable_auto_tool_choice", "option.enable_reasoning", harmless=("true",)),
-    *_noted("content is fitted to the template", "option.chat_template_content_format", harmless=("auto",)),
-    *_refused("give stop strings in the request", "option.stop_sequence", harmless=()),
-    *_refused(OWN_SAMPLING, "option.decoding_strategy", harmless=("greedy",)),
-    *_noted(OWN_SAMPLING, "option.max_sparsity", "option.max_splits"),
-    *_refused("sessions are not kept", "option.enable_stateful_sessions"),
-    *_noted("sessions are not kept", "option.sessions_path", "option.sessions_expiration"),
-    *_noted("embeddings are not served", "option.normalize"),
+    *_options(NO_LORA, "lora_config lora_dir lora_target_modules lora_modules peft_cache_config"),
+    *_options(OWN_DRAFTS, "speculative_config", harmless=NOTHING),
+    *_options(
+        OWN_DRAFTS, "draft_model_id draft_model_compiled_path max_draft_len spec_length speculative_max_model_len"
+    ),
+    *_options(OWN_DRAFTS, "speculative_model_quantization speculative_disable_mqa_scorer decoding_config"),
+    *_options(OWN_DRAFTS, "typical_acceptance_sampler_posterior_alpha typical_acceptance_sampler_posterior_threshold"),
+    *_options(OWN_DRAFTS, "spec_decoding_acceptance_method", harmless=("rejection_sampler",)),
+    *_options(OWN_DRAFTS, "disable_logprobs_during_spec_decoding", harmless=OFF),
+    *_options("any run of at least one token is matched", "ngram_prompt_lookup_min", harmless=("1",)),
+    *_options(ONE_PROCESS, "draft_model_tp_size speculative_draft_tensor_parallel_size", harmless=("1",)),
+    *_options(COUNTERS, "record_acceptance_rate speculative_telemetry", harmless=OFF),
+    *_options(OWN_PARSERS, "enable_auto_tool_choice enable_reasoning", harmless=("true",)),
+    *_options("content is fitted to the template", "chat_template_content_format", harmless=("auto",)),
+)
+
+_VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi-dist takes the older ones
+    *_options(BUILT_IN, "model_loader_extra_config safetensors_load_strategy pt_load_map_location use_tqdm_on_load"),
+    *_options(BUILT_IN, "block_size use_v2_block_manager preemption_mode num_lookahead_slots num_scheduler_steps"),
+    *_options(
+        BUILT_IN, "multi_step_stream_outputs scheduler_cls external_parameters additional_config optimization_level"
+    ),
+    *_options(BUILT_IN, "guided_decoding_backend guided_decoding_disable_fallback structured_outputs_config"),
+    *_options(BUILT_IN, "guided_decoding_disable_any_whitespace guided_decoding_disable_additional_properties"),
+    *_options(
+        BUILT_IN, "attention_backend attention_config disable_cascade_attn override_attention_dtype kernel_config"
+    ),
+    *_options(BUILT_IN, "async_scheduling disable_async_output_proc performance_mode moe_backend compilation_config"),
+    *_options(BUILT_IN, "max_seq_len_to_capture max_context_len_to_capture cuda_graph_sizes cudagraph_capture_sizes"),
+    *_options(BUILT_IN, "max_cudagraph_capture_size enable_sleep_mode profiler_config weight_transfer_config"),
+    *_options(BUILT_IN, "enable_layerwise_nvtx_tracing ray_workers_use_nsight enable_flashinfer_autotune"),
+    *_options(BUILT_IN, "model_impl config_format runner convert", harmless=("auto",)),
+    *_options("log-probabilities are the model's own", "logprobs_mode", harmless=("raw_logprobs",)),
+    *_options(NO_GPU, "cpu_offload_gb swap_space num_gpu_blocks_override offload_backend offload_group_size"),
+    *_options(NO_GPU, "tensor_parallel_size pipeline_parallel_size decode_context_parallel_size", harmless=("1",)),
+    *_options(NO_GPU, "data_parallel_size data_parallel_size_local prefill_context_parallel_size", harmless=("1",)),
+    *_options(NO_GPU, "data_parallel_rank data_parallel_start_rank data_parallel_address data_parallel_rpc_port"),
+    *_options(NO_GPU, "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_backend all2all_backend"),
+    *_options(NO_GPU, "enable_expert_parallel enable_eplb enable_dbo", harmless=OFF),
+    *_options(
+        NO_GPU, "eplb_config expert_placement_strategy num_redundant_experts eplb_window_size eplb_step_interval"
+    ),
+    *_options(NO_GPU, "eplb_log_balancedness dbo_decode_token_threshold dbo_prefill_token_threshold ubatch_size"),
+    *_options(NO_GPU, "disable_nccl_for_dp_synchronization disable_custom_all_reduce master_addr master_port"),
+    *_options(NO_GPU, "nnodes node_rank distributed_timeout_seconds worker_use_ray engine_use_ray"),
+    *_options(OWN_CACHE, "calculate_kv_scales kv_cache_memory_bytes kv_events_config kv_sharing_fast_prefill"),
+    *_options(
+        OWN_CACHE, "prefix_caching_hash_algo disable_hybrid_kv_cache_manager kv_offloading_size kv_offloading_backend"
+    ),
+    *_options(
+        OWN_CACHE, "mamba_cache_dtype mamba_ssm_cache_dtype mamba_block_size mamba_cache_mode ec_transfer_config"
+    ),
+    *_options(OWN_CACHE, "cp_kv_cache_interleave_size dcp_kv_cache_interleave_size quantization_param_path"),
+    *_options(ONE_PROCESS, "distributed_executor_backend worker_cls worker_extension_cls max_parallel_loading_workers"),
+    *_options(ONE_PROCESS, "tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config api_server_count"),
+    *_options(NO_HUB, "download_dir"),
+    *_options(AS_IT_LIES, "model code_revision tokenizer_revision hf_config_path hf_overrides rope_scaling rope_theta"),
+    *_options(AS_IT_LIES, "tokenizer ignore_patterns"),
+    *_options("write it into the model's generation_config.json", "override_generation_config", harmless=NOTHING),
+    *_options("the model's own generation_config.json is read", "generation_config", harmless=("auto",)),
+    *_options("tokens are always turned into text", "skip_tokenizer_init", harmless=OFF),
+    *_options("logits processors of your own are not run", "logits_processors logits_processor_pattern"),
+    *_options("prompts are text or token ids", "enable_prompt_embeds", harmless=OFF),
+    *_options(NO_EMBEDDINGS, "pooler_config override_pooler_config"),
+    *_options(NO_IMAGES, "mm_processor_kwargs media_io_kwargs", harmless=NOTHING),
+    *_options(NO_IMAGES, "allowed_local_media_path allowed_media_domains disable_mm_preprocessor_cache"),
+    *_options(NO_IMAGES, "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb"),
+    *_options(NO_IMAGES, "mm_encoder_tp_mode mm_encoder_attn_backend enable_mm_embeds interleave_mm_strings"),
+    *_options(NO_IMAGES, "skip_mm_profiling video_pruning_rate io_processor_plugin disable_chunked_mm_input"),
+    *_options(NO_IMAGES, "enable_multimodal_encoder_data_parallel language_model_only"),
+    *_options(NO_ADAPTERS_OF_PROMPTS, "enable_prompt_adapter", harmless=OFF),
+    *_options(NO_ADAPTERS_OF_PROMPTS, "max_prompt_adapters max_prompt_adapter_token prompt_adapters"),
+    *_options("text is sent as it is made", "stream_interval", harmless=("1",)),
+    *_options(OWN_ORDER, "scheduling_policy", harmless=("fcfs",)),
+    *_options(OWN_ORDER, "scheduler_delay_factor", harmless=("0", "0.0")),
+    *_options(ALWAYS_CHUNKED, "max_num_partial_prefills max_long_partial_prefills long_prefill_token_threshold"),
+    *_options(COUNTERS, "disable_log_stats aggregate_engine_logging", harmless=OFF),
+    *_options(COUNTERS, "otlp_traces_endpoint collect_detailed_traces show_hidden_metrics_for_version"),
+    *_options(COUNTERS, "kv_cache_metrics kv_cache_metrics_sample cudagraph_metrics enable_mfu_metrics"),
+    *_options("requests are not logged", "disable_log_requests max_log_len", harmless=("true",)),
+    *_options("requests are not logged", "enable_log_requests", harmless=OFF),
+    *_options(
+        "the model's own template is used, or option.chat_template", "default_chat_template_kwargs response_role"
+    ),
+    *_options("a request cannot bring a template", "trust_request_chat_template", harmless=OFF),
+    *_options("parsers are built in", "tool_parser_plugin reasoning_parser_plugin"),
+    *_options("usage is sent when it is asked for", "enable_prompt_tokens_details enable_force_include_usage"),
+    *_options(BUILT_IN, "intial_incremental_detokenization_offset"),
+)
+
+_TENSORRT = (
+    *_options(NO_GPU, "tokens_per_block batch_scheduler_policy max_num_sequences enable_trt_overlap max_batch_size"),
+    *_options(NO_GPU, "use_custom_all_reduce multi_block_mode paged_attention use_fp8_context_fmha use_fused_mlp"),
+    *_options(
+        NO_GPU, "context_parallel_size moe_tensor_parallel_size moe_expert_parallel_size moe_cluster_parallel_size"
+    ),
+    *_options(NO_GPU, "enable_attention_dp gpus_per_node cp_config auto_parallel auto_parallel_world_size"),
+    *_options(NO_GPU, "cuda_graph_config use_cuda_graph cuda_graph_batch_sizes disable_overlap_scheduler attn_backend"),
+    *_options(BUILT_IN, "baichuan_model_version chatglm_model_version gpt_model_version multi_query_mode logits_dtype"),
+    *_options(BUILT_IN, "trtllm_checkpoint_path num_checkpoint_workers num_engine_workers load_by_shard workspace"),
+    *_options(BUILT_IN, "enable_build_cache fast_build build_config embedding_parallel_mode enable_tqdm batching_type"),
+    *_options(BUILT_IN, "extended_runtime_perf_knob_config scheduler_config cache_transceiver_config opt_num_tokens"),
+    *_options(BUILT_IN, "gather_generation_logits normalize_log_probs pytorch_backend_config torch_compile_config"),
+    *_options(BUILT_IN, "enable_trtllm_sampler mixed_sampler num_postprocess_workers postprocess_tokenizer_dir"),
+    *_options(COUNTERS, "iter_stats_max_iterations request_stats_max_iterations print_iter_log enable_iter_perf_stats"),
+    *_options(COUNTERS, "enable_iter_req_stats"),
+    *_options(OWN_CACHE, "kv_cache_config"),
+    *_options("num_beams is bounded by option.max_best_of", "max_beam_width"),
+    *_options(AS_IT_LIES, "rotary_base rotary_dim rotary_scaling_type rotary_scaling_factor"),
+    *_options(COMPRESSED, "smoothquant_alpha smoothquant_per_token smoothquant_per_channel q_format calib_size"),
+    *_options(COMPRESSED, "calib_batch_size calib_config quant_config awq_format awq_calib_size awq_block_size"),
+    *_options(COMPRESSED, "awq_zero_point awq_weight_bit_width awq_mm_version awq_ignore_layers"),
+    *_options(COMPRESSED, "fp8_scheme fp8_activation_scheme fp8_kv_cache_quant_targets fp8_ignore fp8_ignore_patterns"),
+)
+
+_DEEPSPEED = (
+    *_options(BUILT_IN, "deepspeed_config_path ds_config checkpoint save_mp_checkpoint_path training_mp_size"),
+    *_options(BUILT_IN, "enable_cuda_graph triangular_masking return_tuple"),
+)
+
+_NEURON = (
+    *_options(
+        NO_GPU, "unroll neuron_optimize_level neuron_cc_pipeline_factor context_length_estimate load_split_model"
+    ),
+    *_options(
+        NO_GPU, "compiled_graph_path compilation_worker_count partition_schema override_neuron_config neuron_quant"
+    ),
+    *_options(
+        NO_GPU, "enable_mixed_precision_accumulation enable_saturate_infinity all_reduce_dtype cast_logits_dtype"
+    ),
+    *_options(NO_GPU, "group_query_attention attention_layout cache_layout collectives_layout shard_over_sequence"),
+    *_options(NO_GPU, "sequence_parallel sequence_parallel_norm_threshold fuse_mlp fuse_qkv fused_rmsnorm_qkv amp"),
+    *_options(NO_GPU, "qkv_tiling weight_tiling mlp_out_weight_transpose on_device_embedding"),
+    *_options(NO_GPU, "on_device_embedding_config on_device_generation"),
+)
+
+_DJL_ENGINES = (  # of DJL's engines for other kinds of models
+    *_options(
+        BUILT_IN, "mapLocation extraFiles hasParameter interOpNumThreads intraOpNumThreads executionMode optLevel"
+    ),
+    *_options(
+        BUILT_IN, "memoryPatternOptimization cpuArenaAllocator disablePerSessionThreads customOpLibrary ortDevice"
+    ),
+    *_options(BUILT_IN, "skops_trusted_types"),
+)
+
+FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
+    *_FRONT_END,
+    *_COMMON,
+    *_VLLM,
+    *_TENSORRT,
+    *_DEEPSPEED,
+    *_NEURON,
+    *_DJL_ENGINES,
 )
 """Every known name that does not act."""
 
 FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
     "HF_REVISION": "option.revision",
+    "HF_MODEL_REVISION": "option.revision",
     "HF_TASK": "option.task",
     "HF_MODEL_QUANTIZE": "option.quantize",
     "HF_MODEL_TRUST_REMOTE_CODE": "option.trust_remote_code",
+    "HF_TRUST_REMOTE_CODE": "option.trust_remote_code",
     "SM_NUM_GPUS": "option.tensor_parallel_degree",
     "TENSOR_PARALLEL_DEGREE": "option.tensor_parallel_degree",
+    "PIPELINE_PARALLEL_DEGREE": "option.pipeline_parallel_degree",
     "CUDA_MEMORY_FRACTION": "option.gpu_memory_utilization",
     "ENABLE_CUDA_GRAPHS": "option.enforce_eager",
     "SAGEMAKER_NUM_MODEL_WORKERS": "maxWorkers",
     "SAGEMAKER_HEALTH_CHECK_OVERRIDE": "health_check_override",
     "SAGEMAKER_SECURE_MODE": "secure_mode",
+    "SAGEMAKER_SECURITY_CONTROLS": "security_controls",
+    "SAGEMAKER_UNTRUSTED_CHANNELS": "untrusted_channels",
+    "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": "default_invocations_accept",
     "ALLOW_REQUEST_HANDLER_OVERRIDE": "allow_request_handler_override",
     "HF_TOKEN": "hf_token",
     "PYTHON_EXECUTABLE": "option.pythonExecutable",

@@ -103,12 +103,14 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """True or false, in the spellings that properties files and container environments use."""
+    """True or false, in the spellings that properties files and container environments use; `also` means true as well."""
+
+    also: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
-        """The two words."""
-        return "true or false"
+        """The two words, with other spellings of true."""
+        return "true or false" + (f" (also {', '.join(self.also)})" if self.also else "")
 
     @property
     def placeholder(self) -> str:
@@ -118,7 +120,7 @@ class Switch:
     def parse(self, text: str) -> bool:
         """The truth value."""
         word = text.lower()
-        if word in TRUE_WORDS:
+        if word in TRUE_WORDS or word in self.also:
             return True
         if word in FALSE_WORDS:
             return False

@@ -14,7 +14,6 @@ from typing import cast
 from dragoman.config.entries import ModelList
 from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
 from dragoman.config.option import Alias, Option, option
-from dragoman.config.speculation import SpeculationSettings
 from dragoman.types import Limits
 
 # --- conversions of aliases -------------------------------------------------------------------------------------------
@@ -167,7 +166,49 @@ class EngineSettings:
         "prompt",
         Choice(("prompt", "all", "off")),
         "Which blocks later requests may reuse: those of prompts (answers stay repeatable bit by bit), all, or none.",
-        keys=(Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),),
+        keys=(
+            Alias("option.enable_prefix_caching", _prefix_mode, "true or false"),
+            Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationSettings:
+    """Speculative decoding"""
+
+    prompt_lookup: bool = option(
+        False,
+        Switch(),
+        "Draft tokens by copying what followed the last tokens earlier in the text.",
+    )
+    draft_model: Path | None = option(
+        None,
+        FilePath("MODEL_DIR", "directory"),
+        "A smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
+        unset="no draft model",
+        keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
+    )
+    num_assistant_tokens: int = option(
+        5,  # 5: default of OpenVINO Model Server
+        Integer(1, 32),
+        "Tokens drafted per step for a request that does not say how many.",
+        unit="tokens",
+        keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
+    )
+    max_ngram_size: int = option(
+        3,  # 3: default of OpenVINO Model Server
+        Integer(1, 16),
+        "Longest run of tokens that prompt_lookup matches, for a request that does not say it.",
+        unit="tokens",
+        keys=(Alias("option.ngram_prompt_lookup_max"),),
+    )
+    speculative_max_batch: int = option(
+        8,
+        Integer(1, 4096),
+        "With more running sequences nobody speculates: verifying drafts then costs more than it saves.",
+        unit="sequences",
+        keys=(Alias("option.speculative_disable_by_batch_size"),),
     )
 
 
@@ -286,7 +327,7 @@ class ServerSettings:
     log_level: str = option(
         "info",
         Choice(("debug", "info", "warning", "error")),
-        "Least severe messages to write to the standard error stream; debug includes prompts.",
+        "Least severe messages to write to the standard error stream.",
         key="log_level",
     )
 
@@ -299,7 +340,7 @@ class ClientSettings:
         "auto",
         Choice(
             ("auto", "vllm", "lmi-dist", "trtllm", "scheduler", "deepspeed", "disable"),
-            {"lmi_dist": "lmi-dist", "tensorrt-llm": "trtllm"},
+            {"lmi_dist": "lmi-dist", "tensorrt-llm": "trtllm", "hf-accelerate": "scheduler", "tnx": "auto"},
         ),
         "LMI: whose parameter names and defaults apply; auto accepts all, disable gives the dynamic-batch shapes.",
     )
@@ -311,7 +352,7 @@ class ClientSettings:
     batch_size: int = option(
         1,
         Integer(1),
-        "LMI: a value over 1 means rolling_batch=disable; requests are still batched continuously.",
+        "LMI: a value over 1 means rolling_batch=disable, whatever that says; requests are still batched continuously.",
         unit="requests",
         key="batch_size",
         keys=(Alias("max_dynamic_batch_size"),),
@@ -322,7 +363,9 @@ class ClientSettings:
         "LMI: jsonlines or sse streams every answer in that form; json leaves it to the request; a function writes it.",
         unset="as the request asks",
     )
-    enable_streaming: bool = option(False, Switch(), "LMI: with rolling_batch=disable, stream every answer.")
+    enable_streaming: bool = option(
+        False, Switch(("huggingface",)), "LMI: with rolling_batch=disable, stream every answer."
+    )
     tgi_compat: bool = option(False, Switch(), "LMI: answer in the shape of Text Generation Inference.")
     lmi_strict: bool = option(
         False, Switch(), "LMI chat: reproduce the documented slips (logprobs as an array, 30 tokens by default)."

@@ -9,34 +9,36 @@ OPTION_ and SERVING_ names go before the names other servers use; 4. config.prop
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dragoman.config.archives import is_archive
+from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
-from dragoman.config.operator_file import has_operator_file
-from dragoman.config.option import Option, show
+from dragoman.config.option import Option
 from dragoman.config.options import (
     OPTIONS,
     ClientSettings,
     EngineSettings,
     ModelSettings,
     ServerSettings,
+    SpeculationSettings,
     split_address,
 )
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
-from dragoman.config.speculation import SpeculationSettings
 
 COMMAND_LINE, FILE, ENVIRONMENT, SERVER_FILE = range(4)  # the layers, highest first
 
 DEMO_NAME = "demo"
+OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
+BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
 
 _NAMED = {option.name: option for option in OPTIONS}
@@ -50,17 +52,6 @@ class ConfigError(Exception):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """Where a value came from; `name` is what was written there, "" for defaults and derived values."""
-
-    source: str
-    name: str = ""
-
-
-Origins = Mapping[str, Origin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +91,7 @@ class Config:
 
     def cite(self, name: str) -> str:
         """An option with its value and source, as the beginning of an error message."""
-        option = next(option for option in OPTIONS if option.name == name)
-        origin = self.origins[name]
-        return f"{origin.name or name}={show(self.value(option))} ({origin.source})"
+        return cite(name, {name: self.value(_NAMED[name])}, self.origins)
 
 
 def demo_model_dir() -> Path:
@@ -123,11 +112,13 @@ def resolve(
     directory = entry.directory if entry else findings.directory() or demo_dir
     findings.read(FILE, _read_file(directory))
     values, origins = findings.choose()
-    findings.judge_foreign(values)
-    if not findings.problems:
-        findings.problems += _contradictions(values, origins) + _two_proposers(values, origins)
+    findings.note_foreign(values)
+    findings.notices += imply(values, origins)
+    findings.problems += contradictions(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
-    own_options = findings.pass_on() if has_operator_file(values, (directory, model_dir)) else {}
+    has_code = _has_operator_file(values, (directory, model_dir))
+    findings.notices += without_effect(values, origins, has_operator_file=has_code)
+    own_options = findings.pass_on() if has_code else {}
     findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
     if findings.problems:
         raise ConfigError(findings.problems)
@@ -197,38 +188,22 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
     return named if entry and not (directory / WEIGHTS_CONFIG).is_file() else directory
 
 
+def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path]) -> bool:
+    """True if hooks are on, and the options name a file or one has the usual name; it may have options of its own."""
+    named = values["entry_point"]
+    if not values["hooks"]:
+        return False
+    if isinstance(named, str) and named.partition(".")[0] != BUILT_IN:
+        return True
+    return any((directory / OPERATOR_FILE).is_file() for directory in directories)
+
+
 def _missing(model_dir: Path, origin: Origin) -> list[str]:
     if model_dir.is_dir():
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
     why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
     return [f"{where}: must be a directory on this machine that holds a model; {why}"]
-
-
-def _two_proposers(values: Mapping[str, Value], origins: Origins) -> list[str]:
-    """A sequence has one draft at a time, so only one may make it."""
-    if values["draft_model"] is None or not values["prompt_lookup"]:
-        return []
-    draft, lookup = origins["draft_model"], origins["prompt_lookup"]
-    where = f"{draft.name}={values['draft_model']} ({draft.source})"
-    return [f"{where}: must not be given together with {lookup.name}=true ({lookup.source}); choose one of them"]
-
-
-def _contradictions(values: dict[str, Value], origins: dict[str, Origin]) -> list[str]:
-    """Rules that tie options together; a default gives way to what was given."""
-    if values["batch_size"] == 1:
-        return []
-    problems = []
-    where = f"{origins['batch_size'].name}={values['batch_size']} ({origins['batch_size'].source})"
-    if origins["rolling_batch"].source == "default":
-        values["rolling_batch"] = "disable"
-        origins["rolling_batch"] = Origin(f"implied by {where}")
-    elif values["rolling_batch"] != "disable":
-        other = f"{origins['rolling_batch'].name}={values['rolling_batch']} ({origins['rolling_batch'].source})"
-        problems.append(f"{where}: contradicts {other}; with batch_size > 1 it must be disable")
-    if values["enable_streaming"]:
-        problems.append(f"{where}: must be 1 when option.enable_streaming is true")
-    return problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +320,7 @@ class _Findings:
     def _unknown(self, layer: int, given: Given) -> None:
         if given.source == "environment" and not given.name.startswith("OPTION_"):
             reason = next((why for prefix, why in FOREIGN_PREFIXES.items() if given.name.startswith(prefix)), None)
-            if reason:  # not an error: containers set such names for their own use
+            if reason:  # not an error: containers and clusters set such names for their own use
                 self.notices.append(f"{_quote(given)}: {reason}")
             return
         nearest = self._index.nearest(given)
@@ -360,22 +335,17 @@ class _Findings:
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             self.notices.append(f"{_quote(given)}: not an option of this server, passed on to model.py; {hint}")
         own = [(layer, given.key, given.text) for layer, given, _ in self._unknown_options]
-        own += [
-            (layer, one.key, given.text) for layer, one, given in self._foreign if not (one.is_refused or one.is_secret)
-        ]
+        own += [(layer, one.key, given.text) for layer, one, given in self._foreign if not one.is_secret]
         ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it stays
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
 
-    def judge_foreign(self, values: Mapping[str, Value]) -> None:
-        """Note or refuse what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
+    def note_foreign(self, values: Mapping[str, Value]) -> None:
+        """Note what belongs to other servers. `values`: what was chosen, for options that only repeat it."""
         for _, target, given in self._foreign:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
             quoted = _quote(given, "(hidden)" if target.is_secret else None)
-            if target.is_refused:
-                self.problems.append(f"{quoted}: not supported; {target.reason}")
-            else:
-                self.notices.append(f"{quoted}: no effect here; {target.reason}")
+            self.notices.append(f"{quoted}: no effect here; {target.reason}")
 
     def _bad(self, match: Match, given: Given) -> None:
         is_secret = isinstance(match.target, Option) and match.target.row.is_secret

@@ -15,11 +15,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from dragoman.config.archives import ArchiveError, is_archive, unpack
+from dragoman.config.combinations import Origins, cite
 from dragoman.config.entries import ALL, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.options import ServerSettings
-from dragoman.config.resolve import Config, ConfigError, Origins, given_options, is_from_file, resolve
+from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
 from dragoman.config.sources import Given, cache_home
 
 DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
@@ -71,13 +72,15 @@ def _entries(
     words = listed if isinstance(listed, tuple) and listed != (ALL,) else ()
     if words:
         source = f"{origins['load_models'].source}: {origins['load_models'].name}"
-        return [parse_entry(word, source) for word in words], ()
+        unused = [] if store is None else [cite("model_store", values, origins)]
+        notes = [f"{one}: no effect here; load_models names the models" for one in unused]
+        return [parse_entry(word, source) for word in words], notes
     if isinstance(store, Path):
         return _stored(store, f"{origins['model_store'].source}: {origins['model_store'].name}"), ()
     found = store_entries(default_store, "the default model store")
     if listed and not found:
         raise ConfigError(
-            [f"{_cite('load_models', values, origins)}: needs model_store; {default_store} holds no model"]
+            [f"{cite('load_models', values, origins)}: needs model_store; {default_store} holds no model"]
         )
     return found, ()
 
@@ -106,8 +109,8 @@ def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Seque
     given = [name for name in ("load_models", "model_store") if origins[name].source != "default"]
     for name in given:
         if origins[name].source == COMMAND_LINE:
-            raise ConfigError([f"{_cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
-    return [f"{_cite(name, values, origins)}: no effect here; the command line names a directory" for name in given]
+            raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
+    return [f"{cite(name, values, origins)}: no effect here; the command line names a directory" for name in given]
 
 
 def _conflicts(configs: Sequence[Config]) -> list[str]:
@@ -159,8 +162,3 @@ def _with_notes(config: Config) -> Config:
             f"{requirements}: no effect here; nothing is installed, the server's own environment has to have it"
         )
     return replace(config, notices=(*config.notices, *notes))
-
-
-def _cite(name: str, values: Mapping[str, Value], origins: Origins) -> str:
-    origin = origins[name]
-    return f"{origin.name or name}={show(values[name])} ({origin.source})"

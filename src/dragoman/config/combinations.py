@@ -1,0 +1,119 @@
+"""What options mean together: which implies another, which exclude each other, which do nothing beside others.
+
+Does: look at values that were chosen, and where they came from. Does not: choose them. Called by `resolve`, at start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from dragoman.config.kinds import Value
+from dragoman.config.option import show
+
+Values = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from; `name` is what was written there, "" for defaults and derived values."""
+
+    source: str
+    name: str = ""
+
+    @property
+    def is_given(self) -> bool:
+        """True if somebody wrote it down."""
+        return bool(self.name)
+
+
+Origins = Mapping[str, Origin]
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """Options that do nothing while `holds` is true of the values. `value`: only this one; None = any that was given."""
+
+    names: tuple[str, ...]
+    holds: Callable[[Values], bool]
+    why: str
+    value: Value = None
+
+
+def _has_proposer(values: Values) -> bool:
+    return values["draft_model"] is not None or bool(values["prompt_lookup"])
+
+
+_IDLE = (
+    _Idle(
+        ("enable_streaming",),
+        lambda values: values["rolling_batch"] != "disable",
+        "requests ask for a stream themselves; it acts with option.rolling_batch=disable only",
+        value=True,
+    ),
+    _Idle(
+        ("tgi_compat",),
+        lambda values: values["rolling_batch"] == "disable",
+        "dynamic batches (rolling_batch=disable, batch_size over 1) have no such shape",
+        value=True,
+    ),
+    _Idle(
+        ("num_assistant_tokens", "max_ngram_size", "speculative_max_batch"),
+        lambda values: not _has_proposer(values),
+        "nobody drafts without option.draft_model or option.prompt_lookup",
+    ),
+    _Idle(
+        ("max_ngram_size",),
+        lambda values: values["draft_model"] is not None,
+        "option.draft_model drafts; n-grams are matched by option.prompt_lookup",
+    ),
+    _Idle(
+        ("entry_point", "handler", "handler_threads", "hook_timeout_s"),
+        lambda values: not values["hooks"],
+        "option.enable_hooks=false keeps the file from being read",
+    ),
+)
+
+
+def without_effect(values: Values, origins: Origins, *, has_operator_file: bool) -> Iterator[str]:
+    """One line for each option that was given and does nothing beside the others."""
+    for rule in _IDLE:
+        if rule.holds(values):
+            yield from _lines(rule.names, rule.value, rule.why, values, origins)
+    if values["hooks"] and not has_operator_file:
+        yield from _lines(
+            ("handler_threads", "hook_timeout_s"), None, "no model.py lies beside the model", values, origins
+        )
+
+
+def _lines(names: tuple[str, ...], value: Value, why: str, values: Values, origins: Origins) -> Iterator[str]:
+    for name in names:
+        if origins[name].is_given and value in (None, values[name]):
+            yield f"{cite(name, values, origins)}: no effect here; {why}"
+
+
+def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:
+    """Set what follows from other values; one line for each value that gives way. A batch size over 1 ends rolling batches.
+
+    Source: LMI's front end, for which `batch_size` goes before `option.rolling_batch`.
+    """
+    if values["batch_size"] == 1 or values["rolling_batch"] == "disable":
+        return
+    where = cite("batch_size", values, origins)
+    if origins["rolling_batch"].is_given:
+        yield f"{cite('rolling_batch', values, origins)}: no effect here; {where} means disable"
+    values["rolling_batch"] = "disable"
+    origins["rolling_batch"] = Origin(f"implied by {where}")
+
+
+def contradictions(values: Values, origins: Origins) -> Iterator[str]:
+    """One line for each two options that exclude each other: a sequence has one draft at a time, so only one may make it."""
+    if values["draft_model"] is not None and values["prompt_lookup"]:
+        draft, lookup = (cite(name, values, origins) for name in ("draft_model", "prompt_lookup"))
+        yield f"{draft}: must not be given together with {lookup}; choose one of them"
+
+
+def cite(name: str, values: Values, origins: Origins) -> str:
+    """An option with its value and source, as the beginning of a message."""
+    origin = origins[name]
+    return f"{origin.name or name}={show(values[name])} ({origin.source})"
