@@ -22,7 +22,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
     "dragoman.models": ("dragoman", "dragoman.errors"),
-    "dragoman.hooks": ("dragoman.types", "dragoman.errors", "dragoman.server.dialects.base"),
+    "dragoman.hooks": ("dragoman.types", "dragoman.errors"),
     "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),
     "dragoman.grammar": ("dragoman.types", "dragoman.errors", "dragoman.tokenizer"),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),

@@ -22,7 +22,6 @@ from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
 from dragoman.grammar.lazy import LazyGrammarCompiler
-from dragoman.hooks import HandlerRuntime
 from dragoman.loading import ModelLoad, Progress, has_model, model_options
 from dragoman.memory import available_memory_bytes, choose_num_blocks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
@@ -34,9 +33,9 @@ from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_profile import ProposerKind
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
-from dragoman.server.handler_only import NoEngine, NoGeneration
-from dragoman.server.hooked import with_handler
 from dragoman.server.openapi import ApiFacts
+from dragoman.server.operator.handler_only import NoEngine, NoGeneration
+from dragoman.server.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import DialectSet, GenerationService, ServedEngine, ServedModel

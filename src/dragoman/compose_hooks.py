@@ -16,9 +16,7 @@ from dragoman.config.resolve import Config, ConfigError
 from dragoman.errors import HookError
 from dragoman.hooks import (
     HandlerLoop,
-    HandlerRuntime,
     HookLoadError,
-    HookOptions,
     HookPool,
     Hooks,
     HookTokenizer,
@@ -28,8 +26,9 @@ from dragoman.hooks import (
 )
 from dragoman.models.config import read_json
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.handler_model import HandlerModel
-from dragoman.server.hooked import with_handler, with_hooks
+from dragoman.server.operator.formatters import HookOptions, with_hooks
+from dragoman.server.operator.handler_model import HandlerModel
+from dragoman.server.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.registry import DialectSet, GenerationService
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer

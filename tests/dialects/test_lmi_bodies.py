@@ -71,10 +71,11 @@ def test_a_repeated_form_field_is_an_array(body: bytes, content_type: str) -> No
     assert len(DIALECT.parse(call(body, content_type)).requests) == 2
 
 
-def test_parts_without_a_name_are_skipped() -> None:
-    nameless = b"--XX\r\nContent-Type: text/plain\r\n\r\nx\r\n"
-    (request,) = DIALECT.parse(call(nameless + multipart(inputs="a"), MULTIPART)).requests
-    assert request.prompt == TextPrompt("a")
+def test_a_part_may_be_a_file_of_any_size() -> None:
+    long = "word " * 300_000
+    body = multipart(inputs=long).replace(b'name="inputs"', b'name="inputs"; filename="a.txt"')
+    (request,) = DIALECT.parse(call(body, MULTIPART)).requests
+    assert request.prompt == TextPrompt(long)
 
 
 def test_a_form_can_ask_for_a_stream() -> None:
@@ -106,7 +107,10 @@ def test_a_form_can_ask_for_a_stream() -> None:
         (b"a", "text/plain; charset=zlib", "Charset 'zlib' is not supported"),
         (b"inputs=a&parameters=%7B", FORM, "Field 'parameters' is not valid JSON"),
         (b"parameters={}", FORM, "Field 'inputs' is missing"),
-        (b"a", "multipart/form-data", "does not contain the boundary"),
+        (b"a", "multipart/form-data", "The multipart body is malformed: No boundary given"),
+        (b"a", MULTIPART, "The multipart body is malformed: "),
+        (multipart(inputs="a").removesuffix(b"--XX--\r\n"), MULTIPART, "malformed: it lacks the last boundary"),
+        (b"--XX\r\nContent-Type: text/plain\r\n\r\nx\r\n--XX--\r\n", MULTIPART, "malformed: Field name not found"),
         (multipart(parameters="{}"), MULTIPART, "Field 'inputs' is missing"),
         (multipart(inputs="a").replace(b"a\r\n--XX--", b"\xff\r\n--XX--"), MULTIPART, "Field 'inputs' is not UTF-8"),
     ],

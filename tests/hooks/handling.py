@@ -12,10 +12,10 @@ from typing import Any
 
 import httpx
 
-from dragoman.hooks import HandlerLoop, HandlerRuntime, HookPool, load_hooks
+from dragoman.hooks import HandlerLoop, HookPool, load_hooks
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.handler_model import HandlerModel
-from dragoman.server.hooked import with_handler
+from dragoman.server.operator.handler_model import HandlerModel
+from dragoman.server.operator.handlers import HandlerRuntime, with_handler
 from tests.hooks.hooked import write_file
 from tests.support.fake_service import PATIENCE_S, FakeService
 from tests.support.real_dialects import real_dialects

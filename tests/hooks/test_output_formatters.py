@@ -207,7 +207,7 @@ class TestWhatTheySee:
         call = hooked(tmp_path, source).parse(call_of(prompt(n=3, do_sample=True)))
         result = result_of(call, sequence(0, "a", -3.0, 1), sequence(1, "b", -1.0, 2), sequence(2, "c", -2.0, 0))
         steps = [[1, 1, 1], [1, 2, 1]]
-        assert json.loads(call.encoder.full([result]).body) == [steps, "b", -1.0, "###", "stop_sequence", [0, 2]]
+        assert json.loads(call.encoder.full([result]).body) == [steps, "b", -1.0, "###", "stop_sequence", [2, 0]]
 
     def test_beams_come_ranked_already(self, tmp_path: Path) -> None:
         source = """

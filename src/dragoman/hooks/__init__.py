@@ -1,4 +1,4 @@
-"""An operator's own code on the LMI routes: formatters around generation, or a handler in its place.
+"""An operator's own code: loading it, the objects that it sees, the threads it runs on. Knows nothing of the server.
 
 Re-exports the public names.
 """
@@ -9,9 +9,7 @@ from dragoman.hooks.async_utils import (
     handle_streaming_response,
 )
 from dragoman.hooks.content import decode, encode
-from dragoman.hooks.dialect import Fields, HookedDialect, HookOptions, LmiParser
 from dragoman.hooks.handler import Handler, StartRefused
-from dragoman.hooks.handler_dialect import HandlerDialect, HandlerRuntime, ModelAccess
 from dragoman.hooks.handler_loop import HandlerLoop
 from dragoman.hooks.inputs import Input
 from dragoman.hooks.loader import HookLoadError, Hooks, load_hooks, own_traceback
@@ -29,20 +27,13 @@ from dragoman.hooks.request_io import (
 from dragoman.hooks.tokenizer import HookTokenizer
 
 __all__ = [
-    "Fields",
     "Handler",
-    "HandlerDialect",
     "HandlerLoop",
-    "HandlerRuntime",
     "HookLoadError",
-    "HookOptions",
     "HookPool",
     "HookTokenizer",
-    "HookedDialect",
     "Hooks",
     "Input",
-    "LmiParser",
-    "ModelAccess",
     "Output",
     "RequestInput",
     "RequestOutput",

@@ -10,8 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from typing import Any
 
-from dragoman.hooks.outputs import Output
-from dragoman.hooks.replies import JSON, JSONLINES, MODEL_ERROR
+from dragoman.hooks.outputs import JSON, JSONLINES, MODEL_ERROR, Output
 
 logger = logging.getLogger("dragoman.hooks")
 

@@ -17,6 +17,10 @@ import numpy as np
 
 from dragoman.hooks.ndlist import write_ndlist
 
+JSON = "application/json"
+JSONLINES = "application/jsonlines"
+MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
+
 logger = logging.getLogger("dragoman.hooks")
 
 
@@ -68,7 +72,7 @@ class Output:
         self.properties[key] = str(value)
         return self
 
-    def error(self, error: str, code: int = 424, message: str = "invoke handler failure") -> Output:
+    def error(self, error: str, code: int = MODEL_ERROR, message: str = "invoke handler failure") -> Output:
         """Make this the answer to a failure."""
         self.code, self.message = code, message
         self.content.clear()
@@ -91,7 +95,7 @@ class Output:
         _check_index(batch_index)
         self.content.append((key, to_json(value, indent=2)))
         if not any(name.lower() == "content-type" for name in self.properties):
-            self.properties["Content-Type"] = "application/json"
+            self.properties["Content-Type"] = JSON
         return self
 
     def add_as_numpy(self, value: Any, key: str | None = None, batch_index: int | None = None) -> Output:
@@ -113,7 +117,7 @@ class Output:
     ) -> Output:
         """Send the items of an iterator as they come, each through `output_formatter` (None: as they are)."""
         self.stream_content = stream_content
-        self.stream_media_type = "application/jsonlines" if output_formatter is outputs_line else ""
+        self.stream_media_type = JSONLINES if output_formatter is outputs_line else ""
         self.stream_formatter = output_formatter or (lambda item: item)
         return self
 

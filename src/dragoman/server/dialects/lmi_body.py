@@ -6,12 +6,14 @@ Called by the LMI and TGI dialects, on the event loop. Everything here raises In
 
 from __future__ import annotations
 
-import email.parser
-import email.policy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
+
+from python_multipart import FormParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, parse_options_header
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.dialects.base import HttpCall
@@ -50,7 +52,10 @@ def read_payload(http: HttpCall) -> Payload:
             pairs = parse_qs(_text(http.body, http), keep_blank_values=True)
             return _from_form({name: list(values) for name, values in pairs.items()})
         case media_type if media_type == MULTIPART:
-            return _from_form(_multipart(http))
+            fields: dict[str, list[str]] = {}
+            for name, content in read_parts(http):
+                fields.setdefault(name, []).append(_part_text(name, content))
+            return _from_form(fields)
         case media_type:
             raise InvalidPayload(
                 f"Content type '{media_type}' is not supported: send application/json, text/plain, {FORM} or {MULTIPART}",
@@ -101,7 +106,8 @@ def _json(content: bytes, what: str) -> Any:
 
 
 def _text(content: bytes, http: HttpCall) -> str:
-    charset = _content_headers(http).get_content_charset("utf-8")
+    _, options = parse_options_header(http.headers.get("content-type", ""))
+    charset = options.get(b"charset", b"utf-8").decode("latin-1").lower()
     if charset not in CHARSETS:
         raise InvalidPayload(f"Charset '{charset}' is not supported: send one of {', '.join(sorted(CHARSETS))}")
     try:
@@ -110,18 +116,41 @@ def _text(content: bytes, http: HttpCall) -> str:
         raise InvalidPayload(f"The body is not text in the charset '{charset}': {error}") from error
 
 
-def _multipart(http: HttpCall) -> dict[str, list[str]]:
-    head = f"content-type: {http.headers['content-type']}\r\n\r\n".encode()
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + http.body)
-    if not message.is_multipart():
-        raise InvalidPayload("The multipart body does not contain the boundary that its content type names")
-    fields: dict[str, list[str]] = {}
-    for part in message.iter_parts():
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            fields.setdefault(name, []).append(_part_text(name, content))
-    return fields
+def read_parts(http: HttpCall) -> list[tuple[str, bytes]]:
+    """The named parts of a multipart body, in order. Raises: InvalidPayload if it breaks the form of such bodies."""
+    _, options = parse_options_header(http.headers["content-type"])
+    parts: list[tuple[str, bytes]] = []
+    is_ended = False
+
+    def take(part: Field | File) -> None:
+        name = (part.field_name or b"").decode("utf-8", "replace")
+        if isinstance(part, Field):
+            parts.append((name, part.value or b""))
+        else:
+            part.file_object.seek(0)
+            parts.append((name, part.file_object.read()))
+
+    def end() -> None:
+        nonlocal is_ended
+        is_ended = True
+
+    try:
+        parser = FormParser(
+            MULTIPART,
+            take,
+            take,
+            end,
+            options.get(b"boundary"),
+            config={"MAX_MEMORY_FILE_SIZE": len(http.body) + 1},  # the body is in memory already: no temporary files
+        )
+        parser.write(http.body)
+    except FormParserError as error:
+        raise InvalidPayload(f"The multipart body is malformed: {error}") from error
+    if not is_ended:
+        raise InvalidPayload(
+            "The multipart body is malformed: it lacks the last boundary, which its content type names"
+        )
+    return parts
 
 
 def _part_text(name: str, content: bytes) -> str:
@@ -129,9 +158,3 @@ def _part_text(name: str, content: bytes) -> str:
         return content.decode()
     except UnicodeDecodeError as error:
         raise InvalidPayload(f"Field '{name}' is not UTF-8 text: {error}", param=name) from error
-
-
-def _content_headers(http: HttpCall) -> email.message.EmailMessage:
-    message = email.message.EmailMessage()
-    message["content-type"] = http.headers.get("content-type", "text/plain")
-    return message

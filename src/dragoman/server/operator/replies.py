@@ -1,7 +1,7 @@
 """Turns the `Output` of a handler into an HTTP answer.
 
 Does: status, header fields, body; the shapes in which failures are told. Does not: run handlers or send anything.
-Called by `handler`, on a hook thread or an asynchronous handler's event loop. Source: LMI's front end, v0.31.
+Called by `handler_call`, on a hook thread or an asynchronous handler's event loop. Source: LMI's front end, v0.31.
 """
 
 from __future__ import annotations
@@ -12,17 +12,14 @@ import re
 from collections.abc import Mapping
 
 from dragoman.errors import HookError, ServerError
-from dragoman.hooks.outputs import Output
+from dragoman.hooks import Output
 from dragoman.server.dialects.base import Head, Reply
+from dragoman.server.dialects.lmi_errors import MODEL_ERROR
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, jsonline, sse
 
 logger = logging.getLogger("dragoman.hooks")
 
-MODEL_ERROR = 424
 OUT_OF_MEMORY = 507
-
-JSON = "application/json"
-JSONLINES = "application/jsonlines"
-SSE = "text/event-stream"
 
 # What frames the answer is the server's; a handler that sets one of these would break the connection.
 _FRAMING = frozenset({"content-length", "transfer-encoding", "connection", "trailer", "upgrade", "keep-alive"})
@@ -40,10 +37,10 @@ def reply_of(output: Output) -> Reply:
     status = _status(output)
     headers, media_type = _headers(output)
     if output.failure is not None:
-        return Reply(status, failure_body(output.failure, status), JSON, headers)
+        return Reply(status, failure_body(output.failure, status), JSON_MEDIA_TYPE, headers)
     body = output.body()
     if body is None and status >= 300:
-        return Reply(status, _json({"code": status, "message": output.message}), JSON, headers)
+        return Reply(status, _json({"code": status, "message": output.message}), JSON_MEDIA_TYPE, headers)
     return Reply(status, body or b"", media_type, headers)
 
 
@@ -63,7 +60,7 @@ def error_reply(error: BaseException) -> Reply:
 
 def async_error_reply(error: BaseException) -> Reply:
     """The same for an asynchronous handler."""
-    return Reply(MODEL_ERROR, failure_body(f"Custom handler failed: {reason(error)}", MODEL_ERROR), JSON)
+    return Reply(MODEL_ERROR, failure_body(f"Custom handler failed: {reason(error)}", MODEL_ERROR), JSON_MEDIA_TYPE)
 
 
 def reason(error: BaseException) -> str:
@@ -79,10 +76,10 @@ def failure_body(text: str, status: int) -> bytes:
 
 def stream_error(error: ServerError, media_type: str) -> bytes:
     """The last bytes of a stream that broke off: LMI sends the bare text; streams of records get a record."""
-    if media_type.startswith(SSE):
-        return b"data: " + failure_body(error.message, MODEL_ERROR) + b"\n\n"
-    if media_type.startswith((JSON, JSONLINES)):
-        return failure_body(error.message, MODEL_ERROR) + b"\n"
+    if media_type.startswith(SSE_MEDIA_TYPE):
+        return sse(failure_body(error.message, MODEL_ERROR))
+    if media_type.startswith((JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE)):
+        return jsonline(failure_body(error.message, MODEL_ERROR))
     return error.message.encode()
 
 

@@ -1,7 +1,7 @@
 """Puts an operator's own handler in the place of generation, on the LMI routes.
 
 Does: run each call on a hook thread, or on the handler's event loop, within `predict_timeout`; give it up when the client
-leaves. Does not: call the handler itself (`handler` does) or write to sockets (the responder does).
+leaves. Does not: call the handler itself (`handler_call` does) or write to sockets (the responder does).
 One instance per dialect of the LMI routes, used on the server's event loop.
 """
 
@@ -10,18 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
-from dragoman.hooks.dialect import handler_input
-from dragoman.hooks.handler import Handler
-from dragoman.hooks.handler_loop import HandlerLoop
-from dragoman.hooks.outputs import Output
-from dragoman.hooks.pool import HookPool
-from dragoman.hooks.relay import Broken, End, Piece, Relay
-from dragoman.hooks.replies import reply_of, stream_error
+from dragoman.hooks import Handler, HandlerLoop, HookPool, Output
 from dragoman.server.dialects.base import Call, Dialect, Head, HttpCall, Reply, Runner, StreamedReply, runner_of
+from dragoman.server.operator.handler_call import HandlerCaller
+from dragoman.server.operator.items import handler_input
+from dragoman.server.operator.relay import Broken, End, Piece, Relay
+from dragoman.server.operator.replies import reply_of, stream_error
+from dragoman.server.registry import DialectSet
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -62,15 +61,16 @@ class HandlerRuntime:
     async def work(self, http: HttpCall, relay: Relay) -> None:
         """Run the handler for one call, and end the relay as it ends. Raises: nothing but CancelledError."""
         access = None if self.make_access is None else self.make_access(http)
+        caller = HandlerCaller(self.handler)
         limit = asyncio.timeout(self.timeout_s)
         try:
             item = handler_input(http, self.properties if self.handler.falls_through else {})
             item.function_name, item.model = self.handler.name, access
             async with limit:
                 if self.handler.is_async:
-                    await self.loop.run(lambda: self.handler.call_async(item, relay))
+                    await self.loop.run(lambda: caller.call_async(item, relay))
                 else:
-                    await self.pool.run(lambda: self.handler.call(item, relay))
+                    await self.pool.run(lambda: caller.call(item, relay))
             last: Broken | End = End()
         except ServerError as error:
             last = Broken(error)
@@ -126,6 +126,16 @@ class HandlerDialect:
         if opening is None and not self._runtime.handler.falls_through:
             return Reply(204, b"", "")
         return opening
+
+
+def with_handler(dialects: DialectSet, runtime: HandlerRuntime) -> DialectSet:
+    """The dialects with the operator's handler in front of those of the LMI routes: it gets every body of these."""
+    return replace(
+        dialects,
+        lmi=HandlerDialect(dialects.lmi, runtime),
+        chat_invocations=HandlerDialect(dialects.chat_invocations, runtime),
+        completions_invocations=HandlerDialect(dialects.completions_invocations, runtime),
+    )
 
 
 class _Run:

@@ -1,5 +1,7 @@
 """Encodes an answer through the operator's output formatter: its strings are the answer, byte for byte.
 
+LMI sends no content type with them; clients of its default formatters look for those of JSON and of JSON lines.
+
 Does: fill the formatter's objects token by token, call it as often as LMI does, join what it returns.
 Does not: frame or look into the strings. One encoder per call; its methods that call the formatter run on a hook thread.
 
@@ -10,15 +12,16 @@ Not streaming: once per token (LMI: once per step), the last time with `finished
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dragoman.errors import ServerError
 from dragoman.hooks import request_io as io
 from dragoman.hooks.formatter import OutputFormatter
 from dragoman.server.dialects.base import Encoder, Head, IndexedEvent, Reply
+from dragoman.server.dialects.lmi_objects import FINISH_REASONS, best_first
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import (
-    FinishReason,
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
@@ -27,19 +30,7 @@ from dragoman.types import (
     TokenOutput,
 )
 
-# LMI sends no content type with a formatter's strings; clients of its default formatters look for these two.
-STREAM_MEDIA_TYPE = "application/jsonlines"
-MEDIA_TYPE = "application/json"
-
 MAX_IDLE_CALLS = 2  # calls in a row that hand out no token, after which a formatter that usually does is left alone
-
-FINISH_REASONS: Mapping[FinishReason, str] = {
-    FinishReason.EOS: "eos_token",
-    FinishReason.STOP_TOKEN: "eos_token",
-    FinishReason.STOP_STRING: "stop_sequence",
-    FinishReason.LENGTH: "length",
-    FinishReason.ABORT: "abort",
-}
 
 
 @dataclass(slots=True)
@@ -92,13 +83,13 @@ class HookedEncoder:
         """All the formatter wrote; the answers to several prompts one after another, a line each. Raises: HookError."""
         bodies = [self._replay(state, result) for state, result in zip(self._states, results, strict=True)]
         if len(bodies) == 1:
-            return Reply(200, bodies[0], MEDIA_TYPE)
+            return Reply(200, bodies[0], JSON_MEDIA_TYPE)
         lines = [body if body.endswith(b"\n") else body + b"\n" for body in bodies]
-        return Reply(200, b"".join(lines), STREAM_MEDIA_TYPE)
+        return Reply(200, b"".join(lines), JSONLINES_MEDIA_TYPE)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200, as JSON lines."""
-        return Head(STREAM_MEDIA_TYPE)
+        return Head(JSONLINES_MEDIA_TYPE)
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """What the formatter writes for the event's tokens; only the first sequence is streamed. Raises: HookError."""
@@ -147,7 +138,8 @@ class HookedEncoder:
         """The formatter's words for a finished request, as if its tokens came one per step."""
         output = state.output
         state.set_prompt(result.prompt)
-        best, *others = [sequence.index for sequence in best_first(result)]
+        is_ranked = result.request.sampling.num_beams > 1
+        best, *others = [sequence.index for sequence in best_first(result.sequences, is_ranked=is_ranked)]
         output.best_sequence_index, output.other_sequences_indices = best, others
         state.num_unfinished = len(result.sequences)
         for sequence in result.sequences:
@@ -166,15 +158,6 @@ def _add_step(state: OutputState, sequence: SequenceResult, step: int) -> None:
     tokens = sequence.tokens or (None,)
     if step < len(tokens):
         state.add(sequence.index, tokens[step], sequence if step == len(tokens) - 1 else None)
-
-
-def best_first(result: GenerationResult) -> list[SequenceResult]:
-    """The sequence with the highest log-probability, then the others in their order; beams come ranked already."""
-    sequences = list(result.sequences)
-    if result.request.sampling.num_beams > 1 or any(one.cumulative_logprob is None for one in sequences):
-        return sequences
-    best = max(sequences, key=lambda sequence: sequence.cumulative_logprob or 0.0)
-    return [best, *(sequence for sequence in sequences if sequence is not best)]
 
 
 def make_state(request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> OutputState:

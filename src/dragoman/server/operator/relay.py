@@ -1,7 +1,7 @@
 """Carries what a handler answers, piece by piece, from its thread or event loop to the server's event loop.
 
 Does: hold a few pieces back when the reader is slow, tell the writer that the reader has gone. Does not: look into them.
-Made by `handler_dialect` for every call, on the server's event loop; `put` is called on a hook thread, `put_soon` on the
+Made by `handlers` for every call, on the server's event loop; `put` is called on a hook thread, `put_soon` on the
 event loop of an asynchronous handler, all else on the server's event loop.
 """
 
