@@ -110,8 +110,8 @@ def hooked_dialects(
     made = with_hooks(dialects, lmi, code.hooks, _hook_options(config, tokenizer, template), pool.run)
     if code.runtime is None:
         return made
-    plain = LmiDialect(own)
-    access = replace(code.runtime, make_access=lambda http: HandlerModel(plain, service, http.request_id))
+    plain, dynamic = LmiDialect(own), LmiDialect(replace(own, rolling_batch="disable"))
+    access = replace(code.runtime, make_access=lambda http: HandlerModel(plain, dynamic, service, http.request_id))
     return with_handler(made, access)
 
 

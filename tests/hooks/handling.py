@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,15 @@ def handling(
     """A server whose LMI routes the handler of such a file answers, and the file's module. `how`: see `runtime_of`."""
     runtime, module = runtime_of(directory, source, **how)
     service = FakeService()
-    lmi = LmiDialect(options or LmiOptions())
+    options = options or LmiOptions()
+    lmi, dynamic = LmiDialect(options), LmiDialect(replace(options, rolling_batch="disable"))
     runtime = HandlerRuntime(
         runtime.handler,
         runtime.properties,
         runtime.timeout_s,
         runtime.pool,
         runtime.loop,
-        lambda http: HandlerModel(lmi, service, http.request_id),
+        lambda http: HandlerModel(lmi, dynamic, service, http.request_id),
     )
     with running_server(dialects=with_handler(real_dialects(), runtime)) as server:
         server.service.journal = service.journal

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.hooks import HookLoadError, load_hooks
+from dragoman.hooks.importer import LMI_PATH
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
 
 
@@ -127,21 +128,79 @@ class TestImports:
             dialects.append(hooked(directory, source + "    return utils.NAME + ' '\n"))
         assert [text_of(dialect, prompt()) for dialect in dialects] == ["one one one ", "two two two "]
 
-    def test_nothing_is_left_behind(self, tmp_path: Path) -> None:
+    def test_others_see_djl_python_and_nothing_else(self, tmp_path: Path) -> None:
         (tmp_path / "beside.py").write_text("VALUE = 1\n")
-        finders, path, modules = list(sys.meta_path), list(sys.path), set(sys.modules)
+        modules = set(sys.modules)
         dialect = hooked(tmp_path, "import beside\n" + ECHO)
         text_of(dialect, prompt())
-        assert (sys.meta_path, sys.path) == (finders, path)
-        assert {"model", "beside", "djl_python"} & set(sys.modules) == {"model", "beside", "djl_python"} & modules
-        assert importlib.util.find_spec("djl_python") is None
+        assert {"model", "beside"} & set(sys.modules) == {"model", "beside"} & modules
+        assert importlib.util.find_spec("beside") is None
+        assert str(tmp_path) not in sys.path
+        assert sys.path.count(LMI_PATH) == 1
+        assert [path.name for path in Path(LMI_PATH).iterdir() if path.name != "__pycache__"] == ["djl_python"]
 
-    def test_a_failed_load_leaves_nothing_behind_either(self, tmp_path: Path) -> None:
-        finders = list(sys.meta_path)
+    def test_a_failed_load_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").write_text("VALUE = 1\n")
+        finders, modules = list(sys.meta_path), set(sys.modules)
         with pytest.raises(HookLoadError):
-            loaded(tmp_path, "import nowhere\n")
+            loaded(tmp_path, "import beside\nimport nowhere\n")
         assert sys.meta_path == finders
-        assert "djl_python" not in sys.modules
+        assert [name for name in set(sys.modules) - modules if "model" in name or "beside" in name] == []
+
+    def test_no_compiled_files_are_written_beside_it(self, tmp_path: Path) -> None:
+        (tmp_path / "beside.py").write_text("VALUE = 1\n")
+        loaded(tmp_path, "import beside\n")
+        assert not (tmp_path / "__pycache__").exists()
+
+    @pytest.mark.parametrize(
+        ("statement", "value"),
+        [
+            ("import words", "words.WORD"),
+            ("import words as w", "w.WORD"),
+            ("from words import WORD", "WORD"),
+            ("from words import *", "WORD"),
+            ("import json, words, more.deep", "words.WORD"),
+            ("import more.deep", "more.deep.WORD"),
+            ("import more.deep as d", "d.WORD"),
+            ("import more", "more.TOP"),
+            ("from more import deep", "deep.WORD"),
+            ("from more.deep import WORD as w", "w"),
+            ("import bare.inner", "bare.inner.WORD"),
+            ("from . import words", "words.WORD"),
+            ("import round_one", "round_one.WORD"),
+        ],
+    )
+    def test_every_form_of_import_finds_neighbours(self, tmp_path: Path, statement: str, value: str) -> None:
+        (tmp_path / "words.py").write_text("WORD = 'own'\n")
+        (tmp_path / "round_one.py").write_text("import round_two\nWORD = 'own'\n")
+        (tmp_path / "round_two.py").write_text("import round_one\n")
+        for name in ("more", "bare"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "more" / "__init__.py").write_text("import words\nTOP = words.WORD\n")
+        (tmp_path / "more" / "deep.py").write_text("from .. import words\nfrom words import WORD\n")
+        (tmp_path / "bare" / "inner.py").write_text("from more.deep import WORD\n")
+        assert loaded(tmp_path, f"{statement}\nresult = {value}\n").module.result == "own"
+
+    def test_neighbours_are_one_module_however_they_are_reached(self, tmp_path: Path) -> None:
+        (tmp_path / "words.py").write_text("class Word: ...\n")
+        (tmp_path / "other.py").write_text("import words\n")
+        source = """
+        import pickle, words
+        import other
+
+        def late():
+            import words as again
+            return again
+
+        assert late() is words is other.words
+        assert type(pickle.loads(pickle.dumps(words.Word()))) is words.Word
+        """
+        assert loaded(tmp_path, source).is_empty
+
+    def test_lines_of_tracebacks_are_those_of_the_file(self, tmp_path: Path) -> None:
+        (tmp_path / "words.py").write_text("WORD = 'own'\n")
+        with pytest.raises(HookLoadError, match=r'File ".*model.py", line \d+, in <module>\n    words.missing'):
+            loaded(tmp_path, "import words, words as again\nwords.missing\n")
 
     def test_a_module_of_that_name_that_others_use_is_given_back(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

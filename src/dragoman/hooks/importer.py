@@ -1,116 +1,127 @@
-"""Imports for an operator's file: the `djl_python` shim and the files beside it, seen by nobody else.
+"""Imports for an operator's file: `djl_python`, and the files beside it, which nobody else sees.
 
-Does: run the file; resolve its imports, at the top and inside its functions. Does not: leave anything in `sys.path`,
-`sys.meta_path` or `sys.modules`: what others import is what it was, and two models may each have their own `utils.py`.
+Does: load the file and its neighbours as modules of a package with a name of its own, so that two models may each have
+their own `utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
 
-A file named like a module of the standard library does not hide that module.
-
-How: code finds `import` in the `__builtins__` of its globals. The file and its neighbours get builtins whose `import` puts
-their own modules into `sys.modules`, imports, and takes them out again, under one lock. Any thread may import.
+How: the files are compiled with `import utils` read as `import <package>.utils as utils`, for the names of the directory. So
+they can be imported at the top and inside functions, on any thread; only names that are put together while the program
+runs (`importlib.import_module("utils")`) are not found. A file named like a module of the standard library does not hide
+that one.
 """
 
 from __future__ import annotations
 
-import builtins
+import ast
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from importlib import invalidate_caches
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import count
 from pathlib import Path
-from threading import RLock
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import Any, NoReturn
 
-from dragoman.hooks.shim import PACKAGE, shim_modules
+LMI_PATH = str(Path(__file__).with_name("lmi"))  # holds djl_python and nothing else
+LMI_PACKAGE = "djl_python"
 
-SYS_MODULES_LOCK = RLock()  # the one global: what it guards, the interpreter's table of modules, is global as well
+_NUMBERS = count(1)  # of the packages, one for each file that is loaded
 
 
 class FileImporter(MetaPathFinder):
-    """The imports of one operator's directory."""
+    """The package of one operator's directory."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = str(directory)
-        self._own = shim_modules()
-        self._tops = {PACKAGE} | _importable(directory)
-        self._builtins = {**vars(builtins), "__import__": self._import}
-        self._depth = 0
+        self._package = ModuleType(f"dragoman_model_{next(_NUMBERS)}", f"The files in {directory}")
+        self._package.__path__ = [str(directory)]
+        self._names = _importable(directory)
 
     def load(self, path: Path) -> ModuleType:
         """The module of the operator's file, run. Raises: whatever running it raises; FileNotFoundError."""
-        spec = spec_from_file_location(path.stem, path, loader=_Loader(path.stem, str(path), self._builtins))
+        package = self._package.__name__
+        self._names.add(path.stem)
+        if LMI_PATH not in sys.path:
+            sys.path.insert(0, LMI_PATH)
+        invalidate_caches()  # of directories: a file that was just written is there
+        sys.modules[package] = self._package
+        sys.meta_path.insert(0, self)  # before the one that would load the files as they are
+        name = f"{package}.{path.stem}"
+        spec = spec_from_file_location(name, path, loader=self._loader(name, str(path)))
         assert spec is not None
         assert spec.loader is not None
-        module = module_from_spec(spec)
-        with self._active():
-            sys.modules[path.stem] = module  # dataclasses look their module up there; `_active` takes it out
-            self._tops.add(path.stem)
+        module = sys.modules[name] = module_from_spec(spec)
+        try:
             spec.loader.exec_module(module)
+        except BaseException:
+            sys.meta_path.remove(self)
+            for key in [key for key in sys.modules if key == package or key.startswith(f"{package}.")]:
+                del sys.modules[key]
+            raise
         return module
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a file in the operator's directory, below it for packages; None for anything else."""
-        top = fullname.partition(".")[0]
-        if top not in self._tops or top == PACKAGE:
+        """The spec of a file of the package; None for anything else."""
+        if not fullname.startswith(f"{self._package.__name__}."):
             return None
-        spec = PathFinder.find_spec(fullname, [self._directory] if path is None else path)
+        spec = PathFinder.find_spec(fullname, path)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
-            spec.loader = _Loader(fullname, spec.loader.path, self._builtins)
+            spec.loader = self._loader(fullname, spec.loader.path)
         return spec
 
-    def _import(
-        self, name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0
-    ) -> ModuleType:
-        """What `import` does in the operator's files."""
-        if level == 0 and name.partition(".")[0] not in self._tops:
-            return builtins.__import__(name, globals, locals, fromlist, level)
-        with self._active():
-            return builtins.__import__(name, globals, locals, fromlist, level)
-
-    @contextmanager
-    def _active(self) -> Iterator[None]:
-        """While the block runs, the operator's modules can be imported; imports within imports come through here again."""
-        with SYS_MODULES_LOCK:
-            if self._depth:
-                yield
-                return
-            self._depth += 1
-            hidden = self._take_out()
-            sys.modules.update(self._own)
-            sys.meta_path.insert(0, self)
-            try:
-                yield
-            finally:
-                sys.meta_path.remove(self)
-                self._own = self._take_out()
-                sys.modules.update(hidden)
-                self._depth -= 1
-
-    def _take_out(self) -> dict[str, ModuleType]:
-        """Remove the modules whose names the operator's directory or the shim uses from `sys.modules`."""
-        names = [name for name in sys.modules if name.partition(".")[0] in self._tops]
-        return {name: sys.modules.pop(name) for name in names}
+    def _loader(self, fullname: str, path: str) -> _Loader:
+        return _Loader(fullname, path, _OwnImports(self._package.__name__, frozenset(self._names)))
 
 
 def _importable(directory: Path) -> set[str]:
     """The names that files and packages in a directory have when they are imported."""
     files = {path.stem for path in directory.glob("*.py")}
-    packages = {path.parent.name for path in directory.glob("*/__init__.py")}
-    return (files | packages) - sys.stdlib_module_names - {"dragoman"}
+    packages = {path.parent.name for path in directory.glob("*/*.py")}
+    return (files | packages) - sys.stdlib_module_names - {"dragoman", LMI_PACKAGE}
 
 
 class _Loader(SourceFileLoader):
-    """Runs a file with the builtins that resolve its imports."""
+    """Compiles a file with its imports of neighbours made those of the package's modules."""
 
-    def __init__(self, fullname: str, path: str, own_builtins: dict[str, Any]) -> None:
+    def __init__(self, fullname: str, path: str, own_imports: _OwnImports) -> None:
         super().__init__(fullname, path)
-        self._own_builtins = own_builtins
+        self._own_imports = own_imports
 
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the file in the module."""
-        vars(module)["__builtins__"] = self._own_builtins
-        super().exec_module(module)
+    def source_to_code(self, data: Any, path: Any, *, _optimize: int = -1) -> CodeType:  # type: ignore[override]
+        """The code of the file. Raises: SyntaxError."""
+        tree = self._own_imports.visit(ast.parse(data, path))
+        code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True, optimize=_optimize)
+        return code
+
+    def path_stats(self, path: Any) -> NoReturn:
+        """Raises: OSError, so that no compiled file is read or written: the package's name is in the code."""
+        raise OSError(f"{path} is compiled anew")
+
+
+class _OwnImports(ast.NodeTransformer):
+    """`import name` becomes `import package.name as name` where `name` is a neighbour's."""
+
+    def __init__(self, package: str, names: frozenset[str]) -> None:
+        self._package = package
+        self._names = names
+
+    def visit_Import(self, node: ast.Import) -> list[ast.Import]:
+        """One statement for each name, in order; `import a.b` loads a.b and then binds a, as it does without a package."""
+        made: list[ast.Import] = []
+        for alias in node.names:
+            top, dot, _ = alias.name.partition(".")
+            if top not in self._names:
+                made.append(ast.Import([alias]))
+                continue
+            made.append(ast.Import([ast.alias(f"{self._package}.{alias.name}", alias.asname or top)]))
+            if dot and alias.asname is None:
+                made.append(ast.Import([ast.alias(f"{self._package}.{top}", top)]))
+        return [ast.copy_location(one, node) for one in made]
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
+        """The module's name with the package before it; relative imports stay as they are."""
+        if node.level == 0 and node.module and node.module.partition(".")[0] in self._names:
+            node.module = f"{self._package}.{node.module}"
+        return node

@@ -12,13 +12,14 @@ Not streaming: once per token (LMI: once per step), the last time with `finished
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dragoman.errors import ServerError
 from dragoman.hooks import request_io as io
 from dragoman.hooks.formatter import OutputFormatter
-from dragoman.server.dialects.base import Encoder, Head, IndexedEvent, Reply
+from dragoman.server.dialects.base import Call, Encoder, Head, IndexedEvent, Reply
 from dragoman.server.dialects.lmi_objects import FINISH_REASONS, best_first
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import (
@@ -166,3 +167,11 @@ def make_state(request: GenerationRequest, described: io.RequestInput, *, has_in
     state = OutputState(output, has_index, has_top_tokens=bool(request.sampling.logprobs))
     state.sequence(0)
     return state
+
+
+def written_by(formatter: OutputFormatter, call: Call, body: Mapping[str, Any]) -> HookedEncoder:
+    """The encoder of a call that a handler makes with an output formatter of its own."""
+    texts = body["inputs"] if isinstance(body["inputs"], list) else [body["inputs"]]
+    described = [io.TextInput(input_text=text, parameters=dict(body.get("parameters", {}))) for text in texts]
+    states = [make_state(request, one, has_index=False) for request, one in zip(call.requests, described, strict=True)]
+    return HookedEncoder(formatter, call.encoder, states)

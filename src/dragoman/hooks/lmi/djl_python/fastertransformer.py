@@ -1,0 +1,10 @@
+"""LMI's `djl_python.fastertransformer`."""
+
+from dragoman.hooks.service import Service
+
+
+class FasterTransformerService(Service):
+    """LMI's handler for FasterTransformer, answered by the served model."""
+
+
+__all__ = ["FasterTransformerService"]

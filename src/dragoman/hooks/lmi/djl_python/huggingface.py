@@ -1,0 +1,10 @@
+"""LMI's `djl_python.huggingface`."""
+
+from dragoman.hooks.service import Service
+
+
+class HuggingFaceService(Service):
+    """LMI's handler for Transformers, vLLM and lmi-dist, answered by the served model."""
+
+
+__all__ = ["HuggingFaceService"]

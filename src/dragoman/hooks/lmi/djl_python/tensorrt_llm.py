@@ -1,0 +1,10 @@
+"""LMI's `djl_python.tensorrt_llm`."""
+
+from dragoman.hooks.service import Service
+
+
+class TRTLLMService(Service):
+    """LMI's handler for TensorRT-LLM, answered by the served model."""
+
+
+__all__ = ["TRTLLMService"]

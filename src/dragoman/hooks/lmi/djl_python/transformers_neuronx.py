@@ -1,0 +1,10 @@
+"""LMI's `djl_python.transformers_neuronx`."""
+
+from dragoman.hooks.service import Service
+
+
+class TransformersNeuronXService(Service):
+    """LMI's handler for Transformers NeuronX, answered by the served model."""
+
+
+__all__ = ["TransformersNeuronXService"]
