@@ -26,6 +26,7 @@ from dragoman.server.dialects.chat_schema import (
     ToolCallObject,
     TopLogprob,
 )
+from dragoman.server.dialects.lmi_objects import LMI_FINISH
 from dragoman.server.dialects.openai_common import (
     OPENAI_FINISH,
     PromptLogprobs,
@@ -52,13 +53,6 @@ from dragoman.types import (
 
 ChatShape = Literal["lmi", "openai"]
 
-LMI_FINISH: Mapping[FinishReason, str] = {
-    FinishReason.EOS: "eos_token",
-    FinishReason.STOP_TOKEN: "eos_token",
-    FinishReason.STOP_STRING: "stop_sequence",
-    FinishReason.LENGTH: "length",
-    FinishReason.ABORT: "abort",
-}
 _FINISH: Mapping[ChatShape, Mapping[FinishReason, str]] = {"openai": OPENAI_FINISH, "lmi": LMI_FINISH}
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 

@@ -36,7 +36,12 @@ def payload_body(error: ServerError, status: int, context: ErrorContext) -> Body
     """The body of a call whose payload is wrong."""
     if context.is_dynamic:
         return _dynamic_body(error, status)
-    return {"error": error.message, "code": status}
+    return short_body(error)
+
+
+def short_body(error: ServerError) -> Body:
+    """The text and the status of what concerns a model, without the shape of an answer."""
+    return {"error": error.message, "code": MODEL_ERROR}
 
 
 def generation_body(error: ServerError, status: int, context: ErrorContext) -> Body:

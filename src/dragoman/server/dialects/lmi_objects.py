@@ -14,7 +14,7 @@ from typing import Any
 from dragoman.server.dialects.lmi_request import AnswerPlan
 from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
 
-FINISH_REASONS: Mapping[FinishReason, str] = {
+LMI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "eos_token",
     FinishReason.STOP_TOKEN: "eos_token",
     FinishReason.STOP_STRING: "stop_sequence",
@@ -80,7 +80,7 @@ class ObjectBuilder:
         top_tokens: Sequence[list[Json]],
     ) -> Json:
         """The details of a stream's last line: without the tokens, which were sent already."""
-        details: Json = {"finish_reason": FINISH_REASONS[finish_reason]}
+        details: Json = {"finish_reason": LMI_FINISH[finish_reason]}
         if self._shape.is_tgi or not self._shape.is_v026:
             details["generated_tokens"] = num_tokens
             details["inputs"] = prompt_text
@@ -111,7 +111,7 @@ class ObjectBuilder:
 
     def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> Json:
         details: Json = {
-            "finish_reason": FINISH_REASONS[sequence.finish_reason],
+            "finish_reason": LMI_FINISH[sequence.finish_reason],
             "generated_tokens": len(sequence.tokens),
             "tokens": [self.token(token) for token in sequence.tokens],
         }

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dragoman.errors import CapacityError, ServerError
+from dragoman.server.dialects import lmi_errors
 from dragoman.server.dialects.base import Reply
-from dragoman.server.dialects.lmi_errors import front_end_error
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
 ErrorShape = Literal["openai", "ovms", "lmi"]
@@ -55,15 +55,11 @@ def _ovms_capacity(error: ServerError) -> dict[str, Any]:
     return {"error": f"{needed} exceeds model max length: {error.max_model_len}"}
 
 
-def _lmi(error: ServerError) -> dict[str, Any]:
-    return {"error": error.message, "code": 424}
-
-
-def _lmi_frontend(status: int, exception: str) -> BodyBuilder:
-    def build(error: ServerError) -> dict[str, Any]:
-        return front_end_error(status, exception, error.message)
-
-    return build
+def _lmi_chat(row: lmi_errors.ErrorRow) -> ErrorRow:
+    """LMI's conversations tell whatever concerns the model in the short form, bad parameters too."""
+    if row.status == lmi_errors.MODEL_ERROR:
+        return ErrorRow(row.status, lmi_errors.short_body)
+    return ErrorRow(row.status, lambda error: row.body(error, row.status, lmi_errors.ErrorContext()))
 
 
 _INVALID = "invalid_request_error"
@@ -110,31 +106,10 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
     "server_error": ErrorRow(500, _ovms),
 }
 
-LMI_ERRORS: Mapping[str, ErrorRow] = {
-    "invalid_request": ErrorRow(424, _lmi),
-    "invalid_payload": ErrorRow(424, _lmi),
-    "invalid_parameter": ErrorRow(424, _lmi),
-    "unsupported": ErrorRow(424, _lmi),
-    "not_found": ErrorRow(404, _lmi_frontend(404, "ModelNotFoundException")),
-    "unknown_path": ErrorRow(404, _lmi_frontend(404, "ResourceNotFoundException")),
-    "wrong_method": ErrorRow(405, _lmi_frontend(405, "MethodNotAllowedException")),
-    "unauthorized": ErrorRow(401, _lmi_frontend(401, "UnauthorizedException")),
-    "too_large": ErrorRow(413, _lmi_frontend(413, "RequestEntityTooLargeException")),
-    "overloaded": ErrorRow(503, _lmi_frontend(503, "WlmCapacityException")),
-    "unavailable": ErrorRow(503, _lmi_frontend(503, "ServiceUnavailableException")),
-    "timeout": ErrorRow(424, _lmi),
-    "cancelled": ErrorRow(503, _lmi_frontend(503, "WlmException")),
-    "capacity": ErrorRow(424, _lmi),
-    "engine_failed": ErrorRow(424, _lmi),
-    "engine_dead": ErrorRow(503, _lmi_frontend(503, "WlmException")),
-    "hook_error": ErrorRow(424, _lmi),
-    "server_error": ErrorRow(500, _lmi_frontend(500, "InternalServerException")),
-}
-
 ERROR_TABLES: Mapping[ErrorShape, Mapping[str, ErrorRow]] = {
     "openai": OPENAI_ERRORS,
     "ovms": OVMS_ERRORS,
-    "lmi": LMI_ERRORS,
+    "lmi": {kind: _lmi_chat(row) for kind, row in lmi_errors.ERRORS.items()},
 }
 
 
@@ -149,6 +124,6 @@ def stream_error(shape: ErrorShape, error: ServerError, *, is_sse: bool) -> byte
 
     In a stream LMI knows one form only, whatever the status would have been.
     """
-    body = _lmi(error) if shape == "lmi" else ERROR_TABLES[shape][error.kind].body(error)
+    body = lmi_errors.short_body(error) if shape == "lmi" else ERROR_TABLES[shape][error.kind].body(error)
     payload = msgspec.json.encode(body)
     return sse(payload) + SSE_DONE if is_sse else jsonline(payload)

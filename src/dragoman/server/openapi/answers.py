@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.dialects.chat_encoder import LMI_FINISH
 from dragoman.server.dialects.chat_schema import ChatChoice, ChunkChoice
 from dragoman.server.dialects.completions_schema import CompletionChoice
-from dragoman.server.dialects.lmi_objects import FINISH_REASONS
+from dragoman.server.dialects.lmi_objects import LMI_FINISH
 from dragoman.server.dialects.openai_common import OPENAI_FINISH, Usage
 from dragoman.server.dialects.tgi import TgiInfo
 from dragoman.server.openapi.json_schema import (
@@ -31,7 +30,7 @@ from dragoman.server.openapi.json_schema import (
 _NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 _INTEGER_OR_NULL: Schema = {"type": ["integer", "null"]}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
-_LMI_FINISH: Schema = {"enum": sorted({*FINISH_REASONS.values(), "error"})}
+_LMI_FINISH: Schema = {"enum": sorted({*LMI_FINISH.values(), "error"})}
 _OPENAI_FINISH = sorted({*OPENAI_FINISH.values(), "tool_calls"})
 _CHAT_FINISH = sorted({*_OPENAI_FINISH, *LMI_FINISH.values()})
 

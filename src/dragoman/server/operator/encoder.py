@@ -20,7 +20,7 @@ from dragoman.errors import ServerError
 from dragoman.hooks import request_io as io
 from dragoman.hooks.formatter import OutputFormatter
 from dragoman.server.dialects.base import Call, Encoder, Head, IndexedEvent, Reply
-from dragoman.server.dialects.lmi_objects import FINISH_REASONS, best_first
+from dragoman.server.dialects.lmi_objects import LMI_FINISH, best_first
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import (
     GenerationEvent,
@@ -59,7 +59,7 @@ class OutputState:
         if self.has_top_tokens and token is not None:
             sequence.set_next_top_tokens([io.Token(top.id, top.text, top.logprob) for top in token.top])
         if ending is not None and ending.finish_reason is not None:
-            sequence.finish_reason = FINISH_REASONS[ending.finish_reason]
+            sequence.finish_reason = LMI_FINISH[ending.finish_reason]
             sequence.stop_reason = ending.stop_match
             sequence.cumulative_log_prob = ending.cumulative_logprob or 0.0
             self.num_unfinished -= 1
