@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from dragoman.compose_hooks import OperatorCode, hooked_dialects, load_operator_file, start_handler
 from dragoman.config.generation import default_sampling
-from dragoman.config.options import OUTPUT_FORMATTERS
+from dragoman.config.options import OUTPUT_FORMATTERS, ClientSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
@@ -32,7 +32,7 @@ from dragoman.server.dialects.completions import CompletionsDialect, Completions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_profile import ProposerKind
 from dragoman.server.dialects.text import TextDialect, TextOptions
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
 from dragoman.server.openapi import ApiFacts
 from dragoman.server.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.operator.handlers import HandlerRuntime, with_handler
@@ -172,7 +172,7 @@ def build_dialects(config: Config) -> DialectSet:
 
     return DialectSet(
         lmi=LmiDialect(lmi_options(config)),
-        tgi=TgiDialect(TgiOptions(clients.max_best_of, clients.max_logprobs, clients.max_stop_strings)),
+        tgi=TgiDialect(limits),
         chat_v1=chat("v1"),
         chat_v3=chat("v3"),
         chat_invocations=chat("invocations"),
@@ -187,7 +187,6 @@ def api_facts(config: Config) -> ApiFacts:
     """What the description of the API tells about this model's options."""
     clients = config.clients
     return ApiFacts(
-        limits=_limits(config),
         lmi=lmi_options(config),
         text=_text_options(config),
         chat_format=cast(Literal["lmi", "openai", "auto"], clients.chat_format),
@@ -196,8 +195,7 @@ def api_facts(config: Config) -> ApiFacts:
 
 
 def _limits(config: Config) -> Limits:
-    clients = config.clients
-    return Limits(clients.max_best_of, clients.max_logprobs, clients.max_stop_strings)
+    return Limits(**_same_named(Limits, config.clients))
 
 
 def _text_options(config: Config) -> TextOptions:
@@ -212,17 +210,14 @@ def _text_options(config: Config) -> TextOptions:
 def lmi_options(config: Config) -> LmiOptions:
     """What the LMI dialect is told of this model's options."""
     clients = config.clients
-    return LmiOptions(
-        rolling_batch=clients.rolling_batch,
-        lmi_version=clients.lmi_version,
-        batch_size=clients.batch_size,
-        enable_streaming=clients.enable_streaming,
-        output_formatter=clients.output_formatter if clients.output_formatter in OUTPUT_FORMATTERS else None,
-        tgi_compat=clients.tgi_compat,
-        max_best_of=clients.max_best_of,
-        max_logprobs=clients.max_logprobs,
-        max_stop_strings=clients.max_stop_strings,
-    )
+    named = clients.output_formatter if clients.output_formatter in OUTPUT_FORMATTERS else None
+    return LmiOptions(**{**_same_named(LmiOptions, clients), "output_formatter": named, "limits": _limits(config)})
+
+
+def _same_named(kind: type, settings: ClientSettings) -> dict[str, Any]:
+    """The values of the options that `kind` names as its own fields."""
+    names = {field.name for field in fields(settings)}
+    return {field.name: getattr(settings, field.name) for field in fields(kind) if field.name in names}
 
 
 # --- text -------------------------------------------------------------------------------------------------------------

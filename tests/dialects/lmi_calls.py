@@ -10,8 +10,8 @@ import msgspec
 
 from dragoman.server.dialects.base import Call, HttpCall
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
-from dragoman.types import GenerationRequest
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import GenerationRequest, Limits
 from tests.support.golden import Answer, answer
 
 PROMPT = "What is it?"
@@ -62,7 +62,7 @@ def events_of(reply: Answer) -> list[Any]:
 
 def tgi_request(parameters: dict[str, Any] | None = None) -> GenerationRequest:
     """The request of a TGI body."""
-    dialect = TgiDialect(TgiOptions())
+    dialect = TgiDialect(Limits())
     (request,) = dialect.parse(http({"inputs": PROMPT, "parameters": parameters or {}}, "/generate")).requests
     return request
 

@@ -12,7 +12,8 @@ from dragoman.server.dialects.base import Dialect, HttpCall
 from dragoman.server.dialects.json_body import MAX_NESTING, NestedTooDeep, NotJson, decode_json
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.text import TextDialect
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call
 
 SLIPS: list[tuple[str, bytes, str]] = [
@@ -29,7 +30,7 @@ SLIPS: list[tuple[str, bytes, str]] = [
 
 DIALECTS: list[tuple[str, Dialect, str]] = [
     ("lmi", LmiDialect(LmiOptions()), "/invocations"),
-    ("tgi", TgiDialect(TgiOptions()), "/generate"),
+    ("tgi", TgiDialect(Limits()), "/generate"),
     ("chat v1", chats("v1"), "/v1/chat/completions"),
     ("chat v3", chats("v3"), "/v3/chat/completions"),
     ("chat invocations", chats("invocations"), "/invocations"),

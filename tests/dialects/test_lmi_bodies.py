@@ -13,8 +13,8 @@ from dragoman.errors import InvalidPayload
 from dragoman.server.dialects.base import Dialect, HttpCall
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.lmi_table import TABLE
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
-from dragoman.types import TextPrompt
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import Limits, TextPrompt
 from tests.dialects.lmi_calls import http
 from tests.support.golden import answer
 
@@ -130,7 +130,7 @@ def test_unknown_fields_of_the_body_are_reported() -> None:
 
 
 def test_generate_reports_a_stream_flag_that_it_cannot_follow() -> None:
-    dialect = TgiDialect(TgiOptions())
+    dialect = TgiDialect(Limits())
     assert dialect.parse(http({"inputs": "a", "stream": True}, "/generate")).ignored == ("stream",)
     assert dialect.parse(http({"inputs": "a", "stream": True}, "/")).ignored == ()
 
@@ -153,7 +153,7 @@ DIALECTS: list[tuple[Dialect, str]] = [
     (LmiDialect(LmiOptions(rolling_batch="trtllm", lmi_version="0.26")), "/invocations"),
     (LmiDialect(LmiOptions(rolling_batch="disable")), "/invocations"),
     (LmiDialect(LmiOptions(tgi_compat=True, lmi_version="0.32")), "/invocations"),
-    (TgiDialect(TgiOptions()), "/generate"),
+    (TgiDialect(Limits()), "/generate"),
 ]
 
 

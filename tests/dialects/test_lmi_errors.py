@@ -11,7 +11,8 @@ from dragoman import errors
 from dragoman.errors import ALL_KINDS, ServerError
 from dragoman.server.dialects import lmi_errors, tgi
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import Limits
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure
 
@@ -119,7 +120,7 @@ def test_a_stream_has_no_trailers() -> None:
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 def test_tgi_answers_every_kind_with_its_own_status(kind: str) -> None:
-    reply = TgiDialect(TgiOptions()).error_reply(error_of(kind), http({"inputs": PROMPT}, "/generate"))
+    reply = TgiDialect(Limits()).error_reply(error_of(kind), http({"inputs": PROMPT}, "/generate"))
     assert reply.status == TGI_STATUS.get(kind, 424)
     assert list(json.loads(reply.body)) == ["error", "error_type"]
 

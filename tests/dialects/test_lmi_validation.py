@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
+from dragoman.types import Limits
 from tests.dialects.lmi_calls import parse
 
 
@@ -70,7 +71,7 @@ def test_an_illegal_value_is_refused_by_name_value_and_rule(parameters: dict[str
 
 
 def test_limits_are_the_operators() -> None:
-    options = {"max_best_of": 2, "max_logprobs": 1, "max_stop_strings": 1}
+    options = {"limits": Limits(max_best_of=2, max_logprobs=1, max_stop_strings=1)}
     for parameters in ({"n": 3}, {"top_n_tokens": 2}, {"stop": ["a", "b"]}):
         parse(parameters)
         with pytest.raises(InvalidParameter):

@@ -13,11 +13,12 @@ from huggingface_hub.errors import GenerationError, OverloadedError, ValidationE
 
 from dragoman.server.dialects.base import Dialect, HttpCall
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import Limits
 from tests.support.golden import Failure, answer
 
 TEXT = " Deep learning is fun. 🍊"
-TGI = TgiDialect(TgiOptions())
+TGI = TgiDialect(Limits())
 LMI = LmiDialect(LmiOptions(tgi_compat=True))
 
 

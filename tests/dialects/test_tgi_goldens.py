@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.types import Limits
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 
 @pytest.mark.parametrize("name", case_names("tgi_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = TgiDialect(TgiOptions(**case.options))
+    dialect = TgiDialect(Limits(**case.options))
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -13,7 +13,7 @@ from openapi_spec_validator import validate
 from dragoman.server.app import ServerConfig
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.lmi import LmiOptions
 from dragoman.server.dialects.lmi_table import TGI, rows_for
 from dragoman.server.dialects.lmi_values import ValueType
 from dragoman.server.dialects.text_schema import BATCH_FIELDS, PROMPT_FIELDS
@@ -102,7 +102,8 @@ def test_every_field_of_the_text_service_is_described() -> None:
 
 
 def test_the_operators_limits_and_profile_are_described() -> None:
-    facts = ApiFacts(Limits(max_stop_strings=3, max_best_of=5), LmiOptions(rolling_batch="trtllm", lmi_version="0.26"))
+    limits = Limits(max_stop_strings=3, max_best_of=5)
+    facts = ApiFacts(LmiOptions(rolling_batch="trtllm", lmi_version="0.26", limits=limits))
     schemas = live_document(facts)["components"]["schemas"]
     assert schemas["CompletionRequestV1"]["properties"]["best_of"]["anyOf"][0]["maximum"] == 5
     assert schemas["CompletionRequestV3"]["properties"]["best_of"]["anyOf"][0]["maximum"] == 4

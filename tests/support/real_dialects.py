@@ -6,15 +6,16 @@ from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.text import TextDialect
-from dragoman.server.dialects.tgi import TgiDialect, TgiOptions
+from dragoman.server.dialects.tgi import TgiDialect
 from dragoman.server.registry import DialectSet
+from dragoman.types import Limits
 
 
 def real_dialects() -> DialectSet:
     """Every dialect with its defaults, serving the name `fake`."""
     return DialectSet(
         lmi=LmiDialect(LmiOptions()),
-        tgi=TgiDialect(TgiOptions()),
+        tgi=TgiDialect(Limits()),
         chat_v1=ChatDialect(ChatOptions("v1", served_model_name="fake")),
         chat_v3=ChatDialect(ChatOptions("v3", served_model_name="fake")),
         chat_invocations=ChatDialect(ChatOptions("invocations", served_model_name="fake")),

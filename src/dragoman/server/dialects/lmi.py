@@ -7,6 +7,7 @@ Does: parse calls of the LMI routes, choose the form of the answer, answer error
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -16,15 +17,45 @@ from dragoman.server.dialects.lmi_body import Payload, read_payload
 from dragoman.server.dialects.lmi_encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.dialects.lmi_errors import ErrorContext, error_reply, stream_error_body
 from dragoman.server.dialects.lmi_objects import Shape
-from dragoman.server.dialects.lmi_options import LmiOptions
 from dragoman.server.dialects.lmi_params import ParameterReader, Parsed
 from dragoman.server.dialects.lmi_request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
 from dragoman.server.dialects.lmi_values import read_boolean
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-
-__all__ = ["LmiDialect", "LmiOptions"]
+from dragoman.types import Limits
 
 FORMATTERS = ("json", "jsonlines", "sse")
+
+
+@dataclass(frozen=True, slots=True)
+class LmiOptions:
+    """Options of the LMI dialect, named as `option.*` in serving.properties.
+
+    `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
+    `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
+    """
+
+    rolling_batch: str = "auto"
+    lmi_version: str = "0.31"
+    batch_size: int = 1
+    enable_streaming: bool = False
+    output_formatter: str | None = None
+    tgi_compat: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True if answers have the dynamic-batch shapes."""
+        return self.rolling_batch == "disable" or self.batch_size > 1
+
+    @property
+    def profile(self) -> str:
+        """The parameter profile: dynamic batching has no backend of its own."""
+        return "disable" if self.is_dynamic else self.rolling_batch
+
+    @property
+    def has_tgi_shape(self) -> bool:
+        """True if answers look like TGI's; there is no such shape for dynamic batches."""
+        return self.tgi_compat and not self.is_dynamic
 
 
 class LmiDialect:

@@ -16,8 +16,6 @@ from dragoman.server.dialects.lmi_table import TABLE, Param, rows_for
 from dragoman.server.dialects.lmi_values import IGNORED, MAX_INTEGER, ValueType, show, wrong
 from dragoman.types import Grammar, Limits
 
-_SIZES = Limits()  # of which only those count here that no option sets
-
 DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
 """For every field, the name of the first row that sets it."""
 
@@ -93,9 +91,9 @@ class Parsed:
 
 
 class ParameterReader:
-    """Reads `parameters` objects for one profile. `limits`: the operator's bounds by option name."""
+    """Reads `parameters` objects for one profile. `limits`: the operator's bounds."""
 
-    def __init__(self, profile: str, version: str, limits: Mapping[str, int], *, with_tgi_names: bool = False) -> None:
+    def __init__(self, profile: str, version: str, limits: Limits, *, with_tgi_names: bool = False) -> None:
         self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
         self._limits = limits
         self._defaults: dict[str, Any] = {}
@@ -116,7 +114,7 @@ class ParameterReader:
             else:
                 sent.append(Sent(row, name))
         self._check_stop(values)
-        _check_sizes(values)
+        _check_sizes(values, self._limits)
         return Parsed(Parameters(**{**self._defaults, **values}), tuple(sent), tuple(unused))
 
     def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
@@ -124,7 +122,7 @@ class ParameterReader:
         return ((name, row) for name, row in self._rows.items() if raw.get(name) is not None)
 
     def _value(self, row: Param, name: str, value: Any) -> Any:
-        high = self._limits[row.limit] if row.limit else row.high
+        high = getattr(self._limits, row.limit) if row.limit else row.high
         allowed = row.type.label + _range_text(row, high)
         try:
             number = row.type.reader(value)
@@ -140,18 +138,18 @@ class ParameterReader:
         return number
 
     def _check_stop(self, values: Mapping[str, Any]) -> None:
-        stop, limit = values.get("stop", ()), self._limits["max_stop_strings"]
+        stop, limit = values.get("stop", ()), self._limits.max_stop_strings
         if len(stop) > limit:
             raise InvalidParameter(
                 f"Parameter 'stop_sequences' must have at most {limit} entries, got {len(stop)}", param="stop_sequences"
             )
 
 
-def _check_sizes(values: Mapping[str, Any]) -> None:
+def _check_sizes(values: Mapping[str, Any], limits: Limits) -> None:
     """Raises InvalidParameter for lists that nobody can mean, and that would keep the server busy."""
     counts = {
-        "bad_words": _SIZES.max_bad_words,
-        **dict.fromkeys(("stop_token_ids", "logit_bias"), _SIZES.max_token_ids),
+        "bad_words": limits.max_bad_words,
+        **dict.fromkeys(("stop_token_ids", "logit_bias"), limits.max_token_ids),
     }
     for target, most in counts.items():
         if len(values.get(target) or ()) > most:
@@ -160,9 +158,9 @@ def _check_sizes(values: Mapping[str, Any]) -> None:
             raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
     for target in ("stop", "bad_words"):
         longest = max((len(word) for word in values.get(target, ())), default=0)
-        if longest > _SIZES.max_word_chars:
+        if longest > limits.max_word_chars:
             name = DOCUMENTED_NAMES[target]
-            problem = f"must hold strings of at most {_SIZES.max_word_chars} characters, got {longest}"
+            problem = f"must hold strings of at most {limits.max_word_chars} characters, got {longest}"
             raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
 
 

@@ -39,7 +39,7 @@ class Param:
     """One parameter in some profiles.
 
     `target`: the field of `Parameters` it sets. `default`: for all profiles; `defaults`: by profile or profile/version.
-    `low`, `high`: the range, ends included unless `is_low_open`. `limit`: the operator's option that bounds it instead.
+    `low`, `high`: the range, ends included unless `is_low_open`. `limit`: the field of `Limits` that bounds it instead.
     """
 
     name: str

@@ -8,7 +8,6 @@ Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,27 +21,10 @@ from dragoman.server.dialects.lmi_params import ParameterReader, Parsed
 from dragoman.server.dialects.lmi_request import Rules, joined_names, make_plan, read_prompts
 from dragoman.server.dialects.lmi_table import TGI
 from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"
 LIST_PATH = "/"  # chooses by the body's `stream`, and wraps a whole answer in a list
-
-
-@dataclass(frozen=True, slots=True)
-class TgiOptions:
-    """The operator's bounds, the same as the LMI dialect's."""
-
-    max_best_of: int = 20
-    max_logprobs: int = 20
-    max_stop_strings: int = 64
-
-    @property
-    def limits(self) -> Mapping[str, int]:
-        """The bounds that the parameter table names."""
-        return {
-            "max_best_of": self.max_best_of,
-            "max_logprobs": self.max_logprobs,
-            "max_stop_strings": self.max_stop_strings,
-        }
 
 
 class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +49,8 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 class TgiDialect:
     """TGI's own routes for one model."""
 
-    def __init__(self, options: TgiOptions) -> None:
-        self._reader = ParameterReader(TGI, "", options.limits)
+    def __init__(self, limits: Limits) -> None:
+        self._reader = ParameterReader(TGI, "", limits)
         self._rules = Rules(sampling="not_neutral", on_overflow="refuse")
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 

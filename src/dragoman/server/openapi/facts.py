@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.lmi import LmiOptions
 from dragoman.server.dialects.text import TextOptions
 from dragoman.types import Limits
 
@@ -20,9 +20,13 @@ class ApiFacts:
     `chat_format` decides the shape of chat on `/v1`. `needs_key`: calls have to carry an API key.
     """
 
-    limits: Limits = field(default_factory=Limits)
     lmi: LmiOptions = field(default_factory=LmiOptions)
     text: TextOptions = field(default_factory=TextOptions)
     chat_format: Literal["lmi", "openai", "auto"] = "auto"
     lmi_strict: bool = False
     needs_key: bool = False
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds of requests, which are the same in all dialects."""
+        return self.lmi.limits

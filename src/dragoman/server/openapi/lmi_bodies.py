@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.dialects.lmi_options import LmiOptions
+from dragoman.server.dialects.lmi import LmiOptions
 from dragoman.server.dialects.lmi_table import TGI, Need, Param, rows_for
 from dragoman.server.dialects.lmi_values import MAX_INTEGER, ValueType
 from dragoman.server.dialects.openai_profile import Bounds
@@ -29,6 +29,7 @@ from dragoman.server.openapi.json_schema import (
     range_of,
     ref,
 )
+from dragoman.types import Limits
 
 _TOKEN_ID: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
 _TEXTS = any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT))
@@ -62,17 +63,12 @@ _COERCED = "Numbers and booleans may also come as strings. null means not given.
 
 def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
     """The components of the bodies of the LMI, TGI and text routes."""
-    lmi, limits = facts.lmi, facts.lmi.limits
-    tgi_limits = {
-        "max_best_of": facts.limits.max_best_of,
-        "max_logprobs": facts.limits.max_logprobs,
-        "max_stop_strings": facts.limits.max_stop_strings,
-    }
+    lmi, limits = facts.lmi, facts.limits
     return {
         "LmiParameters": _parameters(_lmi_rows(lmi), lmi.profile, lmi.lmi_version, limits),
         "LmiRequest": _lmi_request(lmi),
         "LmiForm": _form(),
-        "TgiParameters": _parameters(rows_for(TGI), TGI, "", tgi_limits),
+        "TgiParameters": _parameters(rows_for(TGI), TGI, "", limits),
         "TgiRequest": an_object(
             {"inputs": _described(NON_EMPTY_TEXT, "the prompt")},
             {
@@ -89,20 +85,20 @@ def _lmi_rows(options: LmiOptions) -> dict[str, Param]:
     return rows_for(options.profile, with_tgi_names=options.tgi_compat)
 
 
-def _parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Mapping[str, int]) -> Schema:
+def _parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Limits) -> Schema:
     properties = {name: _parameter(name, row, profile, version, limits) for name, row in rows.items()}
     return {"type": "object", "description": _COERCED, "properties": properties}
 
 
-def _parameter(name: str, row: Param, profile: str, version: str, limits: Mapping[str, int]) -> Schema:
+def _parameter(name: str, row: Param, profile: str, version: str, limits: Limits) -> Schema:
     schema: Schema = dict(TYPES[row.type])
-    high = limits[row.limit] if row.limit else row.high
+    high = getattr(limits, row.limit) if row.limit else row.high
     if row.type is ValueType.INTEGER and high is None:
         high = MAX_INTEGER
     if row.type in (ValueType.INTEGER, ValueType.FLOAT):
         schema |= range_of(Bounds(row.low, high, is_low_open=row.is_low_open))
     if row.field == "stop":
-        schema = _limited(schema, limits["max_stop_strings"])
+        schema = _limited(schema, limits.max_stop_strings)
     effect = row.effect if row.needs is Need.NOTHING else f"{row.effect} ({row.needs})"
     default = row.default_for(profile, version)
     text = effect if name == row.name else f"the same as {row.name}"
