@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.compose import build_dialects
+from dragoman.compose import build_dialects, lmi_options
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
 from dragoman.config.resolve import resolve
 from dragoman.errors import InvalidRequest
 from dragoman.server.dialects.base import Call, Dialect, HttpCall
+from dragoman.server.dialects.lmi import LmiOptions
 from dragoman.server.registry import DialectSet
 from dragoman.types import ChatPrompt
 from tests.support.console_blocks import without_varying_parts
@@ -138,3 +139,7 @@ def test_the_text_service_samples_as_the_models_own_files_say(tmp_path: Path) ->
 
 def test_the_models_name_is_in_the_answers(tmp_path: Path) -> None:
     assert '"model":"other"' in chat(dialects(tmp_path, "--name other"), max_completion_tokens=3)
+
+
+def test_without_options_lmi_has_the_defaults_that_the_dialect_states(tmp_path: Path) -> None:
+    assert lmi_options(resolve([], {}, tmp_path)) == LmiOptions()

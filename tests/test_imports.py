@@ -39,18 +39,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.server.dialects": ("dragoman.types", "dragoman.errors", "dragoman.server.framing"),
     "dragoman.loading": ("dragoman.config", "dragoman.models"),
     "dragoman.memory": ("dragoman.config", "dragoman.loading"),
-    "dragoman.compose_hooks": (
-        "dragoman.errors",
-        "dragoman.config",
-        "dragoman.tokenizer",
-        "dragoman.models",
-        "dragoman.server",
-        "dragoman.hooks",
-    ),
     "dragoman.compose": (
         "dragoman.types",
         "dragoman.errors",
-        "dragoman.compose_hooks",
         "dragoman.loading",
         "dragoman.memory",
         "dragoman.config",
@@ -133,8 +124,7 @@ def wrong_arrows(name: str, tree: ast.AST) -> list[str]:
     ]
 
 
-# A package's parts depend on each other in one direction only, at every level. Left out: (importer, imported).
-LEFT_OUT = {("dragoman.hooks", "dragoman.server")}
+# A package's parts depend on each other in one direction only, at every level.
 PACKAGES = sorted({path.parent for path in MODULES})
 
 
@@ -150,7 +140,7 @@ def circle_of(package: str, importers: Iterable[tuple[str, set[str]]]) -> list[s
         part = part_of(package, importer)
         others = {part_of(package, target) for target in targets} - {part, None}
         if part is not None:
-            graph.setdefault(part, set()).update(one for one in others if one and (part, one) not in LEFT_OUT)
+            graph.setdefault(part, set()).update(one for one in others if one)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

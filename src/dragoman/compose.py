@@ -10,21 +10,34 @@ import asyncio
 import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, cast
 
-from dragoman.compose_hooks import OperatorCode, hooked_dialects, load_operator_file, start_handler
 from dragoman.config.generation import default_sampling
-from dragoman.config.options import OUTPUT_FORMATTERS, ClientSettings
+from dragoman.config.option import show
+from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS, ClientSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.errors import HookError
 from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.hooks import (
+    HandlerLoop,
+    HookLoadError,
+    HookPool,
+    Hooks,
+    HookTokenizer,
+    StartRefused,
+    load_hooks,
+    own_traceback,
+)
 from dragoman.loading import ModelLoad, Progress, has_model, model_options
 from dragoman.memory import available_memory_bytes, choose_num_blocks
 from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
+from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
@@ -34,6 +47,8 @@ from dragoman.server.dialects.openai_profile import ProposerKind
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect
 from dragoman.server.openapi import ApiFacts
+from dragoman.server.operator.formatters import HookOptions, with_hooks
+from dragoman.server.operator.handler_model import HandlerModel
 from dragoman.server.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.output_parsers import choose_output_format
@@ -77,13 +92,13 @@ async def build_served_model(
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
     try:
-        hooks = await asyncio.to_thread(load_operator_file, config)
-        runtime = await start_handler(config, hooks)
+        hooks = await asyncio.to_thread(_load_operator_file, config)
+        runtime = await _start_handler(config, hooks)
         if runtime is not None and not has_model(config):
             return _build_handler_only(config, runtime, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
         loading = loading or ModelLoad(config, progress)
         try:
-            return await _build_generating(config, loading, memory_bytes, OperatorCode(hooks, runtime))
+            return await _build_generating(config, loading, memory_bytes, _OperatorCode(hooks, runtime))
         except ModelError as error:
             if runtime is None:
                 raise
@@ -97,7 +112,7 @@ async def build_served_model(
 
 
 async def _build_generating(
-    config: Config, loading: ModelLoad, memory_bytes: int | None, code: OperatorCode
+    config: Config, loading: ModelLoad, memory_bytes: int | None, code: _OperatorCode
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
@@ -111,7 +126,7 @@ async def _build_generating(
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
         extensions=_extensions(config, text, engine.capabilities.vocab_size),
     )
-    dialects = hooked_dialects(
+    dialects = _hooked_dialects(
         config, code, build_dialects(config), lmi_options(config), service, text.tokenizer, text.chat_template
     )
     served = _served(config, service, engine, dialects, loaded.options.weight_type)
@@ -319,3 +334,107 @@ def _facts(loaded: LoadedModel, engine: RollingEngine) -> tuple[str, ...]:
         f"{engine.capabilities.max_model_len} tokens of context",
         f"{loaded.kv_type} cache for {capacity} tokens",
     )
+
+
+# --- an operator's own code -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _OperatorCode:
+    """What an operator's file brought: `hooks` None = there is no file; `runtime` None = it has no handler."""
+
+    hooks: Hooks | None = None
+    runtime: HandlerRuntime | None = None
+
+
+def _load_operator_file(config: Config) -> Hooks | None:
+    """The operator's functions. Raises: ConfigError if the file is not there, does not load or does not fit."""
+    clients = config.clients
+    named = None if clients.output_formatter in OUTPUT_FORMATTERS else clients.output_formatter
+    if not clients.hooks:
+        if named is not None:
+            raise ConfigError(
+                [f"{config.cite('output_formatter')}: must not name a function while hooks are switched off"]
+            )
+        return None
+    try:
+        return load_hooks(clients.entry_point, (config.directory, config.model_dir), named, clients.handler)
+    except HookLoadError as error:
+        raise ConfigError([str(error)]) from error
+
+
+async def _start_handler(config: Config, hooks: Hooks | None) -> HandlerRuntime | None:
+    """The operator's handler, initialised; None if there is none. Raises: ConfigError if its initialisation fails."""
+    if hooks is None or hooks.handler is None:
+        return None
+    pool = HookPool(None, subject="handler", num_threads=config.clients.handler_threads)
+    runtime = HandlerRuntime(
+        hooks.handler, _handler_properties(config), config.server.predict_timeout, pool, HandlerLoop()
+    )
+    try:
+        await runtime.start()
+    except (StartRefused, HookError) as error:
+        raise ConfigError([f"{hooks.path}: {error}"]) from error
+    except Exception as error:  # hook call: whatever the operator's code raises stops the start, with its own traceback
+        raise ConfigError(
+            [f"{hooks.path}: {hooks.handler.name}() failed to initialise:\n{own_traceback(error, hooks.path)}"]
+        ) from error
+    return runtime
+
+
+def _handler_properties(config: Config) -> dict[str, str]:
+    """The options by LMI's names, as texts, with what LMI adds; secrets and options without a value are left out.
+
+    Options that only the operator's code knows are there as they were given.
+    """
+    named = {
+        option.key.removeprefix("option."): show(value)
+        for option in OPTIONS
+        if (value := config.value(option)) not in (None, (), "") and not option.row.is_secret
+    }
+    del named["batch_size"]  # of a request, it would say that this is a batch
+    where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
+    return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": "1"}
+
+
+def _hooked_dialects(
+    config: Config,
+    code: _OperatorCode,
+    dialects: DialectSet,
+    own: LmiOptions,
+    service: GenerationService,
+    tokenizer: HfTokenizer,
+    template: ChatTemplate | None,
+) -> DialectSet:
+    """The dialects with the operator's formatters and handler. `own`: what the LMI dialect is told without them."""
+    if code.hooks is None:
+        return dialects
+    # an operator's formatter takes the place of option.output_formatter, which would stream every answer
+    lmi = LmiDialect(own if code.hooks.output_formatter is None else replace(own, output_formatter=None))
+    pool = HookPool(config.clients.hook_timeout_s)
+    made = with_hooks(dialects, lmi, code.hooks, _hook_options(config, tokenizer, template), pool.run)
+    if code.runtime is None:
+        return made
+    plain, dynamic = LmiDialect(own), LmiDialect(replace(own, rolling_batch="disable"))
+    access = replace(code.runtime, make_access=lambda http: HandlerModel(plain, dynamic, service, http.request_id))
+    return with_handler(made, access)
+
+
+def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:
+    """What input formatters are called with, by LMI's names; what does not exist here is empty or None."""
+    clients = config.clients
+    values = {option.name: config.value(option) for option in OPTIONS if not option.row.is_secret}
+    context = {
+        "configs": SimpleNamespace(**{**config.own_options, **values}, model_id_or_path=str(config.model_dir)),
+        "tokenizer": HookTokenizer(
+            tokenizer, None if template is None else template.render, tokenizer.facts.special_tokens
+        ),
+        "adapter_registry": {},
+        "model_config": SimpleNamespace(**read_json(config.model_dir / "config.json")),
+        "peft_config": None,
+        "rolling_batch": None,
+        "image_placeholder_token": None,
+        "is_mistral_tokenizer": False,
+        "is_rolling_batch": clients.rolling_batch != "disable",
+    }
+    return HookOptions(context, has_index=clients.lmi_version == "0.32", tgi_compat=clients.tgi_compat)

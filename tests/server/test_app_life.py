@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from dragoman import __version__
 from dragoman.server.admission import Admission
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 from dragoman.server.run import ListenConfig, bind
@@ -111,6 +112,12 @@ class TestModelLists:
     def test_tgi_info_tells_the_limits(self, client: httpx.Client) -> None:
         info = client.get("/info").json()
         assert (info["model_id"], info["max_total_tokens"], info["max_concurrent_requests"]) == ("fake", 64, 1032)
+
+    def test_tgi_info_tells_a_version_that_clients_can_compare(self, client: httpx.Client) -> None:
+        """LlamaIndex refuses tools below 2.0.1; our own version would be lower."""
+        info = client.get("/info").json()
+        assert tuple(int(part) for part in info["version"].split(".")) >= (3, 0, 0)
+        assert info["docker_label"] == f"dragoman-{__version__}"
 
 
 class TestLoading:

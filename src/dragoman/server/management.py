@@ -1,6 +1,6 @@
 """Health checks, model lists and the other routes that generate nothing.
 
-Does: build their bodies from the registry; refuse what LMI's management can do and this server cannot. Does not: touch
+Does: build their bodies from the registry; answer calls about adapters as LMI does where there are none. Does not: touch
 engines beyond asking for their health.
 Called by the app, on the event loop; never waits, so that health checks answer however busy the models are.
 """
@@ -14,9 +14,9 @@ from dragoman import __version__
 from dragoman.errors import InvalidParameter
 from dragoman.server.dialects.base import HttpCall, Reply
 from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
-from dragoman.server.dialects.tgi import TgiInfo
+from dragoman.server.dialects.tgi import TGI_VERSION, TgiInfo
 from dragoman.server.exchange import Exchange
-from dragoman.server.front import bad_request, front_error, json_reply
+from dragoman.server.front import bad_request, json_reply
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 from dragoman.server.routes import Gate, Handler, PathParams, Route
 
@@ -27,11 +27,6 @@ FAILED = "FAILED"
 
 OVMS = "OVMS"  # `owned_by` in the model list of OpenVINO Model Server
 
-_NOT_SERVED = "NotImplementedException"
-AT_START_ONLY = front_error(
-    501, _NOT_SERVED, "Models are loaded and unloaded at start only; load_models or model_store say which ones."
-)
-LOG_LEVEL_AT_START = front_error(501, _NOT_SERVED, "The log level is set at start only, by log_level.")
 NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
 
 _ADAPTER_CALLS = dict.fromkeys(("GET", "POST", "DELETE"), NO_LORA)
@@ -59,16 +54,11 @@ class ManagementRoutes:
             Route("/v1/models/{name}", {"GET": self._guarded(self._openai_model)}),
             Route("/v3/models", {"GET": self._guarded(lambda _: openai_models(self._names(), owned_by=OVMS))}),
             Route("/v3/models/{name}", {"GET": self._guarded(self._ovms_model)}),
-            Route("/models", {"GET": self._guarded(self._lmi_models)}, {"POST": AT_START_ONLY}),
+            Route("/models", {"GET": self._guarded(self._lmi_models)}),
             Route("/adapters", refusals=_ADAPTER_CALLS),
             Route("/adapters/{adapter}", refusals=_ADAPTER_CALLS),
             Route("/models/{name}/adapters", refusals=_ADAPTER_CALLS),
-            Route(
-                "/models/{name}",
-                {"GET": self._guarded(self._lmi_model)},
-                {"PUT": AT_START_ONLY, "DELETE": AT_START_ONLY},
-            ),
-            Route("/server/logging", refusals={"POST": LOG_LEVEL_AT_START}),
+            Route("/models/{name}", {"GET": self._guarded(self._lmi_model)}),
         ]
 
     async def ping(self, exchange: Exchange, path_params: PathParams) -> None:
@@ -178,5 +168,6 @@ def tgi_info(model: ServedModel) -> TgiInfo:
         max_stop_sequences=model.limits.max_stop_strings,
         max_input_tokens=max_model_len - 1,  # at least one token has to be generated
         max_total_tokens=max_model_len,
-        version=__version__,
+        version=TGI_VERSION,
+        docker_label=f"dragoman-{__version__}",
     )

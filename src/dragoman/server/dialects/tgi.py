@@ -24,11 +24,15 @@ from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"
+TGI_VERSION = "3.3.4"  # whose API these routes speak: clients compare the number to know what they may send
 LIST_PATH = "/"  # chooses by the body's `stream`, and wraps a whole answer in a list
 
 
 class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `GET /info`, in TGI's order. Units: tokens, except where the name says otherwise."""
+    """The body of `GET /info`, in TGI's order. Units: tokens, except where the name says otherwise.
+
+    `version` is TGI's, `docker_label` ours.
+    """
 
     model_id: str
     model_sha: str | None = None

@@ -161,6 +161,7 @@ HEADERS: Mapping[str, dict[str, Any]] = {
     "x-request-id": _header("the call's own id, or a fresh one"),
     "x-dragoman-ignored": _header("names of parameters that were accepted and had no effect, separated by commas"),
     "x-next-token": _header("the token to poll with next, as long as more may come"),
+    "X-Amzn-SageMaker-Custom-Attributes": _header("`x-next-token=TOKEN`, which SageMaker's runtime hands on"),
     "x-Amzn-Invoked-Production-Variant": _header("the variant that was asked for, or the only one"),
     "Retry-After": _header("seconds after which to try again", {"type": "integer", "minimum": 1}),
     "WWW-Authenticate": _header("the scheme of the key: Bearer"),

@@ -50,6 +50,7 @@ class Operation:
 _IGNORED = ("x-dragoman-ignored",)
 _BY_NAME = ("model_name_query", "model_name_header")
 _VERSIONED = ("model_version_query", "model_version_header")
+_NEXT = ("x-next-token", "X-Amzn-SageMaker-Custom-Attributes")
 _POLLING = ("x-synchronous", "x-starting-token", "x-max-items")
 
 _LMI_BODIES: Mapping[str, Schema] = {
@@ -61,7 +62,10 @@ _LMI_BODIES: Mapping[str, Schema] = {
 _LMI_STREAM = any_of(ref("LmiStreamObject"), ref("ChatCompletionChunk"), ref("CompletionChunk"), ref("LmiChatError"))
 _LMI_TEXT = (
     "A JSON object with `messages` is a conversation, one with `prompt` and without `inputs` a completion, everything else "
-    "LMI's `inputs`. Streams are JSON lines, or server-sent events if `Accept` names `text/event-stream`."
+    "LMI's `inputs`. Streams are JSON lines, or server-sent events if `Accept` names `text/event-stream`.\n\n"
+    "With `x-synchronous: false` the call runs without a waiting client. Its answer is fetched with calls that have "
+    "`x-starting-token`, the `x-next-token` of the answer before: 202 while there is nothing new, else what was written "
+    "since, with the status of the call itself; the last answer has no `x-next-token`."
 )
 
 
@@ -73,9 +77,9 @@ _DEFERRED: Answers = {
     200: Answer(
         "empty, with a token to poll with, for `x-synchronous: false`",
         {TEXT_MEDIA_TYPE: {**TEXT, "maxLength": 0}},
-        ("x-next-token",),
+        _NEXT,
     ),
-    202: Answer("a poll: nothing new yet", {}, ("x-next-token",)),
+    202: Answer("a poll: nothing new yet", {}, _NEXT),
 }
 _REFUSED_BY_FRONT: Answers = {400: front_answer("the poll names no answer, or the call tries to override the handler")}
 
