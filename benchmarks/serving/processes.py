@@ -98,6 +98,11 @@ class _Group:
             time.sleep(0.01)  # between polls of a process that offers nothing to wait on
         raise ProcessFailed(f"{self.name} was not ready after {START_LIMIT_S:.0f} s: {self._log_end()}")
 
+    @property
+    def pid(self) -> int:
+        """Of the group's first process."""
+        return self._process.pid
+
     def rss_bytes(self) -> int:
         """Resident memory of the group."""
         return sum(_rss_bytes(pid) for pid in _members(self._process.pid))
