@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models.kept_graph import compile_and_keep
+from dragoman.models import seal
+from dragoman.models.kept_graph import compile_and_keep, map_kept
+from dragoman.models.layers import AttentionShape
+from dragoman.models.seal import SealedBytes, append_seal
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 PROMPT = list(range(3, 40))
+MAPS = Path("/proc/self/maps")
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +106,94 @@ def test_a_damaged_file_is_made_anew(damage: Callable[[bytes], bytes], directory
     options = ModelOptions(cache_dir=tmp_path)
     expected = answers(load_model(directory, options))
     path = kept_file(tmp_path)
+    path.chmod(0o600)
     path.write_bytes(damage(path.read_bytes()))
     mended = load_model(directory, options)
     assert not mended.from_cache
     assert np.array_equal(answers(mended), expected)
     assert load_model(directory, options).from_cache
+
+
+@pytest.mark.parametrize("place", [0.02, 0.3, 0.5, 0.8, 0.999], ids=str)
+def test_a_file_of_which_one_bit_has_changed_is_told_and_made_anew(
+    place: float,
+    directory: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(seal, "PART_BYTES", 1 << 16)  # so that even this file has a middle
+    options = ModelOptions("f32", cache_dir=tmp_path)
+    expected = answers(load_model(directory, options))
+    path = kept_file(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 0x10
+    path.chmod(0o600)
+    path.write_bytes(data)
+    mended = load_model(directory, options)
+    assert not mended.from_cache
+    (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert str(path) in told
+    assert "made anew" in told
+    if MAPS.exists():
+        assert path.name not in MAPS.read_text()  # nothing of the damaged graph is left
+    assert np.array_equal(answers(mended), expected)
+    assert load_model(directory, options).from_cache
+
+
+class ImportingCore:
+    """A runtime that only says when it imports, and lets the checking of a file's middle go on no sooner than that."""
+
+    def __init__(self, events: list[str]) -> None:
+        self._events = events
+        self.has_imported = threading.Event()
+
+    def add_extension(self, _extension: Any) -> None:
+        """As OpenVINO's."""
+
+    def import_model(self, _graph: Any, _device: str, _properties: dict[str, Any]) -> str:
+        self._events.append("imported")
+        self.has_imported.set()
+        return "graph"
+
+
+def test_the_ends_are_checked_before_the_graph_is_read_and_all_else_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seal, "PART_BYTES", 1000)
+    path = tmp_path / "model.blob"
+    path.write_bytes(b"header\n" + bytes(993) + b"a" * 1000 + b"b" * 1000 + b"z" * 10)
+    append_seal(path)
+    events: list[str] = []
+    core = ImportingCore(events)
+    digest = xxhash.xxh3_64_digest
+
+    def slow_digest(data: Any) -> bytes:
+        begin = bytes(data[:1])
+        if begin in (b"a", b"b"):  # the middle
+            assert core.has_imported.wait(30)
+        if begin in (b"h", b"a", b"b", b"z"):  # not the checksums' own
+            events.append(f"checked {begin.decode()}")
+        return digest(data)
+
+    monkeypatch.setattr(xxhash, "xxh3_64_digest", slow_digest)
+    assert map_kept(core, path, {}, AttentionShape(1, 1, 8)) is not None
+    assert set(events[:2]) == {"checked h", "checked z"}
+    assert events[2] == "imported"
+    assert set(events[3:]) == {"checked a", "checked b"}
+
+
+@pytest.mark.parametrize("size", [1, 999, 1000, 1001, 5000])
+def test_a_seal_fits_files_of_any_size(size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "PART_BYTES", 1000)
+    path = tmp_path / "file"
+    contents = bytes(range(250)) * 20
+    path.write_bytes(contents[:size])
+    append_seal(path)
+    with SealedBytes(np.fromfile(path, np.uint8)) as sealed:
+        sealed.begin_check()
+        sealed.finish_check()
+        assert sealed.contents.tobytes() == contents[:size]
 
 
 def test_a_file_removed_while_it_is_used_takes_nothing_away(directory: Path, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ Called by the loader, once per start, on any thread.
 
 The plugin writes a compiled graph with its weights and could read it itself, but for one thing: it forgets the attention's
 head sizes, without which it refuses its own file. Whoever reads gives them back, through an extension that makes the
-attention's nodes. The file is mapped, not read: weights come from the page cache, and several servers share them.
+attention's nodes. The file is mapped, not read: weights come from the page cache, and several servers share them. Its
+bytes are checked beside that (`seal`): a weight that has changed on the disk would only show in the answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.layers import AttentionShape, PagedInputs, cache_parameter, paged_attention
+from dragoman.models.seal import SealedBytes, append_seal
 
 logger = logging.getLogger(__name__)
 
@@ -51,10 +53,11 @@ def compile_and_keep(core: Any, graph: Any, properties: dict[str, Any], target: 
 
 def _move_written(unfinished: Path, target: Path) -> None:
     written = next(unfinished.glob("*.blob"), None)  # the plugin chooses the name
-    if written is None:  # it does not tell when it cannot write
+    if written is None or not written.stat().st_size:  # it does not tell when it cannot write
         _warn(target, "it could not be written, is the disk full?")
         return
     try:
+        append_seal(written)
         written.replace(target)
         for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
             if superseded != target:
@@ -72,15 +75,28 @@ def _reason(error: Exception) -> str:
 
 
 def map_kept(core: Any, path: Path, properties: dict[str, Any], shape: AttentionShape) -> tuple[Any, Any] | None:
-    """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used."""
+    """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
+
+    Every byte has been checked when it returns. What describes the graph stands at the file's ends, which are checked before
+    the runtime reads them: it trusts what it reads.
+    """
     try:
         mapping = np.memmap(path, dtype=np.uint8, mode="c")  # the runtime takes no read-only memory; nothing writes
-        header = mapping[:_HEADER_LIMIT].tobytes().index(b"\n") + 1
-        core.add_extension(ov.OpExtension(_attention_extension(shape)))
-        return core.import_model(ov.Tensor(mapping[header:], shared_memory=True), "CPU", properties), mapping
+        with SealedBytes(mapping) as sealed:
+            sealed.begin_check()
+            graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
+            core.add_extension(ov.OpExtension(_attention_extension(shape)))
+            compiled = core.import_model(graph, "CPU", properties)
+            sealed.finish_check()
+            return compiled, mapping
     except (OSError, RuntimeError, ValueError) as error:
-        logger.info("the kept graph %s cannot be used and is made anew: %s", path, _reason(error))
+        logger.warning("the kept graph %s cannot be used and is made anew: %s", path, _reason(error))
         return None
+
+
+def _header_size(mapping: Any) -> int:
+    """Bytes of OpenVINO's line about its version. Raises: ValueError if there is none."""
+    return int(mapping[:_HEADER_LIMIT].tobytes().index(b"\n")) + 1
 
 
 def _attention_extension(shape: AttentionShape) -> Any:

@@ -34,7 +34,7 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
 
-_GRAPH_FORMAT = 6  # raised when the builders change: graphs kept before that are not used
+_GRAPH_FORMAT = 7  # raised when the builders or the files change: graphs kept before that are not used
 
 # Where the kernels unpack weights to f32:
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB

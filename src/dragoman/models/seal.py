@@ -1,0 +1,107 @@
+"""Seals a file with checksums, so that whoever maps it later knows that no byte of it has changed.
+
+Does: append checksums of a file's parts to it; check them, the ends first, the rest on threads. Does not: tell who changed
+what, or withstand somebody who means to deceive. Called by `kept_graph`, on any thread; checking needs no interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import xxhash
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+PART_BYTES = 16 << 20  # what describes a graph is smaller, and lies within the last part
+_DIGEST_BYTES = 8
+_MARK = b"\ndragoman seal 1\n"
+_NUM_WORKERS = min(4, os.cpu_count() or 1)  # a few read as fast as the memory can be read
+
+
+class SealError(ValueError):
+    """A file has no seal, or is not what was sealed."""
+
+
+def append_seal(path: Path) -> None:
+    """Write the checksums of a file's bytes behind them. Raises: OSError."""
+    contents = np.memmap(path, dtype=np.uint8, mode="r")
+    with ThreadPoolExecutor(_NUM_WORKERS) as pool:
+        digests = b"".join(pool.map(_digest, _parts(contents)))
+    mode = path.stat().st_mode
+    path.chmod(mode | stat.S_IWUSR)  # the plugin's files are for reading only
+    with path.open("ab") as file:
+        file.write(_seal(digests, contents.size))
+    path.chmod(mode)
+
+
+class SealedBytes:
+    """The bytes of a sealed file. Use in a `with` block around `begin_check` and `finish_check`."""
+
+    def __init__(self, data: Bytes) -> None:
+        """`data` is the whole file. Raises: SealError if it does not end in a whole seal."""
+        self.contents, digests = _split(data)
+        self._parts = list(_parts(self.contents))
+        self._digests = [digests[i : i + _DIGEST_BYTES] for i in range(0, len(digests), _DIGEST_BYTES)]
+        self._pool = ThreadPoolExecutor(_NUM_WORKERS, thread_name_prefix="check-seal")
+        self._checks: list[Future[bool]] = []
+
+    def __enter__(self) -> SealedBytes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin_check(self) -> None:
+        """Check the first and the last part, and go on with the others on threads. Raises: SealError."""
+        last = len(self._parts) - 1
+        self._checks = [self._pool.submit(self._is_unchanged, index) for index in (0, last, *range(1, last))]
+        self._wait(2)
+
+    def finish_check(self) -> None:
+        """Return once all parts have been checked. Raises: SealError."""
+        self._wait(len(self._checks))
+
+    def _wait(self, num_checks: int) -> None:
+        if not all(check.result() for check in self._checks[:num_checks]):
+            raise SealError("its bytes are not those that were written")
+
+    def _is_unchanged(self, index: int) -> bool:
+        return _digest(self._parts[index]) == self._digests[index]
+
+
+def _split(data: Bytes) -> tuple[Bytes, bytes]:
+    """The sealed bytes and their parts' digests."""
+    tail = _DIGEST_BYTES + 8 + len(_MARK)  # digest of the digests and the size; size; mark
+    size = int.from_bytes(data[-len(_MARK) - 8 : -len(_MARK)].tobytes(), "little")
+    begin = data.size - tail - _num_parts(size) * _DIGEST_BYTES
+    digests = data[begin : data.size - tail].tobytes() if begin == size else b""
+    if not size or begin != size or data[begin:].tobytes() != _seal(digests, size):
+        raise SealError("it does not end in a seal")
+    return data[:size], digests
+
+
+def _seal(digests: bytes, size: int) -> bytes:
+    facts = digests + size.to_bytes(8, "little")
+    return digests + xxhash.xxh3_64_digest(facts) + size.to_bytes(8, "little") + _MARK
+
+
+def _num_parts(size: int) -> int:
+    return -(-size // PART_BYTES)
+
+
+def _parts(contents: Bytes) -> Iterator[Bytes]:
+    return (contents[begin : begin + PART_BYTES] for begin in range(0, contents.size, PART_BYTES))
+
+
+def _digest(part: Bytes) -> bytes:
+    digest: bytes = xxhash.xxh3_64_digest(part)
+    return digest
