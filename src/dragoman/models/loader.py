@@ -17,7 +17,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman import __version__
-from dragoman.models import kernel_cache
+from dragoman.models import runtime_memory
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.kept_graph import compile_and_keep, map_kept
 from dragoman.models.layers import AttentionShape
@@ -104,8 +104,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     inference_type, kv_type = _choose_precisions(core, options)
     properties = _compile_properties(options, inference_type, kv_type)
     kept = None if options.cache_dir is None else options.cache_dir / _kept_name(core, model_dir, options, properties)
-    kernel_cache.bound_shared_cache()
-    properties |= kernel_cache.PROPERTIES  # not part of the name: they do not change what is kept
+    runtime_memory.bound_shared_cache()
+    properties |= runtime_memory.PROPERTIES  # not part of the name: they do not change what is kept
     if kept is not None and kept.exists():
         report("mapping weights", 0.0)
         read_ahead([kept])

@@ -20,11 +20,14 @@ import openvino as ov
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models.loader import BLOCK_SIZE, LoadedModel, cache_ports
+from dragoman.models.runtime_memory import return_freed_memory
 
 Array = np.ndarray[Any, Any]
 
 # [the only token] is followed by one token of a one-block sequence
 _DUMMY_TOKEN = np.zeros(1, dtype=np.int64)
+
+_LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
 
 
 class OpenVinoRunner:
@@ -43,6 +46,7 @@ class OpenVinoRunner:
         self._request = loaded.compiled.create_infer_request()
         self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
         self._indices_input = "sampled_tokens_indices"
+        self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.inference_type == "bf16" or loaded.options.weight_type == "f32"
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
@@ -69,6 +73,9 @@ class OpenVinoRunner:
         self._set(self._indices_input, indices)
         self._request.start_async()
         self._request.wait()
+        if len(batch.input_ids) > self._largest_step:
+            self._largest_step = len(batch.input_ids)
+            return_freed_memory()
         logits: Array = self._request.get_output_tensor(0).data
         return logits[:num_rows]
 

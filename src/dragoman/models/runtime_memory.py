@@ -1,6 +1,7 @@
-"""Bounds what the runtime keeps for steps of every size that it has computed.
+"""Keeps what the runtime holds within bounds, whatever sizes of steps it has computed.
 
-Does: limit the two caches that hold kernels. Does not: choose kernels. Called by the loader, before the first compiling.
+Does: limit the two caches of kernels; give memory back that the runtime has freed. Does not: choose kernels, or know what a
+step is. The caches are limited by the loader, before the first compiling; memory is given back by the runner, on its thread.
 
 The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next step
 of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many lengths
@@ -10,6 +11,7 @@ Generating a step's kernels again takes some milliseconds, little beside a step 
 
 from __future__ import annotations
 
+import ctypes
 import os
 
 _NUM_KERNELS = 320  # five for each size of step up to 64, the sizes in which decoding comes back: some 75 MB
@@ -25,3 +27,14 @@ def bound_shared_cache() -> None:
     It has no other setting than the environment, which it reads when it makes its first kernel.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_NUM_SHARED_KERNELS))
+
+
+def return_freed_memory() -> None:
+    """Give freed memory back to the system, where the C library can (glibc). Takes about a millisecond.
+
+    A step that is larger than all before makes the runtime replace its buffers. What it frees is too small for any later
+    one, and the C library keeps it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
