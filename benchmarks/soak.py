@@ -34,7 +34,6 @@ from dragoman.server.run import loop_factory
 
 ROOM = ("--max-num-seqs", "16", "--job-queue-size", "24", "--kv-cache-gb", "0.05")
 WORDS = ("the", "ship", "sailed", "on", "a", "sea", "of", "glass", "until", "night", "came", "and", "Ahab", "spoke")
-WARM_REQUESTS = 300  # each kind some ten times: what a server needs that has done everything once
 _INVALID_SHARE, _LEAVING_SHARE = 1 / 6, 0.15
 _EXPECTED = frozenset({200, 206, 400, 404, 412, 413, 422, 424, 429, 503})
 _MIB = 1 << 20
@@ -254,6 +253,7 @@ class Soak:
     num_requests: int
     every: int
     seed: int = 0
+    num_warm_requests: int = 300  # each kind some thirty times: what a server needs that has done everything
     outcomes: Counter[str] = field(default_factory=Counter)
     readings: list[Reading] = field(default_factory=list)
     num_sent: int = 0
@@ -280,7 +280,7 @@ class Soak:
 
         async def client(number: int, step: int) -> None:
             dice, connection = random.Random(f"{self.seed}/warm/{number}"), _Client(self.port, self.outcomes)
-            for index in range(number, WARM_REQUESTS, step):
+            for index in range(number, self.num_warm_requests, step):
                 kind = KINDS[self.kinds[index % len(self.kinds)]]
                 await connection.ask(kind.path, kind.valid(dice), None)
             connection.leave()

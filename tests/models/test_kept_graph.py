@@ -12,8 +12,7 @@ import pytest
 import xxhash
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.models import seal
+from dragoman.models import LoadedModel, ModelOptions, load_model, seal
 from dragoman.models.kept_graph import compile_and_keep, map_kept
 from dragoman.models.layers import AttentionShape
 from dragoman.models.seal import SealedBytes, append_seal

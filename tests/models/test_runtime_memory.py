@@ -14,12 +14,12 @@ pytestmark = pytest.mark.skipif(not CAN_TELL, reason="memory is read as Linux wi
 
 def test_kernels_of_ever_new_sizes_of_steps_do_not_pile_up(tmp_path: Path) -> None:
     shape = RandomShape("narrow", seed=4, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
-    sizes = [1 + 97 * i % 401 for i in range(400)]  # each once, in no order
+    sizes = [1 + 97 * i % 331 for i in range(330)]  # each once, in no order
     memory = measure(write_checkpoint(shape, tmp_path), sizes)
-    assert memory.after[-1] - memory.after[199] < 25
+    assert memory.after[-1] - memory.after[199] < 15
 
 
 def test_buffers_that_a_larger_step_replaces_are_given_back(tmp_path: Path) -> None:
     shape = RandomShape("wide", seed=4, hidden_size=64, num_layers=1, num_heads=32, num_kv_heads=1, head_size=64)
-    memory = measure(write_checkpoint(shape, tmp_path), range(400, 1600, 20))
+    memory = measure(write_checkpoint(shape, tmp_path), range(400, 1600, 30))
     assert memory.after[-1] - memory.needed < 20

@@ -3,10 +3,10 @@
 Does: limit the two caches of kernels; give memory back that the runtime has freed. Does not: choose kernels, or know what a
 step is. The caches are limited by the loader, before the first compiling; memory is given back by the runner, on its thread.
 
-The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next step
-of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many lengths
-grows by up to a gigabyte. Steps that only decode have few sizes, which come back all the time; those are worth keeping.
-Generating a step's kernels again takes some milliseconds, little beside a step with a prompt in it.
+The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next
+step of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many
+lengths grows by up to a gigabyte. Steps that only decode have few sizes, which come back all the time; those are worth
+keeping. Generating a step's kernels again takes some milliseconds, little beside a step with a prompt in it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ PROPERTIES = {"CPU_RUNTIME_CACHE_CAPACITY": _NUM_KERNELS}
 
 
 def bound_shared_cache() -> None:
-    """Limit the library's cache, which all graphs of the process share, unless the operator's environment does.
+    """Limit the library's cache, which all graphs of the process share.
 
-    It has no other setting than the environment, which it reads when it makes its first kernel.
+    It has no other setting than the environment, which it reads when it makes its first kernel. An operator's
+    ONEDNN_PRIMITIVE_CACHE_CAPACITY goes before this older name.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(_NUM_SHARED_KERNELS))
+    os.putenv("DNNL_PRIMITIVE_CACHE_CAPACITY", str(_NUM_SHARED_KERNELS))
 
 
 def return_freed_memory() -> None:

@@ -103,5 +103,5 @@ def _parts(contents: Bytes) -> Iterator[Bytes]:
 
 
 def _digest(part: Bytes) -> bytes:
-    digest: bytes = xxhash.xxh3_64_digest(part)
+    digest: bytes = xxhash.xxh3_64_digest(part.data)
     return digest
