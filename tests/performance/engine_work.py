@@ -1,6 +1,7 @@
 """Fixed pieces of work for the engine's step loop, and what they cost in instructions.
 
-Does: drive an EngineCore in this thread, count whole steps. Does not: judge the numbers (the tests do).
+Does: drive an EngineCore in this thread, count whole steps. Does not: judge the numbers (the tests do), nor leave the
+process: what counts is run by a CountingProcess.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import ServerError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.performance.counter import InstructionCounter
+from tests.performance.counts import Counts
 from tests.performance.runners import BLOCK_SIZE, TableRunner
 
 NUM_STEPS = BLOCK_SIZE  # counted: in as many steps every sequence takes exactly one new block
@@ -68,7 +70,7 @@ def prompts_of(work: EngineWork) -> list[tuple[int, ...]]:
     return [tuple((key + i * (2 * key + 1)) % 251 for i in range(work.prompt_size)) for key in range(work.rows)]
 
 
-def count_decode(work: EngineWork, num_before: int = 16) -> InstructionCounter:
+def count_decode(work: EngineWork, num_before: int = 16) -> Counts:
     """The cost of NUM_STEPS steps in which every row decodes, after `num_before` tokens each."""
     warm_up(work)
     run = EngineRun(work, num_before + NUM_STEPS + 8)
@@ -80,17 +82,17 @@ def count_decode(work: EngineWork, num_before: int = 16) -> InstructionCounter:
             run.step()
     assert [len(answer) for answer in run.answers.values()] == [num_before + NUM_STEPS] * work.rows
     assert [forward.row_sizes for forward in run.runner.forwards[first:]] == [(1,) * work.rows] * NUM_STEPS
-    return counter
+    return counter.counts()
 
 
-def count_prefill(work: EngineWork) -> InstructionCounter:
+def count_prefill(work: EngineWork) -> Counts:
     """The cost of taking the requests in and computing their prompts, up to the first token of each."""
     warm_up(work)
     run = EngineRun(work, 8)
     counter = InstructionCounter()
     with counter.watch():
         run.run_to(1)
-    return counter
+    return counter.counts()
 
 
 def warm_up(work: EngineWork) -> None:

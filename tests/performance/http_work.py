@@ -24,6 +24,7 @@ from dragoman.server.run import loop_factory
 from dragoman.server.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.performance.counter import InstructionCounter
+from tests.performance.counts import Counts
 from tests.performance.runners import LockStepRunner
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_service import PATIENCE_S
@@ -94,19 +95,17 @@ CLIENTS: Mapping[str, Client] = {
 class HttpCosts:
     """What streaming cost on the event loop, and what crossed between the threads.
 
-    `total`: the event loop's instructions from the calls to the ends of their answers. `num_hops`: calls from the engine
-    thread into the event loop.
+    `loop`: the event loop's instructions from the calls to the ends of their answers; `engine`: those of the engine's
+    thread, if it was counted. `num_hops`: calls from the engine thread into the event loop.
     """
 
     num_streams: int
     num_tokens: int
-    total: int = 0
     num_hops: int = 0
     num_forwards: int = 0
     marks: dict[int, int] = field(default_factory=dict)  # by forward: the loop's total when its outputs were sent
-    engine_marks: dict[int, int] = field(default_factory=dict)  # by forward: the engine thread's total as it began
-    loop: InstructionCounter = field(default_factory=InstructionCounter)
-    engine: InstructionCounter = field(default_factory=InstructionCounter)
+    loop: Counts = field(default_factory=lambda: Counts({}))
+    engine: Counts = field(default_factory=lambda: Counts({}))
 
     @property
     def first(self) -> int:
@@ -116,16 +115,8 @@ class HttpCosts:
     @property
     def per_token(self) -> float:
         """Instructions on the event loop for one more token of one stream."""
-        return self._slope(self.marks) / self.num_streams
-
-    @property
-    def engine_per_step(self) -> float:
-        """Instructions on the engine thread for one more step."""
-        return self._slope(self.engine_marks)
-
-    def _slope(self, marks: Mapping[int, int]) -> float:
         begin, end = NUM_SKIPPED, self.num_tokens - NUM_SKIPPED
-        return (marks[end] - marks[begin]) / (end - begin)
+        return (self.marks[end] - self.marks[begin]) / (end - begin) / self.num_streams
 
 
 class HttpRun:
@@ -134,10 +125,11 @@ class HttpRun:
     def __init__(self, client: Client, num_streams: int, num_tokens: int, *, counts_engine: bool = False) -> None:
         self._client = client
         self._costs = HttpCosts(num_streams, num_tokens)
+        self._loop, self._thread = InstructionCounter(), InstructionCounter()
         self._num_begun = 0
         self._num_hops = 0
         self._counts_engine = counts_engine
-        self._runner = LockStepRunner(self._mark_step, self._mark_forward)
+        self._runner = LockStepRunner(self._mark_step)
         config = RollingConfig(max_num_seqs=MAX_STREAMS, max_slowdown=0)  # paced by no clock
         self._engine = RollingEngine(self._runner, Sampler(self._runner.vocab_size), config)
 
@@ -151,17 +143,17 @@ class HttpRun:
         app = self._app()
         costs = self._costs
         self._count_hops(asyncio.get_running_loop())
-        with costs.engine.watch_new_threads() if self._counts_engine else nullcontext():
+        with self._thread.watch_new_threads() if self._counts_engine else nullcontext():
             await self._engine.start()
             calls = [asyncio.ensure_future(self._call(app)) for _ in range(costs.num_streams)]
             async with asyncio.timeout(60):  # against a hang: nothing is measured by it
-                with costs.loop.watch():
+                with self._loop.watch():
                     bodies = await asyncio.gather(*calls)
-        costs.total = costs.loop.total
         costs.num_forwards = len(self._runner.forwards)
         costs.num_hops = self._num_hops  # shutting down takes some more
         await self._engine.shutdown(PATIENCE_S)
         await app.aclose()
+        costs.loop, costs.engine = self._loop.counts(), self._thread.counts()
         assert all(bodies), "an answer is empty"
         assert self._engine.stats.num_generated_tokens == costs.num_streams * costs.num_tokens
 
@@ -201,10 +193,7 @@ class HttpRun:
         return b"".join(pieces)
 
     def _mark_step(self, number: int) -> None:
-        self._costs.marks[number] = self._costs.loop.total
-
-    def _mark_forward(self, number: int) -> None:
-        self._costs.engine_marks[number] = self._costs.engine.total
+        self._costs.marks[number] = self._loop.total
 
     def _count_hops(self, loop: asyncio.AbstractEventLoop) -> None:
         original = loop.call_soon_threadsafe

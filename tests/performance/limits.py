@@ -9,22 +9,12 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 PATH = Path(__file__).with_name("limits.json")
 MARGIN = 0.15  # growth that is let pass: a small feature may cost a little
-FOREIGN_MARGIN = 0.4  # under a Python that nothing was recorded for: other versions compile to other instructions
-RECORD = "python -m tests.performance.record"
+RECORD = "make costs"  # for the Python it is run with: versions compile to different instructions
 
 Table = dict[str, dict[str, float]]
-
-
-class Limits(NamedTuple):
-    """The costs that count under one Python version. `recorded_with`: the version they were recorded with."""
-
-    costs: Mapping[str, float]
-    recorded_with: str
-    margin: float
 
 
 def python_version() -> str:
@@ -38,26 +28,16 @@ def read_table() -> Table:
     return table
 
 
-def limits_for(table: Table, version: str) -> Limits:
-    """What was recorded with `version`, else with the newest version before it, else with the oldest."""
-    if version in table:
-        return Limits(table[version], version, MARGIN)
-    known = sorted(table, key=_as_numbers)
-    older = [one for one in known if _as_numbers(one) < _as_numbers(version)]
-    chosen = older[-1] if older else known[0]
-    return Limits(table[chosen], chosen, FOREIGN_MARGIN)
-
-
-def complaint(name: str, cost: float, limits: Limits) -> str | None:
-    """What is wrong with this cost, on one line; None if it is within its limit."""
-    recorded = limits.costs.get(name)
+def complaint(name: str, cost: float, limits: Mapping[str, float]) -> str | None:
+    """What is wrong with this cost, on one line; None if it is within its limit. `limits`: those of this Python."""
+    recorded = limits.get(name)
     if recorded is None:
         return f"{name}: {cost:.0f} instructions, and no limit was recorded: {RECORD}"
-    if cost <= recorded * (1 + limits.margin):
+    if cost <= recorded * (1 + MARGIN):
         return None
     return (
         f"{name}: grew from {recorded:.0f} to {cost:.0f} instructions (+{cost / recorded - 1:.0%}, allowed are "
-        f"+{limits.margin:.0%} over Python {limits.recorded_with}); if that is intended, record anew: {RECORD}"
+        f"+{MARGIN:.0%}); if that is intended, record anew: {RECORD}"
     )
 
 

@@ -1,6 +1,6 @@
 """Records what the guarded work costs now, for the Python that runs this, or shows where a token's cost lies.
 
-python -m tests.performance.record                          measure everything and rewrite limits.json
+python -m tests.performance.record                          measure everything and rewrite this Python's part of limits.json
 python -m tests.performance.record --dry-run                measure and compare, write nothing
 python -m tests.performance.record --profile "OpenAI chat"  the functions of one client's token, dearest first
 """
@@ -11,9 +11,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tests.performance.cases import CASES, token_costs
+from tests.performance.cases import CASES, Costs, token_costs
 from tests.performance.http_work import CLIENTS
-from tests.performance.limits import limits_for, python_version, read_table, write_costs
+from tests.performance.limits import python_version, read_table, write_costs
 
 
 def show_profile(client: str) -> None:
@@ -29,10 +29,10 @@ def show_profile(client: str) -> None:
 def record(*, is_dry: bool) -> None:
     """Measure every case, print old and new, write the new ones."""
     version, table = python_version(), read_table()
-    before = limits_for(table, version).costs if table else {}
-    costs: dict[str, float] = {}
+    before = table.get(version, {})
+    costs: Costs = {}
     for measure in CASES.values():
-        costs |= measure().costs
+        costs |= measure()
     sys.stdout.write(f"{'instructions, Python ' + version:<52}{'before':>9}{'now':>9}\n")
     for name, cost in costs.items():
         old = f"{before[name]:.0f}" if name in before else "-"

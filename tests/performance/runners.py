@@ -62,23 +62,19 @@ class TableRunner:
 class LockStepRunner(TableRunner):
     """A TableRunner for an engine on its thread: it computes a step only when the last one's outputs have all been sent.
 
-    So every step finds the event loop and the clients in the same state, however busy the machine is. `on_forward` is
-    called with the number of the forward that begins, on the engine thread; `on_step_sent` with the number of the
-    forward whose outputs are all out, by whoever calls `note_sent`.
+    So every step finds the event loop and the clients in the same state, however busy the machine is. `on_step_sent`
+    is called with the number of the forward whose outputs are all out, by whoever calls `note_sent`.
     """
 
-    def __init__(self, on_step_sent: Callable[[int], None], on_forward: Callable[[int], None] | None = None) -> None:
+    def __init__(self, on_step_sent: Callable[[int], None]) -> None:
         super().__init__()
         self._on_step_sent = on_step_sent
-        self._on_forward = on_forward
         self._num_unsent = 0
         self._may_run = threading.Lock()  # not a Semaphore: that is Python code, whose instructions would be counted
         self._may_run.acquire()
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """The logits, once they are wanted. Raises: RuntimeError if the last outputs are never sent."""
-        if self._on_forward is not None:
-            self._on_forward(len(self.forwards))
         if not self._may_run.acquire(timeout=PATIENCE_S):
             raise RuntimeError(f"step {len(self.forwards)} waited in vain: {self._num_unsent} outputs were not sent")
         self._num_unsent = len(batch.logit_indices)

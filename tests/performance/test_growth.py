@@ -9,55 +9,62 @@ import pytest
 from dragoman.engine.rolling.inbox import Inbox
 from tests.performance.engine_work import NUM_STEPS, EngineRun, EngineWork, count_decode, count_prefill, prompts_of
 from tests.performance.http_work import count_stream
+from tests.performance.process import CountingProcess
 from tests.performance.runners import BLOCK_SIZE, TableRunner, bare_loop
 
 STEADY = 1.03  # the same, but for what comes once in a while
 SAMPLED = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
 
 
-def test_a_token_costs_no_more_in_a_larger_batch() -> None:
-    per_token = {rows: count_decode(EngineWork(rows)).total / (rows * NUM_STEPS) for rows in (1, 8, 32, 128)}
+def test_a_token_costs_no_more_in_a_larger_batch(counting: CountingProcess) -> None:
+    per_token = {
+        rows: counting.run(count_decode, EngineWork(rows)).total / (rows * NUM_STEPS) for rows in (1, 8, 32, 128)
+    }
     assert per_token[128] < per_token[32] * STEADY
     assert per_token[32] < per_token[8] * STEADY
     assert per_token[8] < per_token[1]
 
 
-def test_a_sampled_token_costs_no_more_in_a_larger_batch() -> None:
-    per_token = {rows: count_decode(EngineWork(rows, sampling=SAMPLED)).total / rows for rows in (2, 16)}
+def test_a_sampled_token_costs_no_more_in_a_larger_batch(counting: CountingProcess) -> None:
+    per_token = {rows: counting.run(count_decode, EngineWork(rows, sampling=SAMPLED)).total / rows for rows in (2, 16)}
     assert per_token[16] < per_token[2] * STEADY
 
 
 @pytest.mark.parametrize("sampling", [{}, SAMPLED, {"logprobs": 5}], ids=["greedy", "sampled", "log-probabilities"])
-def test_a_token_costs_the_same_late_in_an_answer(sampling: dict[str, float]) -> None:
+def test_a_token_costs_the_same_late_in_an_answer(sampling: dict[str, float], counting: CountingProcess) -> None:
     work = EngineWork(2, sampling=sampling)
-    early, late = (count_decode(work, num_before=size).total for size in (64, 1024))
+    early, late = (counting.run(count_decode, work, num_before=size).total for size in (64, 1024))
     assert late < early * STEADY
 
 
-def test_a_token_costs_the_same_after_a_long_prompt() -> None:
-    short, long = (count_decode(EngineWork(2, size)).total for size in (48, 48 + 32 * BLOCK_SIZE))
+def test_a_token_costs_the_same_after_a_long_prompt(counting: CountingProcess) -> None:
+    short, long = (counting.run(count_decode, EngineWork(2, size)).total for size in (48, 48 + 32 * BLOCK_SIZE))
     assert long < short * STEADY
 
 
-def test_a_prompt_costs_in_proportion_to_its_length() -> None:
+def test_a_prompt_costs_in_proportion_to_its_length(counting: CountingProcess) -> None:
     """Even in pieces, whose number grows with the prompt: a piece must not look at the ones before it again."""
-    short, long = (count_prefill(EngineWork(4, size, max_batch_tokens=256)).total / size for size in (512, 2048))
+    short, long = (
+        counting.run(count_prefill, EngineWork(4, size, max_batch_tokens=256)).total / size for size in (512, 2048)
+    )
     assert long < short * STEADY
 
 
-def test_streamed_tokens_cost_the_same_late_in_an_answer() -> None:
-    short, long = (count_stream("LMI", num_tokens=size).per_token for size in (64, 512))
+def test_streamed_tokens_cost_the_same_late_in_an_answer(counting: CountingProcess) -> None:
+    short, long = (counting.run(count_stream, "LMI", num_tokens=size).per_token for size in (64, 512))
     assert long < short * STEADY
 
 
-def test_a_stream_costs_the_same_beside_others() -> None:
-    alone, beside = (count_stream("OpenAI chat", num_streams, num_tokens=32) for num_streams in (1, 32))
+def test_a_stream_costs_the_same_beside_others(counting: CountingProcess) -> None:
+    alone, beside = (counting.run(count_stream, "OpenAI chat", num_streams, num_tokens=32) for num_streams in (1, 32))
     assert beside.per_token < alone.per_token * STEADY
 
 
 @pytest.mark.parametrize("num_streams", [1, 4])
-def test_the_engine_wakes_once_a_step_and_hops_to_the_event_loop_once(num_streams: int) -> None:
-    costs = count_stream("LMI", num_streams, num_tokens=48, counts_engine=True)
+def test_the_engine_wakes_once_a_step_and_hops_to_the_event_loop_once(
+    num_streams: int, counting: CountingProcess
+) -> None:
+    costs = counting.run(count_stream, "LMI", num_streams, num_tokens=48, counts_engine=True)
     assert costs.num_forwards in (48, 48 + (num_streams > 1))  # the first step may begin before the last request came
     assert costs.num_hops == costs.num_forwards
     assert costs.engine.num_calls(Inbox.wait) == costs.num_forwards + 1
