@@ -102,6 +102,23 @@ def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) 
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions(weight_type="f32", kv_type="bf16"))
 
 
+def test_an_arm_processor_has_a_cache_of_types_that_its_kernels_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.models.loader.is_arm", lambda: True)
+    directory = write_checkpoint(UNTIED, tmp_path)
+    loaded = load_model(directory, ModelOptions())
+    assert (loaded.inference_type, loaded.kv_type) == ("f32", "f32")
+    with pytest.raises(ModelError, match="kv-dtype 'f16' does not go with f32 inference; allowed: f32, u8"):
+        load_model(directory, ModelOptions(kv_type="f16"))
+
+
+def test_an_arm_processor_without_sve_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dragoman.models.loader.lacks_scalable_vectors", lambda: True)
+    with pytest.raises(ModelError, match="has no SVE"):
+        load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions())
+
+
 @pytest.mark.parametrize("largest", [60_000.0, 70_000.0])
 def test_embeddings_of_any_size_keep_their_values(largest: float) -> None:
     table = np.array([[0.5, -1.25], [largest, 3.0]], dtype=ml_dtypes.bfloat16)

@@ -84,7 +84,7 @@ class ModelSettings:
     kv_dtype: str = option(
         "auto",
         KV_DTYPES,
-        "Type of the key/value cache; u8 holds twice as many tokens. auto: bf16 where the CPU has it, else f16.",
+        "Type of the key/value cache; u8 holds twice as many tokens. auto: bf16 where the CPU has it, else f16; f32 on Arm.",
         keys=(Alias("option.kv_cache_dtype"),),
     )
     max_model_len: int | None = option(

@@ -21,7 +21,7 @@ from dragoman.models import runtime_memory
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.kept_graph import compile_and_keep, map_kept
 from dragoman.models.layers import AttentionShape
-from dragoman.models.processor import lacks_integer_dot_products
+from dragoman.models.processor import is_arm, lacks_integer_dot_products, lacks_scalable_vectors
 from dragoman.models.read_ahead import read_ahead
 from dragoman.models.registry import family_for
 from dragoman.models.row_parts import RowParts
@@ -98,6 +98,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
+    if lacks_scalable_vectors():
+        raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     raw_config = read_json(model_dir / "config.json")
     config = family_for(raw_config).parse_config(raw_config)
     core = ov.Core()
@@ -133,10 +135,12 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
 def _choose_precisions(core: Any, options: ModelOptions) -> tuple[str, str]:
     """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
     has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    inference = "bf16" if has_bf16 and options.weight_type != "f32" else "f32"
-    automatic = {"bf16": "bf16", "f32": "f32" if options.weight_type == "f32" else "f16"}[inference]
+    inference = "bf16" if has_bf16 and options.weight_type != "f32" and not is_arm() else "f32"
+    allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
+    if is_arm():
+        allowed = ("f32", "u8")  # of which its attention kernels are
+    automatic = "f32" if options.weight_type == "f32" else allowed[0]
     kv_type = automatic if options.kv_type == "auto" else options.kv_type
-    allowed = {"bf16": ("bf16", "u8"), "f32": ("f32", "f16", "u8")}[inference]
     if kv_type not in allowed:
         raise ModelError(f"kv-dtype {kv_type!r} does not go with {inference} inference; allowed: {', '.join(allowed)}")
     return inference, kv_type
