@@ -37,6 +37,14 @@ def sequences(answer: dict[str, Any]) -> list[str]:
     return [answer["generated_text"], *(other["generated_text"] for other in others)]
 
 
+def scored(answer: dict[str, Any]) -> list[tuple[float, str]]:
+    """The sequences with their cumulative log-probabilities, in the order of `sequences`."""
+    details = answer["details"]
+    tokens = [details["tokens"], *(other["tokens"] for other in details.get("best_of_sequences", []))]
+    scores = [sum(token["log_prob"] for token in own) for own in tokens]
+    return list(zip(scores, sequences(answer), strict=True))
+
+
 @pytest.mark.parametrize(
     ("base", "name", "value"),
     [
@@ -51,8 +59,6 @@ def sequences(answer: dict[str, Any]) -> list[str]:
         (HOT | {"max_new_tokens": 80}, "presence_penalty", 2.0),
         (HOT | {"max_new_tokens": 80}, "frequency_penalty", 2.0),
         (GREEDY, "truncate", 2),
-        (HOT, "best_of", 3),
-        (HOT | {"n": 2}, "best_of", 6),
     ],
 )
 def test_the_text_changes_with(server: ServerProcess, base: dict[str, Any], name: str, value: object) -> None:
@@ -114,6 +120,18 @@ def test_bad_words_do_not_occur(server: ServerProcess, name: str) -> None:
 def test_several_sequences_are_returned(server: ServerProcess) -> None:
     assert len(sequences(ask(server, HOT | {"n": 3}))) == 3
     assert len(sequences(ask(server, BEAMS))) == 4
+
+
+@pytest.mark.parametrize(("n", "best_of"), [(1, 3), (2, 6)])
+def test_best_of_returns_the_likeliest_of_what_was_drawn(server: ServerProcess, n: int, best_of: int) -> None:
+    for seed in range(3):
+        hot = HOT | {"seed": seed}
+        drawn = scored(ask(server, hot | {"n": best_of}))
+        best = scored(ask(server, hot | {"n": n, "best_of": best_of}))
+        expected = sorted(drawn, reverse=True)[:n]
+        assert [words for _, words in best] == [words for _, words in expected]
+        assert [score for score, _ in best] == pytest.approx([score for score, _ in expected])
+        assert best[0][0] >= scored(ask(server, hot))[0][0] - 1e-3
 
 
 def test_the_length_penalty_orders_beams(server: ServerProcess) -> None:

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import BLOCK_SIZE, ModelOptions, load_model
-from tests.support.cpu import HAS_BF16
+from tests.support.cpu import EXACT_F32
 from tests.support.forward import forward_batch
 from tests.support.server_process import ServerProcess
 
@@ -90,7 +90,7 @@ def scored(choice: dict[str, Any], text: Text) -> Score:
 @pytest.fixture(scope="module")
 def reference() -> list[Score]:
     """The scores computed from logits."""
-    runner = OpenVinoRunner(load_model(DEMO_MODEL, ModelOptions()), num_blocks=8)
+    runner = OpenVinoRunner(load_model(DEMO_MODEL, ModelOptions(weight_type="f32")), num_blocks=8)
     return [reference_score(runner, text) for text in TEXTS]
 
 
@@ -135,9 +135,8 @@ def test_a_prompt_scores_the_same_alone_as_among_others(prefix: str, server: Ser
     alone = ask(server.base_url, prefix, TEXTS[4:5])
     one, among_others = scored(alone[0], TEXTS[4]), scored(together[4], TEXTS[4])
     assert one.is_greedy == among_others.is_greedy
-    # equal bit for bit where the CPU has bf16; else but for rounding (tests/models/test_determinism.py)
     assert one.loglikelihood == (
-        among_others.loglikelihood if HAS_BF16 else pytest.approx(among_others.loglikelihood, abs=2e-3)
+        among_others.loglikelihood if EXACT_F32 else pytest.approx(among_others.loglikelihood, abs=2e-3)
     )
 
 

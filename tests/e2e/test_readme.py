@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
-from tests.support.cpu import HAS_BF16
 from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in console_blocks(page)]
-
-# Whether the answers were recorded on a processor that computes in bf16. One that differs in this rounds differently and
-# may choose other words.
-RECORDED_ON = ROOT / "tests" / "goldens" / "documented_answers_precision.txt"
-PRECISION = "bf16" if HAS_BF16 else "f32"
 
 
 def block_id(block: ConsoleBlock) -> str:
@@ -40,6 +34,12 @@ def keys_of(answer: str) -> list[list[str]]:
     return shapes
 
 
+def split(answer: str) -> tuple[list[str], list[float]]:
+    """What stands between the fractions in an answer, and the fractions."""
+    parts = re.split(r"(-?\d+\.\d+(?:e-?\d+)?)", answer)
+    return parts[::2], [float(part) for part in parts[1::2]]
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=block_id)
 def test_a_documented_command_answers_what_is_documented(
     block: ConsoleBlock, server: ServerProcess, update_golden: bool
@@ -49,11 +49,18 @@ def test_a_documented_command_answers_what_is_documented(
         blocks = console_blocks(block.page)  # read again: earlier answers have moved this one
         answers = [answer if one.command == block.command else one.answer for one in blocks]
         write_answers(block.page, answers)
-        RECORDED_ON.write_text(f"{PRECISION}\n", encoding="utf-8")
         return
-    assert keys_of(answer) == keys_of(block.answer)
-    if RECORDED_ON.read_text(encoding="utf-8").strip() == PRECISION:
-        assert without_varying_parts(answer) == without_varying_parts(block.answer)
+    words, numbers = split(without_varying_parts(answer))
+    documented_words, documented_numbers = split(without_varying_parts(block.answer))
+    assert words == documented_words
+    assert numbers == pytest.approx(documented_numbers, abs=1e-3)  # processors add up in different orders
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=block_id)
+def test_a_server_started_as_the_readme_says_answers_in_that_form(
+    block: ConsoleBlock, default_server: ServerProcess
+) -> None:
+    assert keys_of(block.run(default_server.base_url)) == keys_of(block.answer)
 
 
 def test_the_readme_shows_every_dialect() -> None:

@@ -49,6 +49,7 @@ def server(store: Path) -> Iterator[ServerProcess]:
     environ = {
         "SERVING_LOAD_MODELS": f"plain::Python={store}/plain,tgi:1={store}/tgi,slow={slow}",
         "OPTION_MAX_ROLLING_BATCH_SIZE": "1",
+        "OPTION_DTYPE": "f32",  # so that equal weights give equal words
     }
     with serve(environ=environ) as running:
         yield running

@@ -19,7 +19,7 @@ QUESTION = "What is deep learning?"
 
 @pytest.fixture(scope="module")
 def compatible() -> Iterator[ServerProcess]:
-    with serve("--name", "demo", "--tgi-compat") as running:
+    with serve("--name", "demo", "--tgi-compat", "--dtype", "f32") as running:
         yield running
 
 

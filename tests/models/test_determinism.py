@@ -1,8 +1,8 @@
 """On the real kernels a sequence's logits do not depend on its batch-mates or on how its prompt was chunked.
 
-Exactly so with f32 weights everywhere, and with packed weights where the CPU computes in bf16. Without bf16 the plugin
+Exactly so with f32 weights on x86, and with packed weights where the processor computes in bf16. Without bf16 the plugin
 changes the matmul kernel of packed weights with the number of tokens in a step (at 81, for some shapes also at 5), so
-there the same holds but for rounding.
+there the same holds but for rounding; so it is asked of processors where nobody has measured it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
+from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
@@ -35,11 +36,11 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def assert_equal(loaded: LoadedModel, found: Any, expected: Any) -> None:
     """Bit for bit, or where the plugin does not allow that, up to rounding: of f32, and of a u8 key that it tips over."""
-    if loaded.options.weight_type == "f32" or loaded.inference_type == "bf16":
+    if EXACT_F32 if loaded.options.weight_type == "f32" else EXACT_PACKED:
         assert np.array_equal(found, expected)
     else:
-        assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
-        assert np.array_equal(found.argmax(axis=1), expected.argmax(axis=1))
+        unit = 2e-2 if loaded.inference_type == "bf16" else 1e-3
+        assert np.abs(found - expected).max() <= unit * np.abs(expected).max()
 
 
 def blocks_of(sequence: int) -> range:
