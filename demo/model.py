@@ -187,7 +187,8 @@ class DemoLlama(nn.Module):
     def generate(self, prompt: list[int], stop: set[int], max_new: int = 200) -> list[int]:
         """Greedy continuation of one prompt, the stop token included when it came."""
         caches: list[list[Tensor]] = [[] for _ in self.model.layers]
-        ids, start, out = torch.tensor([prompt]), 0, []
+        out: list[int] = []
+        ids, start = torch.tensor([prompt]), 0
         while len(out) < max_new:
             states = self.hidden(ids, caches, start)
             start += ids.shape[1]
