@@ -1,13 +1,14 @@
 # The words a newcomer needs: make serve, make test. Everything happens in .venv; nothing else on the machine is changed.
 # Packages come from wherever the user's pip takes them, at the versions of constraints.txt.
+# Another Python beside it: make test PYTHON=python3.13 VENV=.venv-3.13
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
-VENV := .venv
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV ?= .venv
 RUN := $(VENV)/bin/python
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test check fix bench docs pin clean
+.PHONY: help serve test check fix bench costs docs pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +32,9 @@ fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model, and speculation
 	$(RUN) -m benchmarks $(ARGS)
 
+costs: $(VENV)/.installed-dev  ## record the instructions that guarded work takes with this Python
+	$(RUN) -m tests.performance.record $(ARGS)
+
 docs: $(VENV)/.installed-dev  ## write the generated pages, and the answers that the README shows
 	$(VENV)/bin/dragoman config --docs > docs/options.md
 	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py
@@ -39,10 +43,11 @@ pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest vers
 	$(RUN) scripts/pin_constraints.py
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(RUN):
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python"; exit 1; }
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Python 3.11 or newer is needed; set PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
