@@ -43,6 +43,7 @@ from dragoman.server.admission import Admission
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.server.dialects.openai_profile import ProposerKind
 from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.dialects.tgi import TgiDialect
@@ -174,16 +175,17 @@ def build_dialects(config: Config) -> DialectSet:
     clients = config.clients
     limits = _limits(config)
     fingerprint = model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype)
+    names = ServedNames(config.name, _aliases(config))
     proposer: ProposerKind | None = "lookup" if config.speculation.prompt_lookup else None
     if config.speculation.draft_model is not None:
         proposer = "draft"
 
     def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
         shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
-        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, config.name, limits, proposer, fingerprint))
+        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, names, limits, proposer, fingerprint))
 
     def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, config.name, limits, proposer, fingerprint))
+        return CompletionsDialect(CompletionsOptions(api, names, limits, proposer, fingerprint))
 
     return DialectSet(
         lmi=LmiDialect(lmi_options(config)),
@@ -196,6 +198,12 @@ def build_dialects(config: Config) -> DialectSet:
         completions_invocations=completions("lmi"),
         text=TextDialect(_text_options(config)),
     )
+
+
+def _aliases(config: Config) -> tuple[str, ...]:
+    """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
+    versioned = (f"{config.name}/{config.version}",) if config.version else ()
+    return (*config.model.name[1:], *versioned)
 
 
 def api_facts(config: Config) -> ApiFacts:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from typing import Any
 
 import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
+from dragoman.server.dialects.base import HttpCall
+from dragoman.server.dialects.chat import ChatOptions, negotiate_shape
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,37 @@ def test_the_block_names_model_place_facts_and_routes() -> None:
 def test_a_server_with_keys_says_that_one_is_needed() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=True))
     assert "-H 'Authorization: Bearer YOUR_KEY'" in text
+
+
+@pytest.mark.parametrize(
+    ("chat_format", "needs_key", "shape", "change"),
+    [
+        ("auto", False, "answers a plain curl in LMI's shape", "--chat-format openai"),
+        ("auto", True, "answers in OpenAI's shape to calls with a key", "--chat-format lmi"),
+        ("lmi", False, "answers in LMI's shape;", "--chat-format auto or openai"),
+        ("openai", True, "answers in OpenAI's shape;", "--chat-format auto or lmi"),
+    ],
+)
+def test_a_line_says_whose_shape_a_plain_conversation_gets(
+    chat_format: str, needs_key: bool, shape: str, change: str
+) -> None:
+    facts = BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=needs_key, chat_format=chat_format)
+    (line,) = [line for line in banner(facts).splitlines() if "--chat-format" in line]
+    assert line.startswith(f"  /v1/chat/completions {shape}")
+    assert change in line
+    assert is_openai_shape(line, chat_format, needs_key=needs_key)
+
+
+def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool) -> bool:
+    """Whether the line is true of the dialect, for the curl that the banner shows."""
+    headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
+    shape = negotiate_shape(ChatOptions("v1", chat_format), HttpCall("POST", "/v1/chat/completions", b"", headers), {})
+    return (shape == "openai") is ("answers in OpenAI's" in line)
+
+
+def test_without_a_chat_template_there_is_no_shape_to_tell_of() -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, has_chat_template=False))
+    assert "--chat-format" not in text
 
 
 def test_a_handler_without_a_model_is_offered_on_its_routes_only() -> None:

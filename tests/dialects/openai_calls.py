@@ -12,6 +12,7 @@ from dragoman.errors import InvalidRequest
 from dragoman.server.dialects.base import Call, Dialect, HttpCall
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsApi, CompletionsDialect, CompletionsOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result
@@ -38,12 +39,12 @@ def http_call(body: object, *, path: str = "/x", **headers: str) -> HttpCall:
 
 def completions(api: CompletionsApi = "v1", **options: Any) -> CompletionsDialect:
     """A completions dialect with a clock that stands still."""
-    return CompletionsDialect(CompletionsOptions(api, served_model_name=SERVED, **options), clock=lambda: NOW_S)
+    return CompletionsDialect(CompletionsOptions(api, names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
 
 
 def chats(route: Any = "v1", **options: Any) -> ChatDialect:
     """A chat dialect with a clock that stands still."""
-    return ChatDialect(ChatOptions(route, served_model_name=SERVED, **options), clock=lambda: NOW_S)
+    return ChatDialect(ChatOptions(route, names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
 
 
 def complete(api: CompletionsApi = "v1", **body: Any) -> Call:

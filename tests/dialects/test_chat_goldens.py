@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_711_997_860.0
@@ -13,5 +14,5 @@ NOW_S = 1_711_997_860.0
 @pytest.mark.parametrize("name", case_names("chat_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = ChatDialect(ChatOptions(**{"served_model_name": "demo", **case.options}), clock=lambda: NOW_S)
+    dialect = ChatDialect(ChatOptions(**{"names": ServedNames("demo"), **case.options}), clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_716_825_108.0
@@ -13,6 +14,6 @@ NOW_S = 1_716_825_108.0
 @pytest.mark.parametrize("name", case_names("openai_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    options = CompletionsOptions(**{"api": "v1", "served_model_name": "demo", **case.options})
+    options = CompletionsOptions(**{"api": "v1", "names": ServedNames("demo"), **case.options})
     dialect = CompletionsDialect(options, clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -7,6 +7,7 @@ import pytest
 from dragoman.server.dialects.base import Dialect
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_716_825_108.0
@@ -15,8 +16,8 @@ NOW_S = 1_716_825_108.0
 def dialect_of(path: str) -> Dialect:
     """The dialect that answers on a path of /v3."""
     if path == "/v3/chat/completions":
-        return ChatDialect(ChatOptions("v3", served_model_name="demo"), clock=lambda: NOW_S)
-    return CompletionsDialect(CompletionsOptions("v3", served_model_name="demo"), clock=lambda: NOW_S)
+        return ChatDialect(ChatOptions("v3", names=ServedNames("demo")), clock=lambda: NOW_S)
+    return CompletionsDialect(CompletionsOptions("v3", names=ServedNames("demo")), clock=lambda: NOW_S)
 
 
 @pytest.mark.parametrize("name", case_names("ovms_"))

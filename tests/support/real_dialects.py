@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.server.dialects.chat import ChatDialect, ChatOptions
 from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.server.dialects.text import TextDialect
 from dragoman.server.dialects.tgi import TgiDialect
 from dragoman.server.registry import DialectSet
@@ -16,11 +17,11 @@ def real_dialects() -> DialectSet:
     return DialectSet(
         lmi=LmiDialect(LmiOptions()),
         tgi=TgiDialect(Limits()),
-        chat_v1=ChatDialect(ChatOptions("v1", served_model_name="fake")),
-        chat_v3=ChatDialect(ChatOptions("v3", served_model_name="fake")),
-        chat_invocations=ChatDialect(ChatOptions("invocations", served_model_name="fake")),
-        completions_v1=CompletionsDialect(CompletionsOptions("v1", served_model_name="fake")),
-        completions_v3=CompletionsDialect(CompletionsOptions("v3", served_model_name="fake")),
-        completions_invocations=CompletionsDialect(CompletionsOptions("lmi", served_model_name="fake")),
+        chat_v1=ChatDialect(ChatOptions("v1", names=ServedNames("fake"))),
+        chat_v3=ChatDialect(ChatOptions("v3", names=ServedNames("fake"))),
+        chat_invocations=ChatDialect(ChatOptions("invocations", names=ServedNames("fake"))),
+        completions_v1=CompletionsDialect(CompletionsOptions("v1", names=ServedNames("fake"))),
+        completions_v3=CompletionsDialect(CompletionsOptions("v3", names=ServedNames("fake"))),
+        completions_invocations=CompletionsDialect(CompletionsOptions("lmi", names=ServedNames("fake"))),
         text=TextDialect(),
     )

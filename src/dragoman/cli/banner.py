@@ -29,6 +29,7 @@ class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
     `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
+    `chat_format`: the option of that name.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BannerFacts:
     needs_key: bool = False
     others: tuple[str, ...] = ()
     can_generate: bool = True
+    chat_format: str = "auto"
 
 
 def base_url(host: str, port: int) -> str:
@@ -59,7 +61,20 @@ def banner(facts: BannerFacts) -> str:
     lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in served]
     if not facts.can_generate:
         return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
+    if facts.has_chat_template:
+        lines += ["", _shape_line(facts)]
     return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
+
+
+def _shape_line(facts: BannerFacts) -> str:
+    """Whose shape a plain call gets on the route that two APIs document, and how to change it."""
+    shapes = {"lmi": "LMI's shape", "openai": "OpenAI's shape"}
+    if facts.chat_format in shapes:
+        changes = " or ".join(name for name in ("auto", *shapes) if name != facts.chat_format)
+        return f"  /v1/chat/completions answers in {shapes[facts.chat_format]}; change it with --chat-format {changes}"
+    if facts.needs_key:  # a key is what only OpenAI's clients send
+        return "  /v1/chat/completions answers in OpenAI's shape to calls with a key; change it with --chat-format lmi"
+    return "  /v1/chat/completions answers a plain curl in LMI's shape, OpenAI clients in theirs; --chat-format openai: all"
 
 
 def _curl_lines(facts: BannerFacts, url: str) -> list[str]:

@@ -87,6 +87,7 @@ class _Startup:
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
             needs_key=bool(server.api_key or server.api_key_file),
+            chat_format=first.clients.chat_format,
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
                 for config, model in zip(self.configs[1:], composed[1:], strict=True)

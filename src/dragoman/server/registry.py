@@ -158,6 +158,11 @@ class ModelRegistry:
         for model in self._models.values():
             await model.admission.wait_idle()
 
+    @property
+    def is_single(self) -> bool:
+        """True if there is one model at most, loaded or not, so that every call can only mean that."""
+        return len(self._models) + len(self.expected_names) <= 1
+
     def knows(self, name: str) -> bool:
         """True if `name` is a model's, served or still to be loaded, and no placeholder."""
         return name in self._names or name in self.expected_names

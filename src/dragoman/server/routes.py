@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from dragoman.errors import NotFound, ServerError, Unauthorized
 from dragoman.server.deferred import DeferredAnswers, Polled, Work, is_poll, wants_deferral
-from dragoman.server.dialects.base import Dialect, Head, HttpCall, Reply
+from dragoman.server.dialects.base import Dialect, Head, HttpCall, Reply, ignores_unknown_model
 from dragoman.server.dialects.choose import choose
 from dragoman.server.dialects.models_list import peek_model
 from dragoman.server.dialects.sagemaker import SageMakerDialect, model_error
@@ -229,17 +229,36 @@ class InferenceRoutes:
             "/v3/completions": lambda dialects, _: dialects.completions_v3,
         }
         routes = {
-            "/invocations": lmi(model_of_query_or_header),
+            "/invocations": lmi(self._model_of_invocation),
             "/predictions/{model}": lmi(model_of_path),
             "/models/{model}/invoke": lmi(model_of_path),
             "/endpoints/{name}/invocations": lmi(self._model_of_endpoint, wrap=whole),
             "/endpoints/{name}/invocations-response-stream": lmi(self._model_of_endpoint, wrap=streamed),
-            "/v1/chat/completions": Inference(lambda dialects, _: dialects.chat_v1, model_of_body, is_lmi=True),
+            "/v1/chat/completions": Inference(lambda dialects, _: dialects.chat_v1, self._model_of_chat, is_lmi=True),
             **{path: Inference(pick, model_of_body) for path, pick in by_body.items()},
             **dict.fromkeys(TEXT_PATHS, Inference(lambda dialects, _: dialects.text, model_of_query_or_header)),
             **dict.fromkeys(TGI_PATHS, Inference(lambda dialects, _: dialects.tgi, model_of_query_or_header)),
         }
         return [Route(path, {"POST": self.handler(route)}) for path, route in routes.items()]
+
+    def _model_of_invocation(self, http: HttpCall) -> str | None:
+        """The model that query or header name, else the one that the body of a conversation or completion names."""
+        return model_of_query_or_header(http) or (None if choose(http) == "lmi" else self._lenient(model_of_body(http)))
+
+    def _model_of_chat(self, http: HttpCall) -> str | None:
+        """The model that the body names; where LMI's shape is spoken, as LMI would have it."""
+        name = model_of_body(http)
+        if (
+            name is None
+            or self._registry.knows(name)
+            or not ignores_unknown_model(self._registry.dialects.chat_v1, http)
+        ):
+            return name
+        return self._lenient(name)
+
+    def _lenient(self, name: str | None) -> str | None:
+        """`name` where it tells models apart; None, for the default model, where there is but one and it is called else."""
+        return None if name is None or (self._registry.is_single and not self._registry.knows(name)) else name
 
     def _model_of_endpoint(self, http: HttpCall) -> str | None:
         """The model an AWS client means: the target model or component it names, else the one called like the endpoint.

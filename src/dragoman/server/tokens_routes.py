@@ -182,7 +182,7 @@ def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
     kwargs = dict(body.chat_template_kwargs or {})
     if body.add_generation_prompt is False and not continues:
         kwargs["add_generation_prompt"] = False
-    tools = tool_use(body, raw.get("tools", []), V1).tools
+    tools = tool_use(body, raw, V1).tools
     return ChatPrompt(template_messages(body.messages, V1), tools, continues, kwargs)
 
 

@@ -166,6 +166,15 @@ def runner_of(dialect: Dialect) -> Runner | None:
     return runner
 
 
+def ignores_unknown_model(dialect: Dialect, http: HttpCall) -> bool:
+    """Whether a name that nobody serves means the only model here, by the dialect's method of that name; else it is refused.
+
+    Only dialects with LMI's shape among theirs have one; the others are not asked to know of it.
+    """
+    ask: Callable[[HttpCall], bool] | None = getattr(dialect, "ignores_unknown_model", None)
+    return ask is not None and ask(http)
+
+
 class Answerer(Protocol):
     """Answers calls without generating."""
 

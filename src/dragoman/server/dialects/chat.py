@@ -22,7 +22,7 @@ from dragoman.server.dialects.chat_messages import (
     tool_use,
 )
 from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.openai_common import answering_model
+from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import check_number, decode_object, peek_object, read_struct
 from dragoman.server.dialects.openai_profile import LMI, V1, Profile, ProposerKind
@@ -41,12 +41,17 @@ ChatRoute = Literal["v1", "v3", "invocations"]
 
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
 
-OPENAI_ONLY_FIELDS = ("stream_options", "tools", "response_format", "max_completion_tokens", "store", "metadata")
-OPENAI_USER_AGENTS = ("openai", "hf_hub", "litellm", "langchain")
+OPENAI_ONLY_FIELDS = (
+    "stream_options", "tools", "functions", "response_format", "max_completion_tokens", "store", "metadata",
+)  # fmt: skip
+OPENAI_HEADERS = ("x-stainless-lang", "authorization", "api-key", "x-api-key", "openai-organization", "openai-beta")
+OPENAI_USER_AGENTS = (
+    "openai", "hf_hub", "litellm", "langchain", "llama-index", "instructor", "guidellm", "ai-sdk", "ai/",
+)  # fmt: skip
 
 _PROFILES: Mapping[tuple[ChatRoute, ChatShape], Profile] = {
     ("v1", "openai"): V1,
-    ("v1", "lmi"): replace(LMI, ignores_model=False),
+    ("v1", "lmi"): LMI,
     ("v3", "openai"): V3_CHAT,
     ("invocations", "openai"): replace(V1, ignores_model=True, clips_overflow=True),
     ("invocations", "lmi"): LMI,
@@ -64,7 +69,7 @@ class ChatOptions:
     route: ChatRoute
     chat_format: Literal["lmi", "openai", "auto"] = "auto"
     lmi_strict: bool = False
-    served_model_name: str = "model"
+    names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
@@ -92,8 +97,7 @@ def _is_openai_client(http: HttpCall) -> bool:
     agent = headers.get("user-agent", "").lower()
     return (
         SSE_MEDIA_TYPE in http.accept
-        or "x-stainless-lang" in headers
-        or headers.get("authorization", "").lower().startswith("bearer ")
+        or any(headers.get(name, "").strip() for name in OPENAI_HEADERS)
         or any(name in agent for name in OPENAI_USER_AGENTS)
     )
 
@@ -121,20 +125,24 @@ class ChatDialect:
         # An unusable body is refused before its shape matters: the words are the route's.
         raw = decode_object(http.body, V3_CHAT if self._options.route == "v3" else V1)
         route = self._route(http, raw)
-        reading = Reading(route.profile, self._options.limits, self._options.proposer)
+        reading = Reading(route.profile, self._options.limits, self._options.proposer, self._options.names)
         body = read_struct(raw, ChatBody, route.profile)
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:
             body.max_tokens = body.max_completion_tokens
         top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
         check_sizes(body, self._options.limits, route.profile)
-        tools = tool_use(body, raw.get("tools", []), route.profile)
+        tools = tool_use(body, raw, route.profile)
         request = self._request(body, route, reading, http.request_id, top_logprobs, tools)
         ignored = without_effect(raw, body, request, reading)
         if top_logprobs is None:
             ignored += [name for name in ("top_logprobs",) if raw.get(name)]
         facts = self._facts(body, route, http, top_logprobs)
         return Call((request,), ChatEncoder(facts), stream=bool(body.stream), ignored=tuple(ignored))
+
+    def ignores_unknown_model(self, http: HttpCall) -> bool:
+        """True where the answer has LMI's shape: LMI does not look at `model`."""
+        return self._route(http, peek_object(http.body)).profile.ignores_model
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The error in the shape this call would have been answered in."""
@@ -172,7 +180,7 @@ class ChatDialect:
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,
             tool_choice=tools.choice,
-            parallel_tool_calls=body.parallel_tool_calls is not False,
+            parallel_tool_calls=_has_parallel_calls(body),
         )
 
     def _facts(self, body: ChatBody, route: _Route, http: HttpCall, top_logprobs: int | None) -> ChatFacts:
@@ -180,7 +188,7 @@ class ChatDialect:
         return ChatFacts(
             id=f"chatcmpl-{http.request_id}",
             created_s=int(self._clock()),
-            model=answering_model(route.profile, body.model, options.served_model_name),
+            model=options.names.answering(route.profile, body.model),
             shape=route.shape,
             error_shape=route.profile.error_shape,
             clock=self._clock,
@@ -189,10 +197,15 @@ class ChatDialect:
             prompt_logprobs=body.prompt_logprobs,
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
             has_usage_details=route.profile.name == "v1",
-            has_parallel_tool_calls=body.parallel_tool_calls is not False,
+            has_parallel_tool_calls=_has_parallel_calls(body),
+            has_functions=bool(body.functions),
             shows_reasoning=body.include_reasoning is not False,
             has_lmi_slips=self._is_strict(route),
         )
+
+
+def _has_parallel_calls(body: ChatBody) -> bool:
+    return body.parallel_tool_calls is not False and not body.functions
 
 
 def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:

@@ -62,7 +62,8 @@ class ChatFacts:
     """What the encoder needs to know of a call.
 
     `clock` tells the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
-    logprobs. `has_lmi_slips`: reproduce the two slips in LMI's documented stream (logprobs in a list, numeric tokens).
+    logprobs. `has_functions`: calls are told in the form they had before there were tools. `has_lmi_slips`: reproduce the
+    two slips in LMI's documented stream (logprobs in a list, numeric tokens).
     """
 
     id: str
@@ -77,6 +78,7 @@ class ChatFacts:
     include_usage: bool = False
     has_usage_details: bool = False
     has_parallel_tool_calls: bool = True
+    has_functions: bool = False
     shows_reasoning: bool = True
     has_lmi_slips: bool = False
 
@@ -176,7 +178,8 @@ class ChatEncoder:
             None if calls and not sequence.content else sequence.content,
             reasoning,
             reasoning,
-            calls or UNSET,
+            UNSET if self._facts.has_functions else calls or UNSET,
+            calls[0].function if calls and self._facts.has_functions else UNSET,
         )
         if calls:
             self._calling.add(sequence.index)
@@ -193,7 +196,9 @@ class ChatEncoder:
             delta.content = content
         if reasoning:
             delta.reasoning_content = delta.reasoning = reasoning
-        if tool_calls:
+        if tool_calls and self._facts.has_functions:
+            delta.function_call = _joined(tool_calls)
+        elif tool_calls:
             delta.tool_calls = tool_calls
         return delta
 
@@ -201,7 +206,9 @@ class ChatEncoder:
         if reason is None:
             return None
         is_calling = index in self._calling and reason not in _CUT_SHORT
-        return "tool_calls" if is_calling else self._finish[reason]
+        if is_calling:
+            return "function_call" if self._facts.has_functions else "tool_calls"
+        return self._finish[reason]
 
     def _tool_calls(self, calls: Sequence[ToolCall]) -> list[ToolCallObject]:
         kept = calls if self._facts.has_parallel_tool_calls else calls[:1]
@@ -253,6 +260,12 @@ class ChatEncoder:
 
     def _created_s(self) -> int:
         return self._facts.created_s if self._is_sse else int(self._facts.clock())
+
+
+def _joined(pieces: Sequence[ToolCallObject]) -> FunctionCall:
+    """The pieces of one call as one: a chunk has room for no more."""
+    name = next((piece.function.name for piece in pieces if piece.function.name is not None), None)
+    return FunctionCall(name, "".join(piece.function.arguments or "" for piece in pieces))
 
 
 def _token_logprob(token: TokenOutput, top_n: int) -> TokenLogprob:

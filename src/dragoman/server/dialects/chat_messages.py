@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dragoman.server.dialects.chat_schema import ChatBody, ChatMessage, ContentPart, MessageToolCall, NamedTool
+from dragoman.server.dialects.chat_schema import (
+    ChatBody,
+    ChatMessage,
+    ContentPart,
+    MessageToolCall,
+    NamedFunction,
+    NamedTool,
+)
 from dragoman.server.dialects.grammars import schema_problem
 from dragoman.server.dialects.openai_fields import check_count, shown
 from dragoman.server.dialects.openai_profile import Profile
@@ -50,6 +57,7 @@ def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
         "messages[].tool_calls", sum(len(one.tool_calls or ()) for one in messages), limits.max_messages, profile
     )
     check_count("tools", len(body.tools or ()), limits.max_tools, profile)
+    check_count("functions", len(body.functions or ()), limits.max_tools, profile)
 
 
 def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
@@ -58,7 +66,18 @@ def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) 
         raise profile.fault("messages", "missing", "messages is missing: it must be an array of messages")
     if not messages:
         raise profile.fault("messages", "empty", "messages must hold at least one message, got []")
-    return tuple(_message(message, f"messages[{i}]", profile) for i, message in enumerate(messages))
+    entries: list[dict[str, Any]] = []
+    call_id = ""
+    for position, message in enumerate(messages):
+        entry = _message(message, f"messages[{position}]", profile)
+        if message.function_call is not None:
+            call_id = f"call{position:05}"
+            entry["tool_calls"] = [{"id": call_id, **_tool_call(MessageToolCall(function=message.function_call))}]
+        elif message.role == "function":
+            # What a function gave, in the words that templates know; they want to see which call it belongs to.
+            entry |= {"role": "tool", **({"tool_call_id": call_id} if call_id else {})}
+        entries.append(entry)
+    return tuple(entries)
 
 
 def continues_final_message(body: ChatBody, profile: Profile) -> bool:
@@ -76,11 +95,35 @@ def continues_final_message(body: ChatBody, profile: Profile) -> bool:
     return True
 
 
-def tool_use(body: ChatBody, raw_tools: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
-    """The tools and the wish about them. Raises: InvalidRequest."""
+def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUse:
+    """The tools and the wish about them; `raw` is the body as sent. Raises: InvalidRequest."""
+    if body.functions or body.function_call is not None:
+        return _function_use(body, raw.get("functions", []), profile)
+    raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", [])
     tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
     choice = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
     return ToolUse(() if choice == "none" else tools, choice)
+
+
+def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
+    """The same for `functions` and `function_call`, which are tools of which one may be called."""
+    for name in ("tools", "tool_choice"):
+        if getattr(body, name):
+            legacy = "functions" if body.functions else "function_call"
+            raise profile.fault(legacy, "conflict", f"{legacy} cannot be used together with {name}: give one of them")
+    functions = [_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
+    tools = tuple({"type": "function", "function": function} for function in functions)
+    names, choice = [function["name"] for function in functions], body.function_call
+    if isinstance(choice, NamedFunction):
+        if choice.name not in names or choice.name in _TOOL_CHOICES:
+            message = f"function_call.name must be one of functions, got {shown(choice.name)}"
+            raise profile.fault("function_call.name", "value", message)
+        return ToolUse(tools, choice.name)
+    if choice not in (None, "none", "auto"):
+        message = f"function_call must be none, auto or a function, got {shown(choice)}"
+        raise profile.fault("function_call", "value", message)
+    wish = (choice or "auto") if tools else None
+    return ToolUse(() if wish == "none" else tools, wish)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -173,17 +216,20 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
     if (tool.get("type") or "function") != "function":
         message = f"{path}.type must be function, got {shown(tool['type'])}"
         raise profile.fault(f"{path}.type", "value", message)
-    function = {name: value for name, value in tool["function"].items() if value is not None}
+    return {"type": "function", "function": _function(tool["function"], f"{path}.function", profile)}
+
+
+def _function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    function = {name: value for name, value in sent.items() if value is not None}
     name = function["name"]
     if not _FUNCTION_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, underscores, dots or hyphens"
-        message = f"{path}.function.name must be {allowed}, got {shown(name)}"
-        raise profile.fault(f"{path}.function.name", "value", message)
+        raise profile.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
     problem = schema_problem(function.get("parameters", {}))
     if problem:
-        message = f"{path}.function.parameters must be a JSON schema: {problem}"
-        raise profile.fault(f"{path}.function.parameters", "value", message)
-    return {"type": "function", "function": function}
+        message = f"{path}.parameters must be a JSON schema: {problem}"
+        raise profile.fault(f"{path}.parameters", "value", message)
+    return function
 
 
 def _tool_choice(choice: str | NamedTool | None, names: Sequence[str], profile: Profile) -> str | None:

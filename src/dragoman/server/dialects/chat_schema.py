@@ -49,13 +49,17 @@ class MessageToolCall(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """One message of the conversation. `prefix: true` on the last one asks to continue it."""
+    """One message of the conversation. `prefix: true` on the last one asks to continue it.
+
+    `function_call`, and the role `function` for what it gave, are the form that calls had before there were tools.
+    """
 
     role: str | None = None
     content: str | list[ContentPart] | None = None
     name: str | None = None
     tool_calls: list[MessageToolCall] | None = None
     tool_call_id: str | None = None
+    function_call: MessageFunction | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     prefix: bool | None = None
@@ -78,7 +82,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
-    """The function that `tool_choice` names."""
+    """The function that `tool_choice` or `function_call` names."""
 
     name: str
 
@@ -99,6 +103,8 @@ class ChatBody(SharedBody, kw_only=True):
     top_logprobs: int | None = None
     tools: list[Tool] | None = None
     tool_choice: str | NamedTool | None = None
+    functions: list[ToolFunction] | None = None
+    function_call: str | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
@@ -158,6 +164,7 @@ class AnswerMessage(msgspec.Struct):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -168,6 +175,7 @@ class Delta(msgspec.Struct):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct):

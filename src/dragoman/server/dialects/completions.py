@@ -15,7 +15,7 @@ from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Call, HttpCall, Reply
 from dragoman.server.dialects.completions_encoder import CompletionEncoder, CompletionFacts
 from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.openai_common import answering_model
+from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import (
     UINT32_MAX,
@@ -56,7 +56,7 @@ class CompletionsOptions:
     """
 
     api: CompletionsApi
-    served_model_name: str = "model"
+    names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
@@ -68,7 +68,7 @@ class CompletionsDialect:
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
         self._clock = clock
-        self._reading = Reading(_PROFILES[options.api], options.limits, options.proposer)
+        self._reading = Reading(_PROFILES[options.api], options.limits, options.proposer, options.names)
 
     def parse(self, http: HttpCall) -> Call:
         """One request per prompt. Raises: InvalidRequest."""
@@ -123,7 +123,7 @@ class CompletionsDialect:
         return CompletionFacts(
             id=f"cmpl-{http.request_id}",
             created_s=int(self._clock()),
-            model=answering_model(profile, body.model, options.served_model_name),
+            model=options.names.answering(profile, body.model),
             system_fingerprint=options.system_fingerprint,
             requests=requests,
             error_shape=profile.error_shape,

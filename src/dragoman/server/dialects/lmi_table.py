@@ -373,7 +373,7 @@ _ANSWER = (
         profiles=_VLLM,
         default=True,
     ),
-    Param("stream", T.BOOLEAN, "the same as the body's stream", default=False),
+    Param("stream", T.BOOLEAN, "the same as the body's stream, which wins", default=False),
     Param("output_formatter", T.STRING, "json, jsonlines or sse: the form of this answer"),
 )
 

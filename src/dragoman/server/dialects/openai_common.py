@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -182,6 +183,19 @@ class TextChunk:
         return self._before + _ENCODER.encode(text) + self._after
 
 
-def answering_model(profile: Profile, named: str | None, served: str) -> str:
-    """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
-    return served if profile.ignores_model else requested_model(named) or served
+@dataclass(frozen=True, slots=True)
+class ServedNames:
+    """What the served model is called: `name` in answers, and `aliases` that calls may name it by as well."""
+
+    name: str = "model"
+    aliases: tuple[str, ...] = ()
+
+    def knows(self, named: str | None) -> bool:
+        """Whether `named` can mean this model; nothing and placeholders can."""
+        wanted = requested_model(named)
+        return wanted is None or wanted == self.name or wanted in self.aliases
+
+    def answering(self, profile: Profile, named: str | None) -> str:
+        """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
+        has_chosen = self.knows(named) or not profile.ignores_model
+        return (requested_model(named) if has_chosen else None) or self.name

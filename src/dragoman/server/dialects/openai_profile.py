@@ -57,7 +57,7 @@ class Profile:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)  # where they differ from the common ones
     has_strict_types: bool = False  # False: "256" is a number and "true" a boolean
     requires_model: bool = False
-    ignores_model: bool = False  # the route has chosen the model, whatever the body says
+    ignores_model: bool = False  # an unknown `model` means the one that is served
     default_seed: int | None = None
     default_max_tokens: int | None = 16  # completions only. Source: OpenAI API reference, completions, max_tokens
     max_stop_strings: int | None = None  # None = the operator's limit

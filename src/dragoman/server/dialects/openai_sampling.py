@@ -8,14 +8,14 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.dialects.grammars import GrammarFault, GrammarFields, read_grammar
-from dragoman.server.dialects.openai_common import requested_model
+from dragoman.server.dialects.openai_common import ServedNames, requested_model
 from dragoman.server.dialects.openai_fields import (
     check_bounds,
     check_count,
@@ -105,6 +105,7 @@ class Reading:
     profile: Profile
     limits: Limits
     proposer: ProposerKind | None = None
+    names: ServedNames = field(default_factory=ServedNames)
 
 
 class _Search(NamedTuple):
@@ -175,6 +176,8 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them."""
     idle = set(unknown_names(raw, type(body)))
     idle |= _idle_speculation(request.sampling, reading)
+    if reading.profile.ignores_model and not reading.names.knows(body.model):
+        idle.add("model")
     if request.sampling.num_beams == 1:
         idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
     if request.sampling.is_greedy:

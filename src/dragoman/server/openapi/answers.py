@@ -31,7 +31,7 @@ _NUMBER_OR_NULL: Schema = {"type": ["number", "null"]}
 _INTEGER_OR_NULL: Schema = {"type": ["integer", "null"]}
 _TEXT_OR_NULL: Schema = {"type": ["string", "null"]}
 _LMI_FINISH: Schema = {"enum": sorted({*LMI_FINISH.values(), "error"})}
-_OPENAI_FINISH = sorted({*OPENAI_FINISH.values(), "tool_calls"})
+_OPENAI_FINISH = sorted({*OPENAI_FINISH.values(), "tool_calls", "function_call"})
 _CHAT_FINISH = sorted({*_OPENAI_FINISH, *LMI_FINISH.values()})
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dragoman.server.dialects.grammars import MAX_CHOICES
 from dragoman.server.dialects.lmi import LmiOptions
+from dragoman.server.dialects.lmi_request import MAX_PROMPTS
 from dragoman.server.dialects.lmi_table import TGI, Need, Param, rows_for
 from dragoman.server.dialects.lmi_values import MAX_INTEGER, ValueType
 from dragoman.server.dialects.openai_profile import Bounds
@@ -52,7 +54,7 @@ TYPES: Mapping[ValueType, Schema] = {
     ValueType.RESPONSE_FORMAT: an_object({"type": {"enum": ["text", "json_object", "json_schema", "json", "regex"]}}),
     ValueType.GUIDED_JSON: _JSON_SCHEMA,
     ValueType.REGEX: NON_EMPTY_TEXT,
-    ValueType.CHOICE: array(NON_EMPTY_TEXT, minItems=1),
+    ValueType.CHOICE: array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_CHOICES),
     ValueType.LARK: NON_EMPTY_TEXT,
     ValueType.TGI_GRAMMAR: an_object({"type": {"enum": ["json", "json_object", "json_schema", "regex"]}, "value": {}}),
 }
@@ -117,7 +119,12 @@ def _is_accepted(row: Param, default: Any) -> bool:
 
 def _lmi_request(options: LmiOptions) -> Schema:
     return an_object(
-        {"inputs": _described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1)), "the prompt, or several")},
+        {
+            "inputs": _described(
+                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_PROMPTS)),
+                "the prompt, or several",
+            )
+        },
         {
             "parameters": nullable(ref("LmiParameters")),
             "stream": _described(nullable(BOOLEAN), "send the answer token by token", False),

@@ -15,6 +15,7 @@ import msgspec
 from dragoman.server.dialects.chat import LMI_STRICT_MAX_TOKENS
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.completions_schema import CompletionBody
+from dragoman.server.dialects.grammars import MAX_CHOICES
 from dragoman.server.dialects.openai_fields import BOUNDS
 from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile
 from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
@@ -37,23 +38,27 @@ COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
 CHAT_ROWS: Mapping[str, Row] = {**SHARED, **CHAT}
 
 _TOKEN_ID = {"type": "integer", "minimum": 0}
+_SIZES = Limits()  # of which only those are used here that no option sets
+_WORD = {**NON_EMPTY_TEXT, "maxLength": _SIZES.max_word_chars}
 _OWN_TYPES: Mapping[str, Schema] = {
     "prompt": any_of(
         {"type": "string"},
         array(_TOKEN_ID, minItems=1),
-        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1),
+        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1, maxItems=_SIZES.max_prompts),
     ),
     "logit_bias": {
         "type": "object",
-        "propertyNames": {"pattern": "^[0-9]+$"},
+        "propertyNames": {"pattern": "^[0-9]{1,18}$"},
+        "maxProperties": _SIZES.max_token_ids,
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    "stop_token_ids": array(_TOKEN_ID),
-    "allowed_token_ids": array(_TOKEN_ID, minItems=1),
-    "bad_words": array(NON_EMPTY_TEXT),
-    "guided_choice": array(NON_EMPTY_TEXT, minItems=1),
+    "stop_token_ids": array(_TOKEN_ID, maxItems=_SIZES.max_token_ids),
+    "allowed_token_ids": array(_TOKEN_ID, minItems=1, maxItems=_SIZES.max_token_ids),
+    "bad_words": array(_WORD, maxItems=_SIZES.max_bad_words),
+    "guided_choice": array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_CHOICES),
     "guided_regex": NON_EMPTY_TEXT,
     "guided_grammar": NON_EMPTY_TEXT,
+    "function_call": any_of({"enum": ["none", "auto"]}, {"$ref": "#/components/schemas/NamedFunction"}),
     "tool_choice": any_of({"enum": ["none", "auto", "required"]}, {"$ref": "#/components/schemas/NamedTool"}),
 }
 """What the checks after decoding narrow down, where no table of theirs says it."""
@@ -90,14 +95,16 @@ def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
     if profile.refuses_empty_prompt:
         choices = schema["properties"]["prompt"]["anyOf"]
         choices[0] = NON_EMPTY_TEXT
-        choices[2] = array(any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1)), minItems=1)
+        choices[2]["items"] = any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1))
     return schema
 
 
 def _chat(body: Schema, profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> Schema:
     rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
     schema = _body(body, rows, profile, limits, required="messages")
-    schema["properties"]["messages"]["minItems"] = 1
+    schema["properties"]["messages"] |= {"minItems": 1, "maxItems": limits.max_messages}
+    for name in ("tools", "functions"):
+        _bound_array(schema["properties"][name], limits.max_tools)
     return schema
 
 
@@ -133,7 +140,7 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
     if name == "stop":
         own = profile.max_stop_strings
         most = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
-        return any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, maxItems=most))
+        return any_of(_WORD, array(_WORD, maxItems=most))
     bounds = _bounds(name, schema, profile, limits)
     if bounds is not None:
         schema |= range_of(bounds)
@@ -151,6 +158,13 @@ def _bounds(name: str, schema: Schema, profile: Profile, limits: Limits) -> Boun
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
         return Bounds(0, limits.max_logprobs)
     return profile.bounds.get(name) or BOUNDS.get(name)
+
+
+def _bound_array(schema: Schema, most: int) -> None:
+    """Put a bound on the array of a nullable schema. Mutates: `schema`."""
+    for choice in schema["anyOf"]:
+        if choice.get("type") == "array":
+            choice["maxItems"] = most
 
 
 def _limit(schema: Schema, keywords: Schema) -> None:

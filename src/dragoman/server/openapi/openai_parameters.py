@@ -101,6 +101,8 @@ CHAT: Mapping[str, Row] = {
     "top_logprobs": Row("with `logprobs`, this many likeliest tokens at each place", 0),
     "tools": Row("the functions that the model may call"),
     "tool_choice": Row("whether it calls: none, auto, required, or one function"),
+    "functions": Row("the older form of `tools`; the answer has at most one `function_call`"),
+    "function_call": Row("the older form of `tool_choice`: none, auto, or one function"),
     "parallel_tool_calls": Row("false: only the first call is answered", True),
     "continue_final_message": Row("the answer continues the last message, which must be the assistant's", False),
     "add_generation_prompt": Row("whether the template opens the assistant's turn", True),

@@ -12,7 +12,9 @@ from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.openapi.errors import Answer, Answers, Family, error_answers, merged
 from dragoman.server.openapi.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, array, nullable, ref
 from dragoman.server.openapi.operations import QUESTION, Key, Operation
+from dragoman.types import Limits
 
+LIMITS = Limits()
 _ERRORS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
     "unavailable", "engine_dead", "server_error",
@@ -77,7 +79,7 @@ def token_schemas() -> dict[str, Schema]:
         "Tokenized": an_object(
             {"count": INTEGER, "max_model_len": INTEGER, "tokens": _IDS, "token_strs": nullable(array(TEXT))}
         ),
-        "DetokenizeRequest": an_object({"tokens": _IDS}, {"model": _MODEL}),
+        "DetokenizeRequest": an_object({"tokens": {**_IDS, "maxItems": LIMITS.max_token_ids}}, {"model": _MODEL}),
         "Detokenized": an_object({"prompt": TEXT}),
         "TokenizerInfo": an_object(
             {
@@ -90,10 +92,16 @@ def token_schemas() -> dict[str, Schema]:
             }
         ),
         "TokenizeRequestV3": an_object(
-            {"model": TEXT, "text": any_of(TEXT, array(TEXT))},
+            {"model": TEXT, "text": any_of(TEXT, array(TEXT, maxItems=LIMITS.max_prompts))},
             {
                 "add_special_tokens": switch,
-                "max_length": nullable({"type": "integer", "minimum": 1}),
+                "max_length": nullable(
+                    {
+                        "type": "integer",
+                        "minimum": 1,
+                        "description": "cuts; with `pad_to_max_length` at most the context",
+                    }
+                ),
                 "pad_to_max_length": switch,
                 "padding_side": nullable({"enum": ["left", "right"]}),
             },
