@@ -113,6 +113,9 @@ class TokenRoutes:
         body = read_struct(raw, TokenizeBody, V1)
         service = text_service(self._registry.find(body.model))
         _, token_ids = await service.tokenize(_prompt(body, raw))
+        if body.return_token_strs and len(token_ids) > LIMITS.max_token_ids:
+            message = f"return_token_strs lists at most {LIMITS.max_token_ids} tokens, there are {len(token_ids)}"
+            raise V1.fault("return_token_strs", "count", message)
         pieces = [service.tokenizer.token_bytes(token_id) for token_id in token_ids] if body.return_token_strs else None
         return {
             "count": len(token_ids),

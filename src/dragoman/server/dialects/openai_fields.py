@@ -159,7 +159,7 @@ def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> Inval
         return profile.fault(param, "missing", f"{param} is missing")
     param = path.replace("[...]", "")
     expected = _EXPECTED.search(problem)
-    allowed = _in_words(expected["types"]) if expected else _ENUM_WORDS.get(param, "of another value")
+    allowed = _in_words(expected["types"]) if expected else _ENUM_WORDS.get(param, "a number of fewer digits")
     subject = param if param == path else f"every value in {param}"
     return profile.fault(param, "type", f"{subject} must be {allowed}, got {shown(_value_at(raw, path))}")
 
