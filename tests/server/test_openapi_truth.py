@@ -92,6 +92,8 @@ def values_for(schema: Mapping[str, Any]) -> Iterator[Any]:
                 yield from numbers_around(choice)
             case "boolean":
                 yield from (True, False)
+                if {"type": "string"} not in schema.get("anyOf", ()):  # else texts have rules of their own
+                    yield from (0, 1, 2, "true", "FALSE", "yes", "")
             case "string" if "minLength" in choice:
                 yield from ("", "x")
             case "array" if choice.get("maxItems", MOST_ITEMS) < MOST_ITEMS:

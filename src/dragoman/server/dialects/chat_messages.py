@@ -31,7 +31,7 @@ TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's ch
 
 _IMAGE_URL = re.compile(r"(?:data:image/[\w.+-]+;base64,|https?://)\S+", re.IGNORECASE)
 _IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}  # as base64 begins
-_FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _TOOL_CHOICES = ("none", "auto", "required")
 
 
@@ -222,7 +222,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
 def _function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
     function = {name: value for name, value in sent.items() if value is not None}
     name = function["name"]
-    if not _FUNCTION_NAME.fullmatch(name):
+    if not FUNCTION_NAME.fullmatch(name):
         allowed = "1 to 64 letters, digits, underscores, dots or hyphens"
         raise profile.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
     problem = schema_problem(function.get("parameters", {}))

@@ -22,7 +22,7 @@ from dragoman.server.framing import JSON_MEDIA_TYPE
 
 __all__ = ["ModelFacts", "lmi_model", "lmi_models", "openai_model", "openai_models", "peek_model"]
 
-_MAX_DIGITS = 18  # of a page number; more would be slow to convert
+_MAX_DIGITS = 18  # of a page number; one of more digits is beyond every list
 DEFAULT_PAGE_SIZE = 100  # djl-serving's default for `limit`
 
 
@@ -114,10 +114,11 @@ def _page_number(query: Mapping[str, str], name: str, *, default: int, low: int)
     text = query.get(name, "")
     if not text:
         return default
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    if not is_number or int(text) < low:
+    is_number = text.isascii() and text.isdigit()
+    number = int(text) if is_number and len(text) <= _MAX_DIGITS else 10**_MAX_DIGITS
+    if not is_number or number < low:
         raise InvalidParameter(f"{name} must be an integer of at least {low}, got {shown(text)}", param=name)
-    return int(text)
+    return number
 
 
 def _iso_time(unix_s: int) -> str:

@@ -21,6 +21,13 @@ TEXT: Schema = {"type": "string"}
 NON_EMPTY_TEXT: Schema = {"type": "string", "minLength": 1}
 BOOLEAN: Schema = {"type": "boolean"}
 INTEGER: Schema = {"type": "integer"}
+LENIENT_BOOLEAN: Schema = {
+    "anyOf": [
+        BOOLEAN,
+        {"enum": [0, 1]},
+        {"type": "string", "pattern": "^([Tt][Rr][Uu][Ee]|[Ff][Aa][Ll][Ss][Ee]|[01])$"},
+    ]
+}
 NUMBER: Schema = {"type": "number"}
 NULL: Schema = {"type": "null"}
 

@@ -20,6 +20,7 @@ from dragoman.server.openapi.facts import ApiFacts
 from dragoman.server.openapi.json_schema import (
     BOOLEAN,
     INTEGER,
+    LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
     NUMBER,
     TEXT,
@@ -38,7 +39,7 @@ _TEXTS = any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT))
 _JSON_SCHEMA = any_of({"type": "object"}, BOOLEAN, TEXT)
 
 TYPES: Mapping[ValueType, Schema] = {
-    ValueType.BOOLEAN: BOOLEAN,
+    ValueType.BOOLEAN: LENIENT_BOOLEAN,
     ValueType.INTEGER: INTEGER,
     ValueType.FLOAT: NUMBER,
     ValueType.STRING: TEXT,
@@ -50,7 +51,7 @@ TYPES: Mapping[ValueType, Schema] = {
         "propertyNames": {"pattern": "^[0-9]+$"},
         "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
     },
-    ValueType.EARLY_STOPPING: any_of(BOOLEAN, {"const": "never"}),
+    ValueType.EARLY_STOPPING: any_of(*LENIENT_BOOLEAN["anyOf"], {"const": "never"}),
     ValueType.RESPONSE_FORMAT: an_object({"type": {"enum": ["text", "json_object", "json_schema", "json", "regex"]}}),
     ValueType.GUIDED_JSON: _JSON_SCHEMA,
     ValueType.REGEX: NON_EMPTY_TEXT,
@@ -60,7 +61,7 @@ TYPES: Mapping[ValueType, Schema] = {
 }
 """What each type of the table is in JSON, before coercion of strings."""
 
-_COERCED = "Numbers and booleans may also come as strings. null means not given. Unknown parameters have no effect."
+_COERCED = "Numbers may also come as strings. null means not given. Unknown parameters have no effect."
 
 
 def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
@@ -75,7 +76,7 @@ def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
             {"inputs": _described(NON_EMPTY_TEXT, "the prompt")},
             {
                 "parameters": nullable(ref("TgiParameters")),
-                "stream": _described(nullable(BOOLEAN), "on `/` only: stream the answer", False),
+                "stream": _described(nullable(LENIENT_BOOLEAN), "on `/` only: stream the answer", False),
             },
         ),
         "GenerateOneRequest": _generate_one(),
@@ -127,7 +128,7 @@ def _lmi_request(options: LmiOptions) -> Schema:
         },
         {
             "parameters": nullable(ref("LmiParameters")),
-            "stream": _described(nullable(BOOLEAN), "send the answer token by token", False),
+            "stream": _described(nullable(LENIENT_BOOLEAN), "send the answer token by token", False),
             "model_name": _described({}, "tolerated: the model is chosen by path, query or header"),
         },
         text=f"Profile {options.profile}, LMI version {options.lmi_version}.",

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.dialects.chat import LMI_STRICT_MAX_TOKENS
+from dragoman.server.dialects.chat_messages import FUNCTION_NAME
 from dragoman.server.dialects.chat_schema import ChatBody
 from dragoman.server.dialects.completions_schema import CompletionBody
 from dragoman.server.dialects.grammars import MAX_CHOICES
@@ -22,8 +23,10 @@ from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
 from dragoman.server.dialects.ovms import V3, V3_CHAT
 from dragoman.server.openapi.facts import ApiFacts
 from dragoman.server.openapi.json_schema import (
+    LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
     Schema,
+    an_object,
     any_of,
     array,
     nullable,
@@ -63,13 +66,18 @@ _OWN_TYPES: Mapping[str, Schema] = {
 }
 """What the checks after decoding narrow down, where no table of theirs says it."""
 
-_LENIENT = 'Numbers and booleans may also come as strings (`"256"`, `"true"`).'
+_LENIENT = 'Numbers may also come as strings (`"256"`).'
 _NULLS = "null means not given, for every field."
 
 
 def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
     """The components of all request bodies of completions and chat, and what they refer to."""
     shared = struct_schemas([CompletionBody, ChatBody])
+    shared["ChatMessage"]["required"] = ["role"]
+    shared["ChatMessage"]["properties"]["role"] = NON_EMPTY_TEXT
+    shared["ContentPart"] = _content_part(shared["ContentPart"])
+    shared["Tool"]["properties"]["type"] = nullable({"const": "function"})
+    shared["ToolFunction"]["properties"]["name"] = {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"}
     completion = shared.pop("CompletionBody")
     chat = shared.pop("ChatBody")
     strict_lmi = {"max_tokens": LMI_STRICT_MAX_TOKENS} if facts.lmi_strict else {}
@@ -84,6 +92,14 @@ def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
         "ChatRequestV3": _chat(chat, V3_CHAT, limits, {}),
         "ChatRequestInvocations": _chat(chat, LMI, limits, strict_lmi),
     }
+
+
+def _content_part(part: Schema) -> Schema:
+    """The parts that there are, each with what it cannot do without."""
+    fields = part["properties"]
+    kinds = {kind: without_null(fields[kind]) for kind in ("text", "refusal", "image_url")}
+    parts = (an_object({"type": {"const": kind}, kind: schema}) for kind, schema in kinds.items())
+    return {"description": part["description"], **any_of(*parts)}
 
 
 def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
@@ -141,6 +157,10 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
         own = profile.max_stop_strings
         most = limits.max_stop_strings if own is None else min(own, limits.max_stop_strings)
         return any_of(_WORD, array(_WORD, maxItems=most))
+    if schema.get("type") == "boolean" and not profile.has_strict_types:
+        return LENIENT_BOOLEAN
+    if name == "early_stopping" and not profile.has_strict_types:
+        return any_of(*LENIENT_BOOLEAN["anyOf"], {"const": "never"})
     bounds = _bounds(name, schema, profile, limits)
     if bounds is not None:
         schema |= range_of(bounds)

@@ -10,7 +10,18 @@ from typing import Any
 
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.openapi.errors import Answer, Answers, Family, error_answers, merged
-from dragoman.server.openapi.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, array, nullable, ref
+from dragoman.server.openapi.json_schema import (
+    BOOLEAN,
+    INTEGER,
+    LENIENT_BOOLEAN,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    nullable,
+    ref,
+)
 from dragoman.server.openapi.operations import QUESTION, Key, Operation
 from dragoman.types import Limits
 
@@ -58,19 +69,20 @@ TOKENS: Mapping[Key, Operation] = {
 def token_schemas() -> dict[str, Schema]:
     """The components of these bodies and answers."""
     chat = "messages, and what else shapes a conversation: as in ChatRequestV1"
-    switch = nullable(BOOLEAN)
+    switch = nullable(LENIENT_BOOLEAN)
+    strict = nullable(BOOLEAN)
     names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
     return {
         "TokenizeRequest": any_of(
             an_object({"prompt": TEXT}, {"model": _MODEL, "add_special_tokens": switch, "return_token_strs": switch}),
             an_object(
-                {"messages": array({"type": "object"}, minItems=1)},
+                {"messages": array(ref("ChatMessage"), minItems=1, maxItems=LIMITS.max_messages)},
                 {
                     "model": _MODEL,
                     "add_generation_prompt": switch,
                     "continue_final_message": switch,
                     "return_token_strs": switch,
-                    "tools": nullable(array({"type": "object"})),
+                    "tools": nullable(array(ref("Tool"), maxItems=LIMITS.max_tools)),
                     "chat_template_kwargs": nullable({"type": "object"}),
                 },
                 chat,
@@ -94,7 +106,7 @@ def token_schemas() -> dict[str, Schema]:
         "TokenizeRequestV3": an_object(
             {"model": TEXT, "text": any_of(TEXT, array(TEXT, maxItems=LIMITS.max_prompts))},
             {
-                "add_special_tokens": switch,
+                "add_special_tokens": strict,
                 "max_length": nullable(
                     {
                         "type": "integer",
@@ -102,7 +114,7 @@ def token_schemas() -> dict[str, Schema]:
                         "description": "cuts; with `pad_to_max_length` at most the context",
                     }
                 ),
-                "pad_to_max_length": switch,
+                "pad_to_max_length": strict,
                 "padding_side": nullable({"enum": ["left", "right"]}),
             },
         ),
