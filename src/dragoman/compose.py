@@ -40,8 +40,8 @@ from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
+from dragoman.server.dialects.chat import ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.dialects.completions import CompletionsApi, CompletionsDialect, CompletionsOptions
 from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
 from dragoman.server.dialects.openai_common import ServedNames
 from dragoman.server.dialects.openai_profile import ProposerKind
@@ -172,20 +172,19 @@ def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
 
 def build_dialects(config: Config) -> DialectSet:
     """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
-    clients = config.clients
-    limits = _limits(config)
-    fingerprint = model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype)
-    names = ServedNames(config.name, _aliases(config))
-    proposer: ProposerKind | None = "lookup" if config.speculation.prompt_lookup else None
-    if config.speculation.draft_model is not None:
-        proposer = "draft"
+    clients, limits = config.clients, _limits(config)
+    shared: dict[str, Any] = {
+        "names": ServedNames(config.name, _aliases(config)),
+        "limits": limits,
+        "proposer": _proposer_kind(config),
+        "system_fingerprint": model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
+    }
 
-    def chat(route: Literal["v1", "v3", "invocations"]) -> ChatDialect:
-        shape = cast(Literal["lmi", "openai", "auto"], clients.chat_format)
-        return ChatDialect(ChatOptions(route, shape, clients.lmi_strict, names, limits, proposer, fingerprint))
+    def chat(route: ChatRoute) -> ChatDialect:
+        return ChatDialect(ChatOptions(route, **_same_named(ChatOptions, clients), **shared))
 
-    def completions(api: Literal["v1", "v3", "lmi"]) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, names, limits, proposer, fingerprint))
+    def completions(api: CompletionsApi) -> CompletionsDialect:
+        return CompletionsDialect(CompletionsOptions(api, **shared))
 
     return DialectSet(
         lmi=LmiDialect(lmi_options(config)),
@@ -200,6 +199,12 @@ def build_dialects(config: Config) -> DialectSet:
     )
 
 
+def _proposer_kind(config: Config) -> ProposerKind | None:
+    if config.speculation.draft_model is not None:
+        return "draft"
+    return "lookup" if config.speculation.prompt_lookup else None
+
+
 def _aliases(config: Config) -> tuple[str, ...]:
     """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
@@ -208,13 +213,7 @@ def _aliases(config: Config) -> tuple[str, ...]:
 
 def api_facts(config: Config) -> ApiFacts:
     """What the description of the API tells about this model's options."""
-    clients = config.clients
-    return ApiFacts(
-        lmi=lmi_options(config),
-        text=_text_options(config),
-        chat_format=cast(Literal["lmi", "openai", "auto"], clients.chat_format),
-        lmi_strict=clients.lmi_strict,
-    )
+    return ApiFacts(lmi=lmi_options(config), text=_text_options(config), **_same_named(ApiFacts, config.clients))
 
 
 def _limits(config: Config) -> Limits:
@@ -227,6 +226,7 @@ def _text_options(config: Config) -> TextOptions:
         hold_ms=clients.text_status_hold_ms,
         chat_template=clients.text_chat_template,
         sampling=default_sampling(config.model_dir),
+        limits=_limits(config),
     )
 
 

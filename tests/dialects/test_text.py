@@ -10,7 +10,7 @@ import pytest
 from dragoman.errors import ALL_KINDS, InvalidPayload, ServerError
 from dragoman.server.dialects.base import Call, HttpCall
 from dragoman.server.dialects.text import ERROR_STATUS, TextDialect, TextOptions
-from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, SamplingParams, TextPrompt
+from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
 
 ONE = "/api/generate-one"
 BATCH = "/api/generate-batch"
@@ -31,7 +31,7 @@ def parse(path: str, body: Any, options: TextOptions | None = None) -> Call:
 def refusal(path: str, body: Any, **query: str) -> tuple[int, str]:
     """Status and message of a call that is refused."""
     call = http(path, body, **query)
-    dialect = TextDialect(TextOptions(max_prompts=3))
+    dialect = TextDialect(TextOptions(limits=Limits(max_prompts=3)))
     with pytest.raises(ServerError) as caught:
         dialect.parse(call)
     reply = dialect.error_reply(caught.value, call)

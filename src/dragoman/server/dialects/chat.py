@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import ServerError
@@ -22,10 +22,10 @@ from dragoman.server.dialects.chat_messages import (
     tool_use,
 )
 from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.dialects.openai_common import OpenAiOptions
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import check_number, decode_object, peek_object, read_struct
-from dragoman.server.dialects.openai_profile import LMI, V1, Profile, ProposerKind
+from dragoman.server.dialects.openai_profile import LMI, V1, Profile
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -35,7 +35,7 @@ from dragoman.server.dialects.openai_sampling import (
 )
 from dragoman.server.dialects.ovms import V3_CHAT
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.types import ChatPrompt, GenerationRequest, Limits
+from dragoman.types import ChatPrompt, GenerationRequest
 
 ChatRoute = Literal["v1", "v3", "invocations"]
 
@@ -59,20 +59,15 @@ _PROFILES: Mapping[tuple[ChatRoute, ChatShape], Profile] = {
 
 
 @dataclass(frozen=True, slots=True)
-class ChatOptions:
+class ChatOptions(OpenAiOptions):
     """What one chat route is configured with.
 
     `chat_format` decides the shape on `/v1` only. `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
-    `proposer`: who guesses tokens for speculative decoding.
     """
 
     route: ChatRoute
     chat_format: Literal["lmi", "openai", "auto"] = "auto"
     lmi_strict: bool = False
-    names: ServedNames = field(default_factory=ServedNames)
-    limits: Limits = field(default_factory=Limits)
-    proposer: ProposerKind | None = None
-    system_fingerprint: str = "fp_dragoman"
 
 
 def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
@@ -125,7 +120,7 @@ class ChatDialect:
         # An unusable body is refused before its shape matters: the words are the route's.
         raw = decode_object(http.body, V3_CHAT if self._options.route == "v3" else V1)
         route = self._route(http, raw)
-        reading = Reading(route.profile, self._options.limits, self._options.proposer, self._options.names)
+        reading = Reading(route.profile, self._options)
         body = read_struct(raw, ChatBody, route.profile)
         check_shared(raw, body, reading)
         if body.max_completion_tokens is not None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Call, HttpCall, Reply
 from dragoman.server.dialects.completions_encoder import CompletionEncoder, CompletionFacts
 from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.dialects.openai_common import OpenAiOptions
 from dragoman.server.dialects.openai_errors import error_reply
 from dragoman.server.dialects.openai_fields import (
     UINT32_MAX,
@@ -25,7 +25,7 @@ from dragoman.server.dialects.openai_fields import (
     read_struct,
     shown,
 )
-from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile, ProposerKind
+from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile
 from dragoman.server.dialects.openai_sampling import (
     Reading,
     check_shared,
@@ -35,7 +35,7 @@ from dragoman.server.dialects.openai_sampling import (
 )
 from dragoman.server.dialects.ovms import V3
 from dragoman.server.framing import SSE_MEDIA_TYPE
-from dragoman.types import GenerationRequest, Limits, Prompt, TextPrompt, TokenPrompt
+from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 CompletionsApi = Literal["v1", "v3", "lmi"]
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
@@ -49,17 +49,10 @@ _PROFILES: Mapping[CompletionsApi, Profile] = {"v1": _with_echo(V1), "v3": _with
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionsOptions:
-    """What one completions route is configured with.
-
-    `api`: the path prefix, lmi = `/invocations`. `proposer`: who guesses tokens for speculative decoding.
-    """
+class CompletionsOptions(OpenAiOptions):
+    """What one completions route is configured with. `api`: the path prefix, lmi = `/invocations`."""
 
     api: CompletionsApi
-    names: ServedNames = field(default_factory=ServedNames)
-    limits: Limits = field(default_factory=Limits)
-    proposer: ProposerKind | None = None
-    system_fingerprint: str = "fp_dragoman"
 
 
 class CompletionsDialect:
@@ -68,7 +61,7 @@ class CompletionsDialect:
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
         self._clock = clock
-        self._reading = Reading(_PROFILES[options.api], options.limits, options.proposer, options.names)
+        self._reading = Reading(_PROFILES[options.api], options)
 
     def parse(self, http: HttpCall) -> Call:
         """One request per prompt. Raises: InvalidRequest."""
@@ -148,7 +141,7 @@ def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
         return [_text_prompt(given, body, profile)]
     if all(isinstance(element, int) for element in given):
         return [_token_prompt("prompt", given, body, profile)]
-    check_count("prompt", len(given), reading.limits.max_prompts, profile)
+    check_count("prompt", len(given), reading.options.limits.max_prompts, profile)
     prompts: list[Prompt] = []
     for position, element in enumerate(given):
         if isinstance(element, str):

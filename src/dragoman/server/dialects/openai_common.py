@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,9 +16,9 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import ServerError
 from dragoman.server.dialects.base import Reply
 from dragoman.server.dialects.openai_errors import ErrorShape, stream_error
-from dragoman.server.dialects.openai_profile import Profile
+from dragoman.server.dialects.openai_profile import Profile, ProposerKind
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
-from dragoman.types import LOWEST_LOGPROB, FinishReason, GenerationResult, PromptInfo, TokenOutput
+from dragoman.types import LOWEST_LOGPROB, FinishReason, GenerationResult, Limits, PromptInfo, TokenOutput
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
 """Names clients send in `model` when they do not care which model answers."""
@@ -199,3 +199,16 @@ class ServedNames:
         """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
         has_chosen = self.knows(named) or not profile.ignores_model
         return (requested_model(named) if has_chosen else None) or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiOptions:
+    """What a model's completions and its conversations are configured with alike.
+
+    `proposer`: who guesses tokens for speculative decoding, if anybody.
+    """
+
+    names: ServedNames = field(default_factory=ServedNames)
+    limits: Limits = field(default_factory=Limits)
+    proposer: ProposerKind | None = None
+    system_fingerprint: str = "fp_dragoman"

@@ -8,14 +8,14 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.dialects.grammars import GrammarFault, GrammarFields, read_grammar
-from dragoman.server.dialects.openai_common import ServedNames, requested_model
+from dragoman.server.dialects.openai_common import OpenAiOptions, requested_model
 from dragoman.server.dialects.openai_fields import (
     check_bounds,
     check_count,
@@ -23,8 +23,8 @@ from dragoman.server.dialects.openai_fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.dialects.openai_profile import Bounds, Profile, ProposerKind
-from dragoman.types import GenerationRequest, Grammar, Limits, Prompt, SamplingParams
+from dragoman.server.dialects.openai_profile import Bounds, Profile
+from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
 
@@ -100,12 +100,10 @@ class SharedBody(GrammarFields, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a dialect knows while it reads one body. `proposer`: who guesses tokens for speculative decoding, if anybody."""
+    """What a dialect knows while it reads one body."""
 
     profile: Profile
-    limits: Limits
-    proposer: ProposerKind | None = None
-    names: ServedNames = field(default_factory=ServedNames)
+    options: OpenAiOptions
 
 
 class _Search(NamedTuple):
@@ -176,7 +174,7 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them."""
     idle = set(unknown_names(raw, type(body)))
     idle |= _idle_speculation(request.sampling, reading)
-    if reading.profile.ignores_model and not reading.names.knows(body.model):
+    if reading.profile.ignores_model and not reading.options.names.knows(body.model):
         idle.add("model")
     if request.sampling.num_beams == 1:
         idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
@@ -192,9 +190,9 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
 def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
     """The speculative parameters that change nothing: a draft model has no n-grams, and some requests never speculate."""
     every = {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
-    if reading.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
+    if reading.options.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
         return every
-    return {"max_ngram_size"} if reading.proposer == "draft" else set()
+    return {"max_ngram_size"} if reading.options.proposer == "draft" else set()
 
 
 def _ignore_eos_limit(body: SharedBody, profile: Profile) -> int | None:
@@ -235,9 +233,9 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
         logprobs=logprobs,
         prompt_logprobs=_logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
         grammar=_grammar(body, reading.profile),
-        num_assistant_tokens=body.num_assistant_tokens if reading.proposer else None,
-        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.proposer else None,
-        max_ngram_size=body.max_ngram_size if reading.proposer == "lookup" else None,
+        num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
+        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
+        max_ngram_size=body.max_ngram_size if reading.options.proposer == "lookup" else None,
     )
 
 
@@ -283,10 +281,10 @@ def _search(body: SharedBody, reading: Reading) -> _Search:
 
 
 def _count(name: str, value: int, reading: Reading) -> int:
-    limit = reading.limits.max_best_of - (1 if reading.profile.is_best_of_limit_exclusive else 0)
+    limit = reading.options.limits.max_best_of - (1 if reading.profile.is_best_of_limit_exclusive else 0)
     if value > limit:
         message = f"{name} must be at most {limit}, got {value}"
-        raise reading.profile.fault(name, "high", message, limit=reading.limits.max_best_of)
+        raise reading.profile.fault(name, "high", message, limit=reading.options.limits.max_best_of)
     return value
 
 
@@ -305,7 +303,7 @@ def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[in
 def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
     profile = reading.profile
     bias: dict[int, float] = {}
-    check_count("logit_bias", len(body.logit_bias or {}), reading.limits.max_token_ids, profile)
+    check_count("logit_bias", len(body.logit_bias or {}), reading.options.limits.max_token_ids, profile)
     for key, value in (body.logit_bias or {}).items():
         if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
             message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
@@ -318,7 +316,7 @@ def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
 
 
 def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    words, profile, limits = tuple(body.bad_words or ()), reading.profile, reading.limits
+    words, profile, limits = tuple(body.bad_words or ()), reading.profile, reading.options.limits
     check_count("bad_words", len(words), limits.max_bad_words, profile)
     check_word_lengths("bad_words", words, limits.max_word_chars, profile)
     if "" in words:
@@ -338,7 +336,7 @@ def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | 
 
 def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int, ...]:
     profile = reading.profile
-    check_count(name, len(ids or ()), reading.limits.max_token_ids, profile)
+    check_count(name, len(ids or ()), reading.options.limits.max_token_ids, profile)
     for position, token_id in enumerate(ids or ()):
         if token_id < 0:
             raise profile.fault(f"{name}[{position}]", "low", f"{name}[{position}] must be at least 0, got {token_id}")
@@ -347,7 +345,7 @@ def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int,
 
 def logprob_bounds(reading: Reading) -> Bounds:
     """How many candidates per token a client may ask for."""
-    return Bounds(0, reading.limits.max_logprobs)
+    return Bounds(0, reading.options.limits.max_logprobs)
 
 
 def _logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
@@ -361,12 +359,12 @@ def _logprob_count(name: str, value: int | None, reading: Reading) -> int | None
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
     given = body.stop if body.stop is not None else []
     stop = (given,) if isinstance(given, str) else tuple(given)
-    own, operators = reading.profile.max_stop_strings, reading.limits.max_stop_strings
+    own, operators = reading.profile.max_stop_strings, reading.options.limits.max_stop_strings
     limit = operators if own is None else min(own, operators)
     if len(stop) > limit:
         message = f"stop must have at most {limit} strings, got {len(stop)}"
         raise reading.profile.fault("stop", "count", message, limit=limit)
-    check_word_lengths("stop", stop, reading.limits.max_word_chars, reading.profile)
+    check_word_lengths("stop", stop, reading.options.limits.max_word_chars, reading.profile)
     if "" in stop:
         raise reading.profile.fault("stop", "empty", f"stop must hold non-empty strings, got {shown(given)}")
     return stop

@@ -21,6 +21,7 @@ from dragoman.types import (
     GenerationEvent,
     GenerationRequest,
     GenerationResult,
+    Limits,
     Prompt,
     SamplingParams,
     TextPrompt,
@@ -58,7 +59,7 @@ ERROR_STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """What the operator decides. `sampling` is the model's default; `max_prompts` bounds one batch.
+    """What the operator decides. `sampling` is the model's default.
 
     `hold_ms`: how long the head of a streamed answer waits for the outcome, so that short answers carry the exact status.
     """
@@ -66,7 +67,7 @@ class TextOptions:
     hold_ms: int = 200
     chat_template: bool = False  # wrap each prompt as one user turn instead of giving it to the model raw
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
-    max_prompts: int = 1024
+    limits: Limits = field(default_factory=Limits)
 
 
 class TextDialect:
@@ -78,7 +79,7 @@ class TextDialect:
     def parse(self, http: HttpCall) -> Call:
         """The call of either route. Raises: InvalidPayload, InvalidParameter."""
         if http.path == BATCH_PATH:
-            payload = parse_batch(http.body, self._options.max_prompts)
+            payload = parse_batch(http.body, self._options.limits.max_prompts)
             ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
             encoder = BatchEncoder(payload.entries)
             ignored = payload.ignored + (("stream",) if _wants_stream(http, default=False) else ())

@@ -157,7 +157,7 @@ def _generate_batch(options: TextOptions) -> Schema:
     prompt = an_object(
         {"id": own["id"], "prompt": own["prompt"]}, {"maxLength": _optional(_max_length("wins over the shared one"))}
     )
-    prompts = {**array(prompt, minItems=1, maxItems=options.max_prompts), "description": "ids must differ"}
+    prompts = {**array(prompt, minItems=1, maxItems=options.limits.max_prompts), "description": "ids must differ"}
     return an_object({"prompts": prompts}, {"maxLength": _optional(_max_length("for prompts without their own"))})
 
 
