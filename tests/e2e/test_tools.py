@@ -295,3 +295,34 @@ def test_tokens_are_counted_as_the_server_counts_them(server: ServerProcess, cli
     info = httpx.get(f"{server.base_url}/tokenizer_info", timeout=60).json()
     assert info["eos_token"] in ("<|endoftext|>", "<|im_end|>")
     assert "<tool_call>" in info["chat_template"]
+
+
+@pytest.mark.parametrize("wish", ["auto", {"name": "get_weather"}])
+def test_functions_are_called_in_the_form_of_openais_first_clients(client: openai.OpenAI, wish: Any) -> None:
+    whole = ask(client, functions=[WEATHER["function"]], function_call=wish)
+    [choice] = whole.choices
+    assert (choice.finish_reason, choice.message.content, choice.message.tool_calls) == ("function_call", None, None)
+    assert choice.message.function_call.name == "get_weather"
+    assert json.loads(choice.message.function_call.arguments) == {"city": "Paris"}
+
+    chunks = [
+        chunk.choices[0] for chunk in ask(client, functions=[WEATHER["function"]], function_call=wish, stream=True)
+    ]
+    pieces = [chunk.delta.function_call for chunk in chunks if chunk.delta.function_call is not None]
+    assert [piece.name for piece in pieces if piece.name] == ["get_weather"]
+    assert json.loads("".join(piece.arguments or "" for piece in pieces)) == {"city": "Paris"}
+    assert chunks[-1].finish_reason == "function_call"
+
+
+def test_what_a_function_gave_is_told_in_the_answer(client: openai.OpenAI) -> None:
+    messages = [
+        {"role": "user", "content": QUESTION},
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": {"name": "get_weather", "arguments": '{"city": "Paris"}'},
+        },
+        {"role": "function", "name": "get_weather", "content": "sunny, 21 degrees"},
+    ]
+    answer = ask(client, messages=messages, functions=[WEATHER["function"]])
+    assert "sunny" in answer.choices[0].message.content

@@ -165,3 +165,23 @@ def test_a_broken_file_beside_the_tokenizer_is_refused_by_name(tmp_path: Path, c
     (tmp_path / "generation_config.json").write_text(content, encoding="utf-8")
     with pytest.raises(ValueError, match=r"generation_config\.json"):
         load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("add_special_tokens", [True, False])
+def test_long_texts_have_the_same_tokens_as_the_library_gives(add_special_tokens: bool) -> None:
+    directory = demo_model_dir()
+    tokenizer = load_tokenizer(directory)
+    text = "What is deep learning? Größe 🍊\n" * 500
+    ids = (
+        TokenizerFile.from_file(str(directory / "tokenizer.json"))
+        .encode(text, add_special_tokens=add_special_tokens)
+        .ids
+    )
+    assert tokenizer.encode(text, add_special_tokens=add_special_tokens) == ids
+    assert tokenizer.decode(ids) == text
+
+
+@pytest.mark.parametrize("text", [" " * 3_000, "the " * 1_000, "Größe 🍊" * 500, "<|im_start|>" * 500])
+def test_no_token_stands_for_more_characters_than_the_tokenizer_says(text: str) -> None:
+    tokenizer = load_tokenizer(demo_model_dir())
+    assert len(tokenizer.encode(text)) * tokenizer.max_token_chars >= len(text)
