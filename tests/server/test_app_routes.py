@@ -128,6 +128,7 @@ def test_an_unknown_model_is_told_which_ones_there_are(client: httpx.Client, nam
         ("/v3/chat/complete", "/v3/chat/completions"),
         ("/invocation", "/invocations"),
         ("/api/generate_one", "/api/generate-one"),
+        ("/api/foo", "/api/generate-one"),
         ("/v1/model", "/v1/models"),
         ("/heath", "/health"),
     ],

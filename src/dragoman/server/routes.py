@@ -101,9 +101,13 @@ class RouteTable:
         return None
 
     def nearest(self, path: str) -> str:
-        """The path of the table that `path` resembles most, the first of several."""
+        """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
+
+        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`.
+        """
         seen = path[:MAX_COMPARED_LENGTH]
-        return max(self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
+        related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
+        return max(related or self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
 
 
 def joined_routes(routes: Sequence[Route]) -> list[Route]:

@@ -224,7 +224,7 @@ class RawLogprobs:
             self._offset = float(maximum) + _log_total(scores, scratch)
 
     def of(self, token_id: int) -> float:
-        """The log-probability of a token, not below -9999."""
+        """The log-probability of a token, not below LOWEST_LOGPROB."""
         return max(float(self._logits[token_id]) - self._offset, LOWEST_LOGPROB)
 
     def top(self, num_tokens: int) -> list[Logprob]:
