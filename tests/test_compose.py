@@ -15,8 +15,8 @@ from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
 from dragoman.config.resolve import resolve
 from dragoman.errors import InvalidRequest
-from dragoman.server.dialects.base import Call, Dialect, HttpCall
-from dragoman.server.dialects.lmi import LmiOptions
+from dragoman.server.api import Call, Dialect, HttpCall
+from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.registry import DialectSet
 from dragoman.types import ChatPrompt
 from tests.support.console_blocks import without_varying_parts

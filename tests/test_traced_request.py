@@ -20,7 +20,7 @@ from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.server.dialects.base import HttpCall
+from dragoman.server.api import HttpCall
 from dragoman.types import EngineOutput, EngineRequest
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "architecture.md"

@@ -40,18 +40,18 @@ from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions, ChatRoute
-from dragoman.server.dialects.completions import CompletionsApi, CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.openai_common import ServedNames
-from dragoman.server.dialects.openai_profile import ProposerKind
-from dragoman.server.dialects.text import TextDialect, TextOptions
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
+from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
+from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
+from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi, CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.profile import ProposerKind
+from dragoman.server.apis.text.dialect import TextDialect, TextOptions
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.server.openapi import ApiFacts
-from dragoman.server.operator.formatters import HookOptions, with_hooks
-from dragoman.server.operator.handler_model import HandlerModel
-from dragoman.server.operator.handler_only import NoEngine, NoGeneration
-from dragoman.server.operator.handlers import HandlerRuntime, with_handler
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import DialectSet, GenerationService, ServedEngine, ServedModel

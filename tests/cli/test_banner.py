@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
-from dragoman.server.dialects.base import HttpCall
-from dragoman.server.dialects.chat import ChatOptions, negotiate_shape
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions, negotiate_shape
 
 
 @pytest.mark.parametrize(

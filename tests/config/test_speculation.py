@@ -10,7 +10,7 @@ import pytest
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import build_dialects
 from dragoman.config.resolve import Config, ConfigError, resolve
-from dragoman.server.dialects.base import HttpCall
+from dragoman.server.api import HttpCall
 
 
 def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.dialects.base import Call, HttpCall
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.api import Call, HttpCall
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import GenerationRequest, Limits
 from tests.support.golden import Answer, answer
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman.errors import InvalidRequest
-from dragoman.server.dialects.base import Call, Dialect, HttpCall
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsApi, CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.api import Call, Dialect, HttpCall
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi, CompletionsDialect, CompletionsOptions
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from dragoman.errors import InvalidRequest
-from dragoman.server.dialects.base import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall
 from dragoman.types import FinishReason, GenerationEvent, ToolCallDelta
 from tests.dialects.openai_calls import chats, completions, stream_bytes, token
 from tests.support.scripted import scripted_result

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.grammars import schema_problem
+from dragoman.server.api import Dialect
+from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import request_of as lmi_request
 from tests.dialects.lmi_calls import tgi_request

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.common import ServedNames
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_711_997_860.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.base import HttpCall
-from dragoman.server.dialects.chat import ChatOptions, negotiate_shape
-from dragoman.server.dialects.openai_fields import peek_object
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions, negotiate_shape
+from dragoman.server.apis.openai_wire.fields import peek_object
 from tests.dialects.openai_calls import chats, http_call, refusal
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.chat_schema import ChatBody
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.types import ChatPrompt, Grammar
 from tests.dialects.openai_calls import SERVED, answer, chat, chats, http_call, refusal, request, sampling
 

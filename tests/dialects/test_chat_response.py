@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import EngineFailed
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, TokenOutput, TopToken
 from tests.dialects.openai_calls import SERVED, answer, chat, chunks, http_call, stream_bytes, token
 from tests.support.scripted import WORDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.base import HttpCall
-from dragoman.server.dialects.choose import choose
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.lmi.choose import choose
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from dragoman import errors
 from dragoman.errors import ALL_KINDS, InvalidRequest, NotFound, Overloaded, ServerError
-from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.openai_common import peek_model
-from dragoman.server.dialects.openai_errors import ERROR_TABLES, ErrorShape, error_reply
-from dragoman.server.dialects.openai_fields import BOUNDS
+from dragoman.server.api import Dialect
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.common import peek_model
+from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.errors import ERROR_TABLES, ErrorShape, error_reply
+from dragoman.server.apis.openai_wire.fields import BOUNDS
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
 
 SHAPES: tuple[ErrorShape, ...] = ("openai", "ovms", "lmi")

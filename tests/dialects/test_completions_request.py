@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.completions import CompletionsApi
-from dragoman.server.dialects.completions_schema import CompletionBody
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
+from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
 from tests.dialects.openai_calls import chats, complete, completions, http_call, refusal, request, sampling
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import EngineFailed
-from dragoman.server.dialects.completions import CompletionsApi
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

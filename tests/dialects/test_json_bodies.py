@@ -8,11 +8,11 @@ import json
 import pytest
 
 from dragoman.errors import InvalidPayload
-from dragoman.server.dialects.base import Dialect, HttpCall
-from dragoman.server.dialects.json_body import MAX_NESTING, NestedTooDeep, NotJson, decode_json
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.text import TextDialect
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.tgi.dialect import TgiDialect
+from dragoman.server.json_body import MAX_NESTING, NestedTooDeep, NotJson, decode_json
 from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.base import Call
+from dragoman.server.api import Call
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import InvalidPayload
-from dragoman.server.dialects.base import Dialect, HttpCall
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.lmi_table import TABLE
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.parameters.table import TABLE
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits, TextPrompt
 from tests.dialects.lmi_calls import http
 from tests.support.golden import answer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.lmi_table import VERSIONS
+from dragoman.server.apis.lmi.parameters.table import VERSIONS
 from tests.dialects.lmi_calls import parse, request_of
 
 SAMPLE = {"do_sample": True}

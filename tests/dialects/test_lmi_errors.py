@@ -9,9 +9,10 @@ import pytest
 
 from dragoman import errors
 from dragoman.errors import ALL_KINDS, ServerError
-from dragoman.server.dialects import lmi_errors, tgi
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.apis.lmi import errors as lmi_errors
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.tgi import dialect as tgi
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.dialects.lmi_calls import PROMPT, http, parse
 from tests.support.golden import Failure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 

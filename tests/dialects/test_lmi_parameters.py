@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.lmi_table import BACKENDS, TABLE, VERSIONS
+from dragoman.server.apis.lmi.parameters.table import BACKENDS, TABLE, VERSIONS
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import parse, request_of, tgi_request, value_at
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.base import Call
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
+from dragoman.server.api import Call
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.types import FinishReason, GenerationEvent
 from tests.dialects.lmi_calls import PROMPT, events_of, http, lines_of, parse, reply_to
 from tests.support.golden import answer

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter, NotFound
-from dragoman.server.dialects.base import Reply
-from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
+from dragoman.server.api import Reply
+from dragoman.server.apis.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
 
 SMALL = ModelFacts("small", 1_700_000_000, url="file:///models/small", max_model_len=2048, queue_size=9, num_waiting=2)
 LARGE = ModelFacts("org/large", 1_700_000_001, url="file:///models/large", version="2")

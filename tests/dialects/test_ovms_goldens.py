@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.api import Dialect
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_716_825_108.0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.dialects.base import Call
+from dragoman.server.api import Call
 from tests.dialects.openai_calls import answer, chat, chunks, complete, request, sampling
 
 

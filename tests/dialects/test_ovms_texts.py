@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import CapacityError
-from dragoman.server.dialects.base import Dialect
+from dragoman.server.api import Dialect
 from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dragoman.errors import ALL_KINDS, InvalidPayload, ServerError
-from dragoman.server.dialects.base import Call, HttpCall
-from dragoman.server.dialects.text import ERROR_STATUS, TextDialect, TextOptions
+from dragoman.server.api import Call, HttpCall
+from dragoman.server.apis.text.dialect import ERROR_STATUS, TextDialect, TextOptions
 from dragoman.types import ChatPrompt, FinishReason, GenerationEvent, Limits, SamplingParams, TextPrompt
 
 ONE = "/api/generate-one"

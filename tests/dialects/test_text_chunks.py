@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.server.dialects.base import Call
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsApi
+from dragoman.server.api import Call
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, ToolCallDelta
 from tests.dialects.openai_calls import chat, chunks, complete, http_call, stream_bytes, token
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.text import TextDialect, TextOptions
+from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 

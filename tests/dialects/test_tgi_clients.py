@@ -11,9 +11,9 @@ import pytest
 from huggingface_hub import InferenceClient
 from huggingface_hub.errors import GenerationError, OverloadedError, ValidationError
 
-from dragoman.server.dialects.base import Dialect, HttpCall
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.support.golden import Failure, answer
 

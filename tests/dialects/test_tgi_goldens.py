@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits
 from tests.support.golden import answer, case_names, check_golden, load_case
 

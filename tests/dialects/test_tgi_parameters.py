@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.dialects.lmi_table import TABLE, TGI
+from dragoman.server.apis.lmi.parameters.table import TABLE, TGI
 from dragoman.types import Grammar
 from tests.dialects.lmi_calls import tgi_request, value_at
 from tests.dialects.test_lmi_parameters import EFFECTS, SHAPE_THE_ANSWER

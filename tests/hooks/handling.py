@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 from dragoman.hooks import HandlerLoop, HookPool, load_hooks
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.operator.handler_model import HandlerModel
-from dragoman.server.operator.handlers import HandlerRuntime, with_handler
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
+from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from tests.hooks.hooked import write_file
 from tests.support.fake_service import PATIENCE_S, FakeService
 from tests.support.real_dialects import real_dialects

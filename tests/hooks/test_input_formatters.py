@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dragoman.errors import HookError, InvalidParameter, InvalidPayload
-from dragoman.server.dialects.base import HttpCall
+from dragoman.server.api import HttpCall
 from dragoman.types import ChatPrompt, TextPrompt
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, hooked_dialects, loaded, prompt, text_of
 from tests.support.real_dialects import real_dialects

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.server.dialects.base import HttpCall
+from dragoman.server.api import HttpCall
 from tests.hooks.hooked import ask, hooked, hooked_dialects, loaded, prompt
 
 RENAME = """

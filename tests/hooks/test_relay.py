@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from dragoman.server.operator.relay import MAX_WAITING, Abandoned, End, Relay
+from dragoman.server.apis.lmi.operator.relay import MAX_WAITING, Abandoned, End, Relay
 from tests.hooks.test_pool import in_loop, until
 from tests.support.fake_service import PATIENCE_S
 

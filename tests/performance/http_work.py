@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
 from dragoman.server.admission import Admission
+from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from dragoman.server.app import App, ServerConfig, build_app
-from dragoman.server.dialects.text import TextDialect, TextOptions
 from dragoman.server.exchange import Message
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.run import loop_factory

@@ -12,9 +12,9 @@ from huggingface_hub import InferenceClient
 from huggingface_hub.errors import OverloadedError
 
 from dragoman.errors import ALL_KINDS, EngineFailed, Overloaded
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.anthropic.errors import AnthropicErrors
 from dragoman.server.app import ServerConfig
-from dragoman.server.dialects.anthropic_errors import AnthropicErrors
-from dragoman.server.dialects.base import HttpCall
 from tests.support.fake_service import Gate, Script
 from tests.support.golden import Failure
 from tests.support.real_dialects import real_dialects

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from dragoman.errors import EngineFailed, Overloaded
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.lmi.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
-from dragoman.server.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
-from dragoman.server.dialects.base import HttpCall, Reply
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import json_reply
 from tests.support.aws import aws_runtime

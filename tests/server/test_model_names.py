@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.openai_common import ServedNames
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 

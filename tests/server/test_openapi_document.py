@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from openapi_spec_validator import validate
 
+from dragoman.server.apis.lmi.dialect import LmiOptions
+from dragoman.server.apis.lmi.parameters.table import TGI, rows_for
+from dragoman.server.apis.lmi.parameters.values import ValueType
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.text.schema import BATCH_FIELDS, PROMPT_FIELDS
 from dragoman.server.app import ServerConfig
-from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.lmi import LmiOptions
-from dragoman.server.dialects.lmi_table import TGI, rows_for
-from dragoman.server.dialects.lmi_values import ValueType
-from dragoman.server.dialects.text_schema import BATCH_FIELDS, PROMPT_FIELDS
 from dragoman.server.openapi import ApiFacts, openapi_document
 from dragoman.server.openapi.document import OPERATIONS, UNDESCRIBED
 from dragoman.server.openapi.lmi_bodies import TYPES

@@ -8,7 +8,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from dragoman.server.dialects.lmi import LmiOptions
+from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.openapi import ApiFacts
 from tests.support.api_document import Checker
 from tests.support.golden import GOLDENS, case_names, load_case

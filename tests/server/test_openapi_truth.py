@@ -13,8 +13,8 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.app import ServerConfig
-from dragoman.server.dialects.base import Dialect, HttpCall
 from dragoman.server.registry import DialectSet
 from tests.support.api_document import Checker, resolved
 from tests.support.live_routes import live_document

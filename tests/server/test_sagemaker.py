@@ -14,8 +14,8 @@ import pytest
 from botocore.exceptions import ClientError, EventStreamError  # type: ignore[import-untyped]
 
 from dragoman.errors import EngineFailed, RequestTimeout, ServerError
+from dragoman.server.apis.sagemaker.eventstream import MAX_PAYLOAD_BYTES, payload_parts
 from dragoman.server.app import ServerConfig
-from dragoman.server.dialects.eventstream import MAX_PAYLOAD_BYTES, payload_parts
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import FakeService, Gate, Script
 from tests.support.real_dialects import real_dialects

@@ -22,7 +22,7 @@ import msgspec
 
 from dragoman import errors
 from dragoman.errors import ServerError
-from dragoman.server.dialects.base import Call, Dialect, HttpCall, IndexedEvent, Reply
+from dragoman.server.api import Call, Dialect, HttpCall, IndexedEvent, Reply
 from dragoman.server.responder import error_reply
 from tests.support.scripted import scripted_events, scripted_result
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
-from dragoman.server.dialects.base import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
 from dragoman.server.registry import DialectSet
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from dragoman.cli.serve import metrics_routes
+from dragoman.server.apis.lmi.deferred import DeferredAnswers
 from dragoman.server.app import ServerConfig, all_routes
-from dragoman.server.deferred import DeferredAnswers
 from dragoman.server.openapi import ApiFacts, openapi_document
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.routes import Route

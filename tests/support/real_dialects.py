@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dragoman.server.dialects.chat import ChatDialect, ChatOptions
-from dragoman.server.dialects.completions import CompletionsDialect, CompletionsOptions
-from dragoman.server.dialects.lmi import LmiDialect, LmiOptions
-from dragoman.server.dialects.openai_common import ServedNames
-from dragoman.server.dialects.text import TextDialect
-from dragoman.server.dialects.tgi import TgiDialect
+from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.openai_wire.common import ServedNames
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.text.dialect import TextDialect
+from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.server.registry import DialectSet
 from dragoman.types import Limits
 

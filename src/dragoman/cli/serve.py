@@ -20,8 +20,8 @@ from dragoman.loading import ModelLoad, Progress
 from dragoman.memory import split_memory
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
+from dragoman.server.api import Reply
 from dragoman.server.app import ServerConfig
-from dragoman.server.dialects.base import Reply
 from dragoman.server.exchange import Exchange
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.routes import PathParams, Route

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
-from dragoman.server.deferred import DeferredAnswers
+from dragoman.server.apis.lmi.deferred import DeferredAnswers
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from dragoman.server.front import json_reply, owner
 from dragoman.server.management import ManagementRoutes

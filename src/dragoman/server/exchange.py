@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from dragoman.errors import TooLarge
-from dragoman.server.dialects.base import Head, HttpCall, Reply
+from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
 
 Message = MutableMapping[str, Any]

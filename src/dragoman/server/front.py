@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.dialects.anthropic_errors import AnthropicErrors
-from dragoman.server.dialects.base import ErrorTeller, Reply
-from dragoman.server.dialects.lmi_errors import front_end_error
-from dragoman.server.dialects.sagemaker import SageMakerDialect
+from dragoman.server.api import ErrorTeller, Reply
+from dragoman.server.apis.anthropic.errors import AnthropicErrors
+from dragoman.server.apis.lmi.errors import front_end_error
+from dragoman.server.apis.sagemaker.envelope import SageMakerDialect
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.registry import DialectSet
 

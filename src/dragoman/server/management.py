@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from dragoman import __version__
 from dragoman.errors import InvalidParameter
-from dragoman.server.dialects.base import HttpCall, Reply
-from dragoman.server.dialects.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
-from dragoman.server.dialects.tgi import TGI_VERSION, TgiInfo
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.models_list import ModelFacts, lmi_model, lmi_models, openai_model, openai_models
+from dragoman.server.apis.tgi.dialect import TGI_VERSION, TgiInfo
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import bad_request, json_reply
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState

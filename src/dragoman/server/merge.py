@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from dragoman.server.dialects.base import IndexedEvent
+from dragoman.server.api import IndexedEvent
 from dragoman.server.exchange import ClientGone
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest

@@ -15,8 +15,8 @@ from typing import Protocol
 from dragoman.engine.base import Capabilities, Health
 from dragoman.errors import EngineDead, NotFound, Unavailable
 from dragoman.server.admission import Admission
-from dragoman.server.dialects.base import Dialect
-from dragoman.server.dialects.openai_common import PLACEHOLDER_MODELS
+from dragoman.server.api import Dialect
+from dragoman.server.apis.openai_wire.common import PLACEHOLDER_MODELS
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 

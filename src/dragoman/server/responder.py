@@ -25,7 +25,7 @@ from dragoman.errors import (
     Unauthorized,
     WrongMethod,
 )
-from dragoman.server.dialects.base import (
+from dragoman.server.api import (
     Answerer,
     Call,
     Dialect,

@@ -14,11 +14,11 @@ from functools import partial
 from typing import NamedTuple
 
 from dragoman.errors import NotFound, ServerError, Unauthorized
-from dragoman.server.deferred import DeferredAnswers, Polled, Work, is_poll, wants_deferral
-from dragoman.server.dialects.base import Dialect, Head, HttpCall, Reply, ignores_unknown_model
-from dragoman.server.dialects.choose import choose
-from dragoman.server.dialects.models_list import peek_model
-from dragoman.server.dialects.sagemaker import SageMakerDialect, model_error
+from dragoman.server.api import Dialect, Head, HttpCall, Reply, ignores_unknown_model
+from dragoman.server.apis.lmi.choose import choose
+from dragoman.server.apis.lmi.deferred import DeferredAnswers, Polled, Work, is_poll, wants_deferral
+from dragoman.server.apis.models_list import peek_model
+from dragoman.server.apis.sagemaker.envelope import SageMakerDialect, model_error
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import bad_request
 from dragoman.server.registry import DialectSet, ModelRegistry, ServedModel

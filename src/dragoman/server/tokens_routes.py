@@ -13,13 +13,18 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.dialects.base import HttpCall
-from dragoman.server.dialects.chat_messages import check_sizes, continues_final_message, template_messages, tool_use
-from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.models_list import peek_model
-from dragoman.server.dialects.openai_fields import check_count, check_number, decode_object, read_struct, shown
-from dragoman.server.dialects.openai_profile import V1, Bounds, Profile
-from dragoman.server.dialects.ovms import V3
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.models_list import peek_model
+from dragoman.server.apis.openai_wire.chat.messages import (
+    check_sizes,
+    continues_final_message,
+    template_messages,
+    tool_use,
+)
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.fields import check_count, check_number, decode_object, read_struct, shown
+from dragoman.server.apis.openai_wire.profile import V1, Bounds, Profile
+from dragoman.server.apis.ovms.profile import V3
 from dragoman.server.exchange import Exchange
 from dragoman.server.front import json_reply
 from dragoman.server.prepare import PromptTokens

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dragoman.server.dialects.chat_schema import ChatChoice, ChunkChoice
-from dragoman.server.dialects.completions_schema import CompletionChoice
-from dragoman.server.dialects.lmi_objects import LMI_FINISH
-from dragoman.server.dialects.openai_common import OPENAI_FINISH, Usage
-from dragoman.server.dialects.tgi import TgiInfo
+from dragoman.server.apis.lmi.objects import LMI_FINISH
+from dragoman.server.apis.openai_wire.chat.schema import ChatChoice, ChunkChoice
+from dragoman.server.apis.openai_wire.common import OPENAI_FINISH, Usage
+from dragoman.server.apis.openai_wire.completions.schema import CompletionChoice
+from dragoman.server.apis.tgi.dialect import TgiInfo
 from dragoman.server.openapi.json_schema import (
     BOOLEAN,
     INTEGER,

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from dragoman.errors import ALL_KINDS, ServerError
-from dragoman.server.dialects import lmi_errors, openai_errors, text, tgi
+from dragoman.server.apis.lmi import errors as lmi_errors
+from dragoman.server.apis.openai_wire import errors as openai_errors
+from dragoman.server.apis.text import dialect as text
+from dragoman.server.apis.tgi import dialect as tgi
 from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.openapi.json_schema import BOOLEAN, INTEGER, NULL, TEXT, Schema, an_object, any_of, ref
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from dragoman.server.dialects.lmi import LmiOptions
-from dragoman.server.dialects.text import TextOptions
+from dragoman.server.apis.lmi.dialect import LmiOptions
+from dragoman.server.apis.text.dialect import TextOptions
 from dragoman.types import Limits
 
 

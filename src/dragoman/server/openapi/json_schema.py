@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.dialects.openai_profile import Bounds
+from dragoman.server.apis.openai_wire.profile import Bounds
 
 Schema = dict[str, Any]
 

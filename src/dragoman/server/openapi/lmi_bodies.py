@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.dialects.grammars import MAX_CHOICES
-from dragoman.server.dialects.lmi import LmiOptions
-from dragoman.server.dialects.lmi_request import MAX_PROMPTS
-from dragoman.server.dialects.lmi_table import TGI, Need, Param, rows_for
-from dragoman.server.dialects.lmi_values import MAX_INTEGER, ValueType
-from dragoman.server.dialects.openai_profile import Bounds
-from dragoman.server.dialects.text import TextOptions
+from dragoman.server.apis.lmi.dialect import LmiOptions
+from dragoman.server.apis.lmi.parameters.table import TGI, Need, Param, rows_for
+from dragoman.server.apis.lmi.parameters.values import MAX_INTEGER, ValueType
+from dragoman.server.apis.lmi.request import MAX_PROMPTS
+from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
+from dragoman.server.apis.openai_wire.profile import Bounds
+from dragoman.server.apis.text.dialect import TextOptions
 from dragoman.server.openapi.facts import ApiFacts
 from dragoman.server.openapi.json_schema import (
     BOOLEAN,

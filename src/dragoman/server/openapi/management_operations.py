@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.metrics import METRICS_MEDIA_TYPE
-from dragoman.server.dialects.models_list import DEFAULT_PAGE_SIZE
+from dragoman.server.apis.models_list import DEFAULT_PAGE_SIZE
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.openapi.errors import Answer, Answers, Family, error_answers, front_answer, merged
 from dragoman.server.openapi.json_schema import BOOLEAN, TEXT, Schema, ref

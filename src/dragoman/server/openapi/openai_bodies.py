@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.dialects.chat import LMI_STRICT_MAX_TOKENS
-from dragoman.server.dialects.chat_messages import FUNCTION_NAME
-from dragoman.server.dialects.chat_schema import ChatBody
-from dragoman.server.dialects.completions_schema import CompletionBody
-from dragoman.server.dialects.grammars import MAX_CHOICES
-from dragoman.server.dialects.openai_fields import BOUNDS
-from dragoman.server.dialects.openai_profile import LMI, V1, Bounds, Profile
-from dragoman.server.dialects.openai_sampling import IGNORED, REFUSED
-from dragoman.server.dialects.ovms import V3, V3_CHAT
+from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
+from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.fields import BOUNDS
+from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
+from dragoman.server.apis.openai_wire.profile import LMI, V1, Bounds, Profile
+from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
+from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.openapi.facts import ApiFacts
 from dragoman.server.openapi.json_schema import (
     LENIENT_BOOLEAN,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dragoman.server.dialects.eventstream import EVENTSTREAM_MEDIA_TYPE
-from dragoman.server.dialects.lmi_body import FORM, MULTIPART
+from dragoman.server.apis.lmi.body import FORM, MULTIPART
+from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.openapi.errors import ROUTED, Answer, Answers, Family, error_answers, front_answer, merged
 from dragoman.server.openapi.json_schema import TEXT, Schema, any_of, ref

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from dragoman import __version__
-from dragoman.server.dialects.base import Reply
+from dragoman.server.api import Reply
 from dragoman.server.exchange import Exchange
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.front import json_reply

@@ -1,0 +1,1 @@
+"""The client APIs, a folder each."""

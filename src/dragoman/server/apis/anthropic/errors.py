@@ -1,0 +1,55 @@
+"""Errors as clients of Anthropic's Messages API read them, for the paths that belong to that API.
+
+Does: status and body of an error. Does not: parse or answer messages. Called by the front end, on the event loop.
+Source: Anthropic API reference, errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.errors import ServerError
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.framing import JSON_MEDIA_TYPE
+
+_INVALID = (400, "invalid_request_error")
+_FAILED = (500, "api_error")
+_OVERLOADED = (529, "overloaded_error")
+
+ERRORS: Mapping[str, tuple[int, str]] = {
+    "invalid_request": _INVALID,
+    "invalid_payload": _INVALID,
+    "invalid_parameter": _INVALID,
+    "unsupported": _INVALID,
+    "capacity": _INVALID,
+    "not_found": (404, "not_found_error"),
+    "unknown_path": (404, "not_found_error"),
+    "wrong_method": (405, "invalid_request_error"),
+    "unauthorized": (401, "authentication_error"),
+    "too_large": (413, "request_too_large"),
+    "overloaded": _OVERLOADED,
+    "unavailable": _OVERLOADED,
+    "timeout": (504, "timeout_error"),
+    "cancelled": _FAILED,
+    "engine_failed": _FAILED,
+    "engine_dead": _FAILED,
+    "hook_error": _FAILED,
+    "server_error": _FAILED,
+}
+"""Status and `error.type` of every kind of error."""
+
+
+class AnthropicErrors:
+    """The errors of Anthropic's Messages API."""
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        status, error_type = ERRORS[error.kind]
+        body = {
+            "type": "error",
+            "error": {"type": error_type, "message": error.message},
+            "request_id": http.request_id,
+        }
+        return Reply(status, msgspec.json.encode(body), JSON_MEDIA_TYPE)

@@ -1,0 +1,160 @@
+"""Reads the body of an LMI or TGI request, whatever its content type.
+
+Does: JSON, plain text, URL-encoded and multipart forms -> one `Payload`. Does not: look into `parameters`.
+Called by the LMI and TGI dialects, on the event loop. Everything here raises InvalidPayload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+from python_multipart import FormParser
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import Field, File, parse_options_header
+
+from dragoman.errors import InvalidPayload
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.lmi.parameters.values import read_boolean, show
+from dragoman.server.json_body import NotJson, decode_json
+
+FORM = "application/x-www-form-urlencoded"
+MULTIPART = "multipart/form-data"
+CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
+KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the routes choose the model
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning.
+
+    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name.
+    """
+
+    inputs: Any
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    stream: bool | None = None
+    unknown: tuple[str, ...] = ()
+
+
+def read_payload(http: HttpCall) -> Payload:
+    """The payload of a call. Raises: InvalidPayload naming what is wrong with the body."""
+    match http.media_type:
+        case "" | "application/json":
+            return _from_object(_json(http.body, "The body"))
+        case "text/plain":
+            return Payload(_text(http.body, http))
+        case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
+            return _from_object(_json(http.body, "The body"))  # `curl -d` with JSON and no header says it is a form
+        case media_type if media_type == FORM:
+            pairs = parse_qs(_text(http.body, http), keep_blank_values=True)
+            return _from_form({name: list(values) for name, values in pairs.items()})
+        case media_type if media_type == MULTIPART:
+            fields: dict[str, list[str]] = {}
+            for name, content in read_parts(http):
+                fields.setdefault(name, []).append(_part_text(name, content))
+            return _from_form(fields)
+        case media_type:
+            raise InvalidPayload(
+                f"Content type '{media_type}' is not supported: send application/json, text/plain, {FORM} or {MULTIPART}",
+                param="content-type",
+            )
+
+
+def _from_object(body: Any) -> Payload:
+    if not isinstance(body, dict):
+        raise InvalidPayload(f"The body must be a JSON object with the field 'inputs', got {show(body)}")
+    given = {name: value for name, value in body.items() if value is not None}
+    parameters = given.get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidPayload(f"Field 'parameters' must be an object, got {show(parameters)}", param="parameters")
+    return Payload(
+        inputs=given.get("inputs"),
+        parameters=parameters,
+        stream=_stream(given["stream"]) if "stream" in given else None,
+        unknown=tuple(name for name in given if name not in KNOWN_FIELDS),
+    )
+
+
+def _stream(value: Any) -> bool:
+    try:
+        return read_boolean(value)
+    except ValueError as error:
+        raise InvalidPayload(f"Field 'stream' must be a boolean, got {show(value)}", param="stream") from error
+
+
+def _from_form(fields: Mapping[str, list[str]]) -> Payload:
+    """A form's fields: `inputs` as often as there are prompts, `parameters` as JSON."""
+    body: dict[str, Any] = {name: values[-1] for name, values in fields.items()}
+    inputs = fields.get("inputs", [])
+    if len(inputs) > 1:
+        body["inputs"] = inputs
+    if body.get("parameters") == "":
+        del body["parameters"]
+    if "parameters" in body:
+        body["parameters"] = _json(body["parameters"].encode(), "Field 'parameters'")
+    return _from_object(body)
+
+
+def _json(content: bytes, what: str) -> Any:
+    try:
+        return decode_json(content)
+    except NotJson as error:
+        raise InvalidPayload(f"{what} is not valid JSON: {error}") from error
+
+
+def _text(content: bytes, http: HttpCall) -> str:
+    _, options = parse_options_header(http.headers.get("content-type", ""))
+    charset = options.get(b"charset", b"utf-8").decode("latin-1").lower()
+    if charset not in CHARSETS:
+        raise InvalidPayload(f"Charset '{charset}' is not supported: send one of {', '.join(sorted(CHARSETS))}")
+    try:
+        return content.decode(charset)
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"The body is not text in the charset '{charset}': {error}") from error
+
+
+def read_parts(http: HttpCall) -> list[tuple[str, bytes]]:
+    """The named parts of a multipart body, in order. Raises: InvalidPayload if it breaks the form of such bodies."""
+    _, options = parse_options_header(http.headers["content-type"])
+    parts: list[tuple[str, bytes]] = []
+    is_ended = False
+
+    def take(part: Field | File) -> None:
+        name = (part.field_name or b"").decode("utf-8", "replace")
+        if isinstance(part, Field):
+            parts.append((name, part.value or b""))
+        else:
+            part.file_object.seek(0)
+            parts.append((name, part.file_object.read()))
+
+    def end() -> None:
+        nonlocal is_ended
+        is_ended = True
+
+    try:
+        parser = FormParser(
+            MULTIPART,
+            take,
+            take,
+            end,
+            options.get(b"boundary"),
+            config={"MAX_MEMORY_FILE_SIZE": len(http.body) + 1},  # the body is in memory already: no temporary files
+        )
+        parser.write(http.body)
+    except FormParserError as error:
+        raise InvalidPayload(f"The multipart body is malformed: {error}") from error
+    if not is_ended:
+        raise InvalidPayload(
+            "The multipart body is malformed: it lacks the last boundary, which its content type names"
+        )
+    return parts
+
+
+def _part_text(name: str, content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidPayload(f"Field '{name}' is not UTF-8 text: {error}", param=name) from error

@@ -1,0 +1,193 @@
+"""Answers that are fetched later: a call with `x-synchronous: false` is answered at once, with a token to poll with.
+
+Does: run such a call as if its client waited, record what it is answered, hand the record out piece by piece.
+Does not: know routes, models or dialects: the routes bring the work. Used by the routes, on the event loop.
+Source: LMI's front end, asynchronous results (`x-synchronous`, `x-next-token`, `x-starting-token`, `x-max-items`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dragoman.errors import Overloaded
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.exchange import CUSTOM_ATTRIBUTES, Exchange, Message
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.server.front import bad_request, front_error
+from dragoman.server.protocol import CUT_EXTENSION
+
+SYNCHRONOUS = "x-synchronous"
+STARTING_TOKEN = "x-starting-token"
+MAX_ITEMS = "x-max-items"
+NEXT_TOKEN = "x-next-token"
+
+MAX_RECORDS = 1000  # as many as LMI's job queue takes by default
+RETENTION_S = 900.0  # how long an answer that is complete waits for the next poll
+
+# Of a recorded head, what belongs to the connection and not to the answer.
+_CONNECTION_HEADERS = ("content-length", "x-request-id", "content-type", "trailer")
+
+_ITEM_END: Mapping[str, bytes] = {JSONLINES_MEDIA_TYPE: b"\n", SSE_MEDIA_TYPE: b"\n\n"}
+
+logger = logging.getLogger("dragoman.server")
+
+Work = Callable[[Exchange], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Record:
+    """What one call has been answered so far. An item is one record of a stream, or a whole body."""
+
+    touched_s: float
+    status: int = 0  # 0 = not known yet
+    media_type: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
+    items: list[bytes] = field(default_factory=list)
+    is_finished: bool = False
+    is_cut: bool = False  # the call ended without ending its answer
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """True if nothing more will come."""
+        return self.is_finished or self.is_cut
+
+    async def receive_message(self, message: Message) -> None:
+        """Take one ASGI message of the answer."""
+        match message["type"]:
+            case "http.response.start":
+                self.status = message["status"]
+                headers = {name.decode("ascii"): value.decode("latin-1") for name, value in message["headers"]}
+                self.media_type = headers.get("content-type", "")
+                self.headers = {name: value for name, value in headers.items() if name not in _CONNECTION_HEADERS}
+            case "http.response.body":
+                self.items += _split(message["body"], _ITEM_END.get(self.media_type))
+                self.is_finished = not message["more_body"]
+            case message_type if message_type == CUT_EXTENSION:
+                self.is_cut = True
+
+
+class Polled(NamedTuple):
+    """The answer to a poll. `is_cut`: the call's own answer broke off here. `is_refused`: the poll itself was wrong."""
+
+    reply: Reply
+    is_cut: bool = False
+    is_refused: bool = False
+
+
+class DeferredAnswers:
+    """The calls that run or have run without a waiting client. `clock`: seconds, monotonic."""
+
+    def __init__(self, max_records: int = MAX_RECORDS, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_records = max_records
+        self._clock = clock
+        self._records: dict[str, _Record] = {}
+
+    def start(self, exchange: Exchange, work: Work) -> Reply:
+        """Begin `work` on a detached exchange; the answer is empty and carries the first token.
+
+        Raises: Overloaded if too many such calls run.
+        """
+        if not self._make_room():
+            raise Overloaded(_full(self._max_records))
+        token = str(uuid.uuid4())
+        record = self._records[token] = _Record(self._clock())
+        record.task = asyncio.create_task(self._run(record, work, exchange.detached(record.receive_message)))
+        return Reply(200, b"", TEXT_MEDIA_TYPE, _token_headers(token))
+
+    def poll(self, http: HttpCall) -> Polled:
+        """What has been recorded since the token in `http` was made: 202 if that is nothing yet, 400 for a bad token.
+
+        The same token gives the same items again: a poll whose answer was lost can be repeated.
+        """
+        given = http.headers[STARTING_TOKEN].strip()
+        token, position = _parse_token(given)
+        record = self._records.get(token)
+        if record is None or position > len(record.items):
+            return Polled(bad_request(f"Invalid {STARTING_TOKEN}: {given}"), is_refused=True)
+        limit = http.headers.get(MAX_ITEMS, "")
+        if limit and not re.fullmatch(r"[1-9][0-9]{0,8}", limit):
+            return Polled(bad_request(f"{MAX_ITEMS} must be an integer of at least 1, got {limit!r}"), is_refused=True)
+        record.touched_s = self._clock()
+        end = min(len(record.items), position + int(limit)) if limit else len(record.items)
+        is_last = end == len(record.items) and record.is_complete
+        if end == position and not is_last:
+            return Polled(Reply(202, b"", "", _token_headers(given)))
+        headers = record.headers if is_last else {**record.headers, **_token_headers(_token(token, end))}
+        reply = Reply(record.status, b"".join(record.items[position:end]), record.media_type, headers)
+        return Polled(reply, is_cut=is_last and record.is_cut)
+
+    async def aclose(self) -> None:
+        """Cancel what still runs and forget everything."""
+        tasks = [record.task for record in self._records.values() if record.task is not None]
+        self._records.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, record: _Record, work: Work, exchange: Exchange) -> None:
+        try:
+            await work(exchange)
+        except Exception:  # request boundary, as in the app: a defect must not leave a record that never ends
+            logger.exception("request %s to %s failed", exchange.request_id, exchange.path)
+            if not exchange.is_started:
+                await exchange.send_reply(front_error(500, "InternalServerException", "Internal server error"))
+        finally:
+            record.is_cut = not record.is_finished
+            record.touched_s = self._clock()
+
+    def _make_room(self) -> bool:
+        """Forget answers that waited too long, and the oldest complete ones if there are too many; False if all run."""
+        oldest = self._clock() - RETENTION_S
+        complete = [token for token, one in self._records.items() if one.is_complete]
+        for token in [token for token in complete if self._records[token].touched_s < oldest]:
+            del self._records[token]
+            complete.remove(token)
+        while len(self._records) >= self._max_records and complete:
+            del self._records[complete.pop(0)]
+        return len(self._records) < self._max_records
+
+
+def wants_deferral(http: HttpCall) -> bool:
+    """True if the call asks to be answered later."""
+    return http.headers.get(SYNCHRONOUS, "").lower() == "false"
+
+
+def is_poll(http: HttpCall) -> bool:
+    """True if the call asks for an earlier call's answer."""
+    return bool(http.headers.get(STARTING_TOKEN))
+
+
+def _token(token: str, position: int) -> str:
+    """The token for the items from `position` on; the first one is the bare identifier."""
+    return f"{token}-{position}" if position else token
+
+
+def _parse_token(text: str) -> tuple[str, int]:
+    """Identifier and position; what is no token at all has an identifier that nobody has."""
+    match = re.fullmatch(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:-([0-9]{1,9}))?", text.strip())
+    return (match[1], int(match[2] or 0)) if match else ("", 0)
+
+
+def _token_headers(token: str) -> dict[str, str]:
+    """The next token, also where SageMaker lets a container's own values through."""
+    return {NEXT_TOKEN: token, CUSTOM_ATTRIBUTES: f"{NEXT_TOKEN}={token}"}
+
+
+def _split(body: bytes, end: bytes | None) -> list[bytes]:
+    """The records in `body`, each with its end; all of it as one where the media type has no records."""
+    if end is None:
+        return [body] if body else []
+    *records, rest = body.split(end)
+    return [record + end for record in records] + ([rest] if rest else [])
+
+
+def _full(max_records: int) -> str:
+    return f"Too many asynchronous requests are running: {max_records} are allowed; try again later"

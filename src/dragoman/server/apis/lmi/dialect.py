@@ -1,0 +1,167 @@
+"""The LMI dialect: `inputs` and `parameters` in, `generated_text`, token lines or `outputs` lines out.
+
+Does: parse calls of the LMI routes, choose the form of the answer, answer errors. Does not: chat or completion bodies
+(`choose` sends those elsewhere). One instance per served model, called by the routes, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Call, Encoder, HttpCall, Reply
+from dragoman.server.apis.lmi.body import Payload, read_payload
+from dragoman.server.apis.lmi.encode import Framing, OutputsEncoder, TokenEncoder
+from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, stream_error_body
+from dragoman.server.apis.lmi.objects import Shape
+from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
+from dragoman.server.apis.lmi.parameters.values import read_boolean
+from dragoman.server.apis.lmi.request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.types import Limits
+
+FORMATTERS = ("json", "jsonlines", "sse")
+
+
+@dataclass(frozen=True, slots=True)
+class LmiOptions:
+    """Options of the LMI dialect, named as `option.*` in serving.properties.
+
+    `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
+    `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
+    """
+
+    rolling_batch: str = "auto"
+    lmi_version: str = "0.31"
+    batch_size: int = 1
+    enable_streaming: bool = False
+    output_formatter: str | None = None
+    tgi_compat: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """True if answers have the dynamic-batch shapes."""
+        return self.rolling_batch == "disable" or self.batch_size > 1
+
+    @property
+    def profile(self) -> str:
+        """The parameter profile: dynamic batching has no backend of its own."""
+        return "disable" if self.is_dynamic else self.rolling_batch
+
+    @property
+    def has_tgi_shape(self) -> bool:
+        """True if answers look like TGI's; there is no such shape for dynamic batches."""
+        return self.tgi_compat and not self.is_dynamic
+
+
+class LmiDialect:
+    """LMI's `inputs` schema for one model, in the shapes that the options select."""
+
+    def __init__(self, options: LmiOptions) -> None:
+        self._options = options
+        self._reader = ParameterReader(
+            options.profile, options.lmi_version, options.limits, with_tgi_names=options.tgi_compat
+        )
+        self._rules = Rules(
+            sampling="given" if options.lmi_version == "0.32" else "explicit",
+            has_details_by_default=options.has_tgi_shape,
+            is_dynamic=options.is_dynamic,
+        )
+        is_v026 = options.lmi_version == "0.26"
+        self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidPayload, InvalidParameter."""
+        return self.parse_payload(read_payload(http), http)
+
+    def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
+        """The same for a payload that was read already, for instance by an operator's input formatter."""
+        prompts = read_prompts(payload.inputs)
+        parsed = self._reader.read(payload.parameters)
+        formatter = parsed.values.output_formatter
+        asked = payload.stream
+        if asked is None and parsed.has("stream"):
+            asked = parsed.values.stream
+        is_stream = self._is_stream(asked, formatter)
+        plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        framing = self._framing(formatter, http.accept)
+        return Call(
+            requests=plan.requests,
+            encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
+            stream=is_stream,
+            ignored=joined_names((*payload.unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
+        )
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a failed call; its shape depends on whether the call asked for a stream."""
+        return error_reply(error, self._error_context(is_stream=self._asked_for_stream(http)))
+
+    def _encoder(self, answer: AnswerPlan, framing: Framing, *, is_stream: bool) -> Encoder:
+        context = self._error_context(is_stream=is_stream)
+        stream_error = partial(stream_error_body, context=context)
+        if self._options.is_dynamic or (is_stream and answer.prompts.is_array):
+            return OutputsEncoder(framing, stream_error, answer, is_v026=self._shape.is_v026)
+        is_list = answer.prompts.is_array or self._shape.is_tgi
+        return TokenEncoder(framing, stream_error, self._shape, answer, is_list=is_list)
+
+    def _error_context(self, *, is_stream: bool) -> ErrorContext:
+        return ErrorContext(is_stream, self._options.is_dynamic, self._shape.is_tgi)
+
+    def _is_stream(self, asked: bool | None, formatter: str | None) -> bool:
+        """Whether the answer streams: `stream` decides where it is given, else the formatter of request or operator.
+
+        What the operator switches on for every dynamic request nobody can switch off.
+        """
+        if self._options.is_dynamic and self._options.enable_streaming:
+            return True
+        if asked is not None:
+            return asked
+        chosen = formatter if formatter in FORMATTERS else self._options.output_formatter
+        return chosen in ("jsonlines", "sse")
+
+    def _framing(self, formatter: str | None, accept: str) -> Framing:
+        """How a stream is framed: the request's formatter, its Accept header, the operator's formatter, the shape."""
+        for name in (formatter, _accepted(accept), self._options.output_formatter):
+            if name == "sse":
+                return "sse"
+            if name == "jsonlines":
+                return "jsonlines"
+        return "sse" if self._shape.is_tgi else "jsonlines"
+
+    def _asked_for_stream(self, http: HttpCall) -> bool:
+        """Whether a call asked for a stream, as far as its body can be read."""
+        try:
+            payload = read_payload(http)
+        except ServerError:
+            return False
+        formatter = payload.parameters.get("output_formatter")
+        asked = _asked(payload.parameters) if payload.stream is None else payload.stream
+        return self._is_stream(asked, formatter if isinstance(formatter, str) else None)
+
+
+def _accepted(accept: str) -> str | None:
+    if SSE_MEDIA_TYPE in accept:
+        return "sse"
+    return "jsonlines" if JSONLINES_MEDIA_TYPE in accept else None
+
+
+def _asked(parameters: Mapping[str, Any]) -> bool | None:
+    try:
+        return read_boolean(parameters.get("stream"))
+    except ValueError:
+        return None
+
+
+def _overruled(payload: Payload, parsed: Parsed, *, is_stream: bool) -> list[str]:
+    """Names of the parameters about the answer's form that something else, or nobody's knowing them, made useless."""
+    values, names = parsed.values, []
+    if payload.stream is not None and parsed.has("stream") and values.stream is not payload.stream:
+        names.append("stream")
+    formatter = values.output_formatter
+    if formatter is not None and (formatter not in FORMATTERS or (formatter != "json" and not is_stream)):
+        names.append("output_formatter")
+    return names

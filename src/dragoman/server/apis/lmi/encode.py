@@ -1,0 +1,194 @@
+"""Encodes LMI and TGI answers: whole bodies, and streams with one object per token.
+
+Does: fold events into lines or server-sent events; dynamic-batch bodies and `outputs` lines. Does not: build the objects
+(`lmi_objects`). One encoder per call, used on the event loop. Encoders keep the JSON compact: its spaces mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.apis.lmi.objects import NO_TOKEN, Json, ObjectBuilder, Shape, best_first
+from dragoman.server.apis.lmi.request import AnswerPlan
+from dragoman.server.framing import (
+    JSON_MEDIA_TYPE,
+    JSONLINES_MEDIA_TYPE,
+    SSE_MEDIA_TYPE,
+    jsonline,
+    sse,
+)
+from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput
+
+Framing = Literal["jsonlines", "sse"]
+ErrorObject = Callable[[ServerError], Json]
+
+to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays as it is
+
+
+class LmiEncoder:
+    """What all LMI answers share: the framing of a stream, its end and its errors."""
+
+    def __init__(self, framing: Framing, stream_error: ErrorObject) -> None:
+        self._frame = sse if framing == "sse" else jsonline
+        self._media_type = SSE_MEDIA_TYPE if framing == "sse" else JSONLINES_MEDIA_TYPE
+        self._stream_error = stream_error
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """200 and the media type of the framing: nothing that happened so far changes it."""
+        return Head(self._media_type)
+
+    def end(self) -> bytes:
+        """Nothing: the last token's object ends the stream."""
+        return b""
+
+    def stream_error(self, error: ServerError) -> bytes:
+        """The error's object as the last line or event, framed like the others so that line readers see it."""
+        return self._frame(to_json(self._stream_error(error)))
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None."""
+        return ()
+
+
+class TokenEncoder(LmiEncoder):
+    """Answers of rolling batches: one object per prompt, or one object per token of the first sequence."""
+
+    def __init__(
+        self, framing: Framing, stream_error: ErrorObject, shape: Shape, answer: AnswerPlan, *, is_list: bool
+    ) -> None:
+        super().__init__(framing, stream_error)
+        self._shape = shape
+        self._answer = answer
+        self._build = ObjectBuilder(shape, answer)
+        self._is_list = is_list
+        self._prompt_text = answer.prompts.texts[0]
+        self._prompt = PromptInfo(self._prompt_text, ())
+        self._texts: list[str] = []
+        self._top_tokens: list[list[Json]] = []
+        self._num_tokens = 0
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The answers in the order of the prompts; a list where the call or the shape wants one."""
+        texts = self._answer.prompts.texts
+        bodies = [
+            self._build.result(text, result.prompt, result.sequences)
+            for text, result in zip(texts, results, strict=True)
+        ]
+        return Reply(200, to_json(bodies if self._is_list else bodies[0]), JSON_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """One line per token; the last one carries the text and the details. Other sequences are not streamed."""
+        if event.index:
+            return b""
+        if event.prompt is not None:
+            self._prompt = event.prompt
+        self._texts.append(event.text)
+        if event.finish_reason is None:
+            return b"".join([self._frame(to_json(self._line(token))) for token in event.tokens])
+        *tokens, last = event.tokens or (None,)
+        lines = [self._line(token) for token in tokens if token is not None]
+        lines.append(self._last_line(last, event.finish_reason))
+        return b"".join([self._frame(to_json(line)) for line in lines])
+
+    def _line(self, token: TokenOutput) -> Json:
+        self._num_tokens += 1
+        build = self._build
+        if not self._shape.is_tgi:
+            if self._answer.has_top_tokens:
+                self._top_tokens.append(build.top_tokens(token))
+            return {"token": build.token(token)}
+        return self._tgi_line(token)
+
+    def _tgi_line(self, token: TokenOutput) -> Json:
+        line: Json = {"index": self._num_tokens} if self._shape.is_tgi_route else {}
+        line["token"] = self._build.token(token)
+        if self._answer.has_top_tokens:
+            line["top_tokens"] = top_tokens = self._build.top_tokens(token)
+            self._top_tokens.append(top_tokens)
+        if self._shape.is_tgi_route:
+            line["generated_text"] = None
+            line["details"] = None
+        return line
+
+    def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Json:
+        """The line of the last token; a stream without any token still ends with one, which does not count."""
+        line = self._line(token or NO_TOKEN)
+        if token is None:
+            self._num_tokens -= 1
+        line["generated_text"] = self._build.text(self._prompt_text, "".join(self._texts))
+        if self._answer.has_details:
+            line["details"] = self._build.stream_details(
+                finish_reason, self._num_tokens, self._prompt_text, self._prompt, self._top_tokens
+            )
+        return line
+
+
+class OutputsEncoder(LmiEncoder):
+    """Answers of dynamic batches, and streams of several prompts: lines with one string per prompt and step."""
+
+    def __init__(
+        self,
+        framing: Framing,
+        stream_error: ErrorObject,
+        answer: AnswerPlan,
+        *,
+        is_v026: bool,
+    ) -> None:
+        super().__init__(framing, stream_error)
+        self._answer = answer
+        self._is_v026 = is_v026
+        self._pending: list[deque[str]] = [deque() for _ in answer.prompts.texts]
+        self._is_running = [True for _ in answer.prompts.texts]
+        self._has_sent_prompts = not answer.has_full_text
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """A list of answers in the order of the prompts; in 0.26 one answer, with a list where the prompts were one."""
+        prefix = self._answer.prompts.texts if self._answer.has_full_text else [""] * len(results)
+        is_ranked = self._answer.is_beam_search
+        texts = [
+            start + best_first(result.sequences, is_ranked=is_ranked)[0].text
+            for start, result in zip(prefix, results, strict=True)
+        ]
+        body: Any = [{"generated_text": text} for text in texts]
+        if self._is_v026:
+            body = {"generated_text": texts if self._answer.prompts.is_array else texts[0]}
+        return Reply(200, to_json(body), JSON_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """The lines of the steps that this event completes."""
+        if event.index:
+            return b""
+        self._pending[request_index].append(event.text)
+        if event.finish_reason is not None:
+            self._is_running[request_index] = False
+        lines = []
+        while self._is_step_over():
+            lines.append(self._outputs())
+        return b"".join(lines)
+
+    def end(self) -> bytes:
+        """What was still waiting for other prompts."""
+        lines = []
+        while any(self._pending):
+            lines.append(self._outputs())
+        return b"".join(lines)
+
+    def _is_step_over(self) -> bool:
+        """True if every unfinished prompt has a text, or one has two: then the others have none in this step."""
+        if any(len(texts) > 1 for texts in self._pending):
+            return True
+        waits = any(running and not texts for running, texts in zip(self._is_running, self._pending, strict=True))
+        return not waits and any(self._pending)
+
+    def _outputs(self) -> bytes:
+        line = self._frame(to_json({"outputs": [texts.popleft() if texts else "" for texts in self._pending]}))
+        if self._has_sent_prompts:
+            return line
+        self._has_sent_prompts = True
+        return self._frame(to_json({"outputs": self._answer.prompts.texts})) + line

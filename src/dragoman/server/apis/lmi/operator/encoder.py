@@ -1,0 +1,177 @@
+"""Encodes an answer through the operator's output formatter: its strings are the answer, byte for byte.
+
+LMI sends no content type with them; clients of its default formatters look for those of JSON and of JSON lines.
+
+Does: fill the formatter's objects token by token, call it as often as LMI does, join what it returns.
+Does not: frame or look into the strings. One encoder per call; its methods that call the formatter run on a hook thread.
+
+How often it is called. Streaming: for each token, and again while it advances through tokens it has not seen, so one that
+skips a call catches up; one that never calls `get_next_token` is called once per token, and none is called for ever.
+Not streaming: once per token (LMI: once per step), the last time with `finished`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.errors import ServerError
+from dragoman.hooks import request_io as io
+from dragoman.hooks.formatter import OutputFormatter
+from dragoman.server.api import Call, Encoder, Head, IndexedEvent, Reply
+from dragoman.server.apis.lmi.objects import LMI_FINISH, best_first
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
+from dragoman.types import (
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    PromptInfo,
+    SequenceResult,
+    TokenOutput,
+)
+
+MAX_IDLE_CALLS = 2  # calls in a row that hand out no token, after which a formatter that usually does is left alone
+
+
+@dataclass(slots=True)
+class OutputState:
+    """One request's formatter objects and how they grow. `has_index`: `get_next_token` gives four values."""
+
+    output: io.TextGenerationOutput
+    has_index: bool
+    has_top_tokens: bool = False
+    has_advanced: bool = False
+    num_unfinished: int = 1
+
+    def sequence(self, index: int) -> io.Sequence:
+        """The sequence of that index, made when it is first asked for."""
+        return self.output.sequences.setdefault(index, io.Sequence(has_index=self.has_index))
+
+    def add(self, index: int, token: TokenOutput | None, ending: SequenceResult | GenerationEvent | None) -> None:
+        """Append a token (None: LMI's placeholder), the last one if there is an `ending`."""
+        sequence = self.sequence(index)
+        made = io.Token(-1, "") if token is None else io.Token(token.id, token.text, token.logprob)
+        if token is not None and token.special:
+            made.special_token = True
+        made.request_id = self.output.request_id
+        sequence.set_next_token(made, is_last_token=ending is not None)
+        if self.has_top_tokens and token is not None:
+            sequence.set_next_top_tokens([io.Token(top.id, top.text, top.logprob) for top in token.top])
+        if ending is not None and ending.finish_reason is not None:
+            sequence.finish_reason = LMI_FINISH[ending.finish_reason]
+            sequence.stop_reason = ending.stop_match
+            sequence.cumulative_log_prob = ending.cumulative_logprob or 0.0
+            self.num_unfinished -= 1
+            self.output.finished = self.num_unfinished == 0
+
+    def set_prompt(self, prompt: PromptInfo) -> None:
+        """Take in the prompt's tokens, which are there if the client asked for them."""
+        self.output.prompt_tokens_details = [
+            io.Token(token.id, token.token_text or token.text, token.logprob) for token in prompt.tokens
+        ]
+
+
+class HookedEncoder:
+    """Answers in the operator's form; `base` tells failures in LMI's. `states`: one for each request of the call."""
+
+    def __init__(self, formatter: OutputFormatter, base: Encoder, states: Sequence[OutputState]) -> None:
+        self._formatter = formatter
+        self._base = base
+        self._states = states
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """All the formatter wrote; the answers to several prompts one after another, a line each. Raises: HookError."""
+        bodies = [self._replay(state, result) for state, result in zip(self._states, results, strict=True)]
+        if len(bodies) == 1:
+            return Reply(200, bodies[0], JSON_MEDIA_TYPE)
+        lines = [body if body.endswith(b"\n") else body + b"\n" for body in bodies]
+        return Reply(200, b"".join(lines), JSONLINES_MEDIA_TYPE)
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """200, as JSON lines."""
+        return Head(JSONLINES_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """What the formatter writes for the event's tokens; only the first sequence is streamed. Raises: HookError."""
+        if event.index:
+            return b""
+        state = self._states[request_index]
+        if event.prompt is not None:
+            state.set_prompt(event.prompt)
+        is_end = event.finish_reason is not None
+        tokens = event.tokens or ((None,) if is_end else ())
+        parts: list[bytes] = []
+        for position, token in enumerate(tokens, start=1):
+            state.add(0, token, event if is_end and position == len(tokens) else None)
+            parts.append(self._walk(state))
+        return b"".join(parts)
+
+    def end(self) -> bytes:
+        """Nothing: the formatter knows the last token."""
+        return b""
+
+    def stream_error(self, error: ServerError) -> bytes | None:
+        """The failure in LMI's own form, whatever the formatter's is."""
+        return self._base.stream_error(error)
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None."""
+        return ()
+
+    def _walk(self, state: OutputState) -> bytes:
+        """The formatter's words for the tokens that it has not seen."""
+        sequence = state.sequence(0)
+        parts: list[bytes] = []
+        num_idle = 0
+        while sequence.has_next_token():
+            before = sequence.position
+            parts.append(self._formatter.call(state.output))
+            if sequence.position > before:
+                state.has_advanced, num_idle = True, 0
+                continue
+            num_idle += 1
+            if not state.has_advanced or num_idle == MAX_IDLE_CALLS:
+                break
+        return b"".join(parts)
+
+    def _replay(self, state: OutputState, result: GenerationResult) -> bytes:
+        """The formatter's words for a finished request, as if its tokens came one per step."""
+        output = state.output
+        state.set_prompt(result.prompt)
+        is_ranked = result.request.sampling.num_beams > 1
+        best, *others = [sequence.index for sequence in best_first(result.sequences, is_ranked=is_ranked)]
+        output.best_sequence_index, output.other_sequences_indices = best, others
+        state.num_unfinished = len(result.sequences)
+        for sequence in result.sequences:
+            state.sequence(sequence.index)
+        num_steps = max(1, *(len(sequence.tokens) for sequence in result.sequences), 1)
+        parts: list[bytes] = []
+        for step in range(num_steps):
+            for sequence in result.sequences:
+                _add_step(state, sequence, step)
+            parts.append(self._formatter.call(output))
+        return b"".join(parts)
+
+
+def _add_step(state: OutputState, sequence: SequenceResult, step: int) -> None:
+    """Append the sequence's token of that step, if it has one; a sequence without any gets the placeholder."""
+    tokens = sequence.tokens or (None,)
+    if step < len(tokens):
+        state.add(sequence.index, tokens[step], sequence if step == len(tokens) - 1 else None)
+
+
+def make_state(request: GenerationRequest, described: io.RequestInput, *, has_index: bool) -> OutputState:
+    """The state of one request. `described`: what the formatter sees as its input."""
+    output = io.TextGenerationOutput(request_id=described.request_id, input=described)
+    state = OutputState(output, has_index, has_top_tokens=bool(request.sampling.logprobs))
+    state.sequence(0)
+    return state
+
+
+def written_by(formatter: OutputFormatter, call: Call, body: Mapping[str, Any]) -> HookedEncoder:
+    """The encoder of a call that a handler makes with an output formatter of its own."""
+    texts = body["inputs"] if isinstance(body["inputs"], list) else [body["inputs"]]
+    described = [io.TextInput(input_text=text, parameters=dict(body.get("parameters", {}))) for text in texts]
+    states = [make_state(request, one, has_index=False) for request, one in zip(call.requests, described, strict=True)]
+    return HookedEncoder(formatter, call.encoder, states)

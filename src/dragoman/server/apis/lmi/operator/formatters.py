@@ -1,0 +1,212 @@
+"""Puts an operator's formatters around the LMI dialect: one reads requests, the other writes answers.
+
+Does: hand requests to the input formatter, choose the output formatter, build what they see, replace the dialects of the
+LMI routes. Does not: run on the event loop: `run_off_loop` moves all of it to a hook thread.
+`with_hooks` is called by the composition root, at start-up; the dialects that it makes are used by the routes.
+Source: LMI's input_parser, v0.31.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any, NamedTuple
+
+from dragoman.errors import ServerError
+from dragoman.hooks import HookLoadError, Hooks, RequestInput, TextInput
+from dragoman.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
+from dragoman.server.api import Call, Dialect, HttpCall, Reply, Runner
+from dragoman.server.apis.lmi.body import Payload, read_payload
+from dragoman.server.apis.lmi.choose import choose
+from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
+from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
+from dragoman.server.apis.lmi.operator.items import make_input
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.registry import DialectSet
+
+logger = logging.getLogger("dragoman.hooks")
+
+
+@dataclass(frozen=True, slots=True)
+class HookOptions:
+    """`context`: keyword arguments for the input formatter. `has_index`: LMI 0.32's `get_next_token`."""
+
+    context: Mapping[str, Any] = field(default_factory=dict)
+    has_index: bool = False
+    tgi_compat: bool = False
+
+
+class _Choice(NamedTuple):
+    """The output formatter of one request, None for LMI's own, and the name by which LMI's own was asked for."""
+
+    formatter: OutputFormatter | None
+    name: str | None = None
+
+
+class HookedDialect:
+    """The LMI dialect with the operator's formatters.
+
+    `run_off_loop`: what its `parse`, and the `full` and `event` of its encoders, are to be called through; None = in place.
+    """
+
+    def __init__(self, base: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner | None = None) -> None:
+        self._base = base
+        self._hooks = hooks
+        self._options = options
+        self.run_off_loop = run
+        self._numbers = count()
+        self._read: InputFormatter | None = None
+        if hooks.input_formatter is not None:
+            self._read = InputFormatter(hooks.input_formatter, options.context)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call as the operator's formatter, or LMI, reads it. Raises: HookError, InvalidPayload, InvalidParameter."""
+        described, payload = self._described(http)
+        choice = self._choose(described, payload)
+        if choice.name is not None:
+            payload = replace(payload, parameters={**payload.parameters, "output_formatter": choice.name})
+        call = self._parse_payload(payload, http)
+        if choice.formatter is None:
+            return call
+        texts = payload.inputs if isinstance(payload.inputs, list) else [payload.inputs]
+        states = [
+            make_state(request, _for_prompt(described, text), has_index=self._options.has_index)
+            for request, text in zip(call.requests, texts, strict=True)
+        ]
+        encoder = HookedEncoder(choice.formatter, call.encoder, states)
+        return replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """LMI's answer to a failed call."""
+        return self._base.error_reply(error, http)
+
+    def _described(self, http: HttpCall) -> tuple[RequestInput, Payload]:
+        """The request as the output formatter will see it, and as the server reads it."""
+        if self._read is None:
+            payload = read_payload(http)
+            asked = {} if payload.stream is None else {"stream": payload.stream}
+            shown = {"stream": False, **payload.parameters, **asked}
+            described: RequestInput = TextInput(input_text=payload.inputs, parameters=shown)
+        else:
+            described = self._read(make_input(http))
+            payload = _payload_of(described)
+        described.request_id = next(self._numbers)
+        described.client_request_id = http.request_id
+        described.tgi_compat = self._options.tgi_compat
+        described.server_parameters = dict(payload.parameters)
+        if isinstance(described, TextInput) and described.tokenizer is None:
+            described.tokenizer = self._options.context.get("tokenizer")
+        return described, payload
+
+    def _choose(self, described: RequestInput, payload: Payload) -> _Choice:
+        """The formatter that the input formatter set, else the one the request names, else the operator's.
+
+        Only the operator's code can name a function of the file: a client could otherwise call any of them.
+        """
+        own = described.output_formatter
+        if callable(own):
+            return _Choice(_checked(own))
+        if isinstance(own, str):
+            return _Choice(None, own) if own in FORMATTERS else _Choice(self._named(own))
+        asked = payload.parameters.get("output_formatter")
+        return _Choice(None if asked in FORMATTERS else self._hooks.output_formatter)
+
+    def _named(self, name: str) -> OutputFormatter:
+        try:
+            return self._hooks.named(name)
+        except HookLoadError as error:
+            raise bad_input(str(error)) from error
+
+    def _parse_payload(self, payload: Payload, http: HttpCall) -> Call:
+        try:
+            return self._base.parse_payload(payload, http)
+        except ServerError:
+            raise
+        except (
+            Exception
+        ) as error:  # hook call: values that no JSON document could hold, so LMI's parser does not expect them
+            logger.warning("the input formatter made parameters that cannot be read", exc_info=error)
+            raise bad_input(f"The input formatter made parameters that cannot be read: {error}") from error
+
+
+def _payload_of(described: RequestInput) -> Payload:
+    """What an input formatter's request asks for; a function in `output_formatter` is not for the parser."""
+    if not isinstance(described.parameters, dict):
+        raise bad_input(f"'parameters' must be a dict, got {type(described.parameters).__name__}")
+    parameters = dict(described.parameters)
+    if callable(parameters.get("output_formatter")):
+        own = parameters.pop("output_formatter")
+        described.output_formatter = described.output_formatter or own
+    return Payload(getattr(described, "input_text", None), parameters)
+
+
+def _checked(function: Callable[..., Any]) -> OutputFormatter:
+    try:
+        return OutputFormatter(function)
+    except (TypeError, ValueError) as error:
+        raise bad_input(str(error)) from error
+
+
+def _for_prompt(described: RequestInput, text: str) -> RequestInput:
+    """The request as the answer to one of its prompts shows it."""
+    if getattr(described, "input_text", None) == text:
+        return described
+    own = copy.copy(described)
+    own.input_text = text  # type: ignore[attr-defined]  # a TextInput, or a class of the operator's that is like one
+    return own
+
+
+def with_hooks(dialects: DialectSet, lmi: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner) -> DialectSet:
+    """The dialects with the operator's formatters around `lmi`.
+
+    An input formatter reads every body of the LMI routes, conversations too, as LMI has it. Without one, conversations and
+    completions keep their own form: LMI's output formatters do not see them either.
+    """
+    if hooks.input_formatter is None and hooks.output_formatter is None:
+        return dialects
+    if hooks.input_formatter is not None and takes_payload(hooks.input_formatter):
+        bare = replace(hooks, input_formatter=None)
+        return _with_payloads(with_hooks(dialects, lmi, bare, options, run), hooks.input_formatter, options, run)
+    hooked = HookedDialect(lmi, hooks, options, run)
+    if hooks.input_formatter is None:
+        return replace(dialects, lmi=hooked)
+    return replace(dialects, lmi=hooked, chat_invocations=hooked, completions_invocations=hooked)
+
+
+class PayloadDialect:
+    """The dialects of the LMI routes behind an input formatter that rewrites decoded bodies.
+
+    Which of them answers is decided by the body that the formatter returns, as in LMI.
+    """
+
+    def __init__(self, inner: DialectSet, formatter: InputFormatter, run: Runner) -> None:
+        self._inner = inner
+        self._formatter = formatter
+        self.run_off_loop = run
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call that the rewritten body makes. Raises: HookError, and what the dialect raises."""
+        headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}
+        written = replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
+        return self._pick(written).parse(written)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a failed call, in the shape that the client's own body asks for."""
+        return self._pick(http).error_reply(error, http)
+
+    def _pick(self, http: HttpCall) -> Dialect:
+        match choose(http):
+            case "chat":
+                return self._inner.chat_invocations
+            case "completions":
+                return self._inner.completions_invocations
+            case "lmi":
+                return self._inner.lmi
+
+
+def _with_payloads(dialects: DialectSet, function: Callable[..., Any], options: HookOptions, run: Runner) -> DialectSet:
+    made = PayloadDialect(dialects, InputFormatter(function, options.context), run)
+    return replace(dialects, lmi=made, chat_invocations=made, completions_invocations=made)

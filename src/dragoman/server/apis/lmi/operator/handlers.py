@@ -1,0 +1,184 @@
+"""Puts an operator's own handler in the place of generation, on the LMI routes.
+
+Does: run each call on a hook thread, or on the handler's event loop, within `predict_timeout`; give it up when the client
+leaves. Does not: call the handler itself (`handler_call` does) or write to sockets (the responder does).
+One instance per dialect of the LMI routes, used on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
+from dragoman.hooks import Handler, HandlerLoop, HookPool, Output
+from dragoman.server.api import Call, Dialect, Head, HttpCall, Reply, Runner, StreamedReply, runner_of
+from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
+from dragoman.server.apis.lmi.operator.items import handler_input
+from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay
+from dragoman.server.apis.lmi.operator.replies import reply_of, stream_error
+from dragoman.server.registry import DialectSet
+
+logger = logging.getLogger("dragoman.hooks")
+
+
+class ModelAccess(Protocol):
+    """The model as a handler may use it, during one call."""
+
+    def close(self) -> None:
+        """Abort what the call still generates."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRuntime:
+    """Where a model's handler runs, shared by its dialects.
+
+    `properties` are the options by name, which the first call gets. `timeout_s` bounds a call from its start to its last
+    byte, None = nothing does. `make_access`: gives a call its use of the model.
+    """
+
+    handler: Handler
+    properties: Mapping[str, str]
+    timeout_s: float | None
+    pool: HookPool
+    loop: HandlerLoop
+    make_access: Callable[[HttpCall], ModelAccess] | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # what runs on behind an answer that is complete
+
+    async def start(self) -> None:
+        """Initialise the handler, which may take any time. Raises: HookError, and what the handler raises."""
+        if not self.handler.wants_start:
+            return
+        if self.handler.is_async:
+            await self.loop.run(lambda: self.handler.start_async(self.properties))
+        else:
+            await self.pool.run(lambda: self.handler.start(self.properties))
+
+    async def work(self, http: HttpCall, relay: Relay) -> None:
+        """Run the handler for one call, and end the relay as it ends. Raises: nothing but CancelledError."""
+        access = None if self.make_access is None else self.make_access(http)
+        caller = HandlerCaller(self.handler)
+        limit = asyncio.timeout(self.timeout_s)
+        try:
+            item = handler_input(http, self.properties if self.handler.falls_through else {})
+            item.function_name, item.model = self.handler.name, access
+            async with limit:
+                if self.handler.is_async:
+                    await self.loop.run(lambda: caller.call_async(item, relay))
+                else:
+                    await self.pool.run(lambda: caller.call(item, relay))
+            last: Broken | End = End()
+        except ServerError as error:
+            last = Broken(error)
+        except Exception as error:  # hook call: what the operator's code raises was told; this is the rest
+            is_late = isinstance(error, TimeoutError) and limit.expired()
+            if not is_late:
+                logger.error("the handler's call %s failed", http.request_id, exc_info=error)
+            last = Broken(self._late() if is_late else EngineFailed("the handler could not be run"))
+        finally:
+            if access is not None:
+                access.close()
+        relay.put_last(last)
+
+    def _late(self) -> RequestTimeout:
+        assert self.timeout_s is not None  # else there is no limit to exceed
+        return RequestTimeout(f"The handler took longer than the {self.timeout_s:g} s that the server allows")
+
+
+class HandlerDialect:
+    """`inner` with the operator's handler in front: what that answers with None is `inner`'s, or has no content."""
+
+    def __init__(self, inner: Dialect, runtime: HandlerRuntime) -> None:
+        self._inner = inner
+        self._runtime = runtime
+
+    @property
+    def run_off_loop(self) -> Runner | None:
+        """Where `inner` wants to be called."""
+        return runner_of(self._inner)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call as `inner` reads it. Raises: what `inner` raises."""
+        return self._inner.parse(http)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """LMI's answer to a handler that failed; all else is `inner`'s."""
+        if isinstance(error, HookError | RequestTimeout):
+            return reply_of(Output().error(error.message))
+        return self._inner.error_reply(error, http)
+
+    async def answer(self, http: HttpCall) -> Reply | StreamedReply | None:
+        """What the handler answers; None = it leaves the call to generation. Raises: ServerError."""
+        run = _Run(self._runtime, http)
+        try:
+            opening = await run.opening()
+        except BaseException:
+            await run.aclose()
+            raise
+        if isinstance(opening, Head):
+            media_type = opening.media_type
+            return StreamedReply(opening, run, lambda error: stream_error(error, media_type))
+        run.leave()
+        if opening is None and not self._runtime.handler.falls_through:
+            return Reply(204, b"", "")
+        return opening
+
+
+def with_handler(dialects: DialectSet, runtime: HandlerRuntime) -> DialectSet:
+    """The dialects with the operator's handler in front of those of the LMI routes: it gets every body of these."""
+    return replace(
+        dialects,
+        lmi=HandlerDialect(dialects.lmi, runtime),
+        chat_invocations=HandlerDialect(dialects.chat_invocations, runtime),
+        completions_invocations=HandlerDialect(dialects.completions_invocations, runtime),
+    )
+
+
+class _Run:
+    """One call of the handler: its opening, then its chunks, then `aclose`, which gives up what still runs."""
+
+    def __init__(self, runtime: HandlerRuntime, http: HttpCall) -> None:
+        self._runtime = runtime
+        self._relay = Relay()
+        self._task = asyncio.create_task(runtime.work(http, self._relay))
+        runtime.tasks.add(self._task)
+        self._task.add_done_callback(runtime.tasks.discard)
+
+    async def opening(self) -> Reply | Head | None:
+        """The first of what the handler answers. Raises: ServerError."""
+        match await self._next():
+            case Reply() | Head() | None as piece:
+                return piece
+            case _:
+                raise EngineFailed("the handler ended without an answer")
+
+    def __aiter__(self) -> _Run:
+        return self
+
+    async def __anext__(self) -> bytes:
+        """The next chunk. Raises: ServerError."""
+        piece = await self._next()
+        if isinstance(piece, End):
+            raise StopAsyncIteration
+        assert isinstance(piece, bytes)  # after a head, only these come
+        return piece
+
+    async def aclose(self) -> None:
+        """Let nobody wait for the handler any more; its generator is closed as soon as it can be."""
+        self._relay.close()
+        self._task.cancel()
+
+    def leave(self) -> None:
+        """Let the handler end by itself once its answer is complete; it may have something to clean up."""
+        self._relay.close()
+
+    async def _next(self) -> Piece:
+        """The next piece. Raises: the failure that takes its place."""
+        piece = await self._relay.get()
+        if isinstance(piece, Broken):
+            raise piece.error
+        return piece

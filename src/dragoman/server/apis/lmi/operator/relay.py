@@ -1,0 +1,86 @@
+"""Carries what a handler answers, piece by piece, from its thread or event loop to the server's event loop.
+
+Does: hold a few pieces back when the reader is slow, tell the writer that the reader has gone. Does not: look into them.
+Made by `handlers` for every call, on the server's event loop; `put` is called on a hook thread, `put_soon` on the
+event loop of an asynchronous handler, all else on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Head, Reply
+
+MAX_WAITING = 64  # pieces; enough to keep a fast client busy, few enough that a slow one holds the handler back
+
+
+class Abandoned(Exception):
+    """Nobody waits for the answer any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The answer ends here, with a failure."""
+
+    error: ServerError
+
+
+class End:
+    """The answer ends here."""
+
+
+Piece = Reply | Head | bytes | Broken | End | None
+"""What travels: a whole answer, or a head and chunks; None = the handler answers nothing. `End` or `Broken` comes last."""
+
+
+class Relay:
+    """One call's way back, with a single writer."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._queue: asyncio.Queue[Piece] = asyncio.Queue()
+        self._room = threading.Semaphore(MAX_WAITING)
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """True if nobody reads any more."""
+        return self._is_closed
+
+    def put(self, piece: Piece) -> None:
+        """Hand a piece over, waiting for room. Raises: Abandoned."""
+        self._room.acquire()
+        self._hand_over(piece)
+
+    async def put_soon(self, piece: Piece) -> None:
+        """The same on an event loop. Raises: Abandoned."""
+        if not self._room.acquire(blocking=False):
+            await asyncio.to_thread(self._room.acquire)
+        self._hand_over(piece)
+
+    def put_last(self, piece: Broken | End) -> None:
+        """End the answer. Called on the server's event loop, once the writer has returned."""
+        self._queue.put_nowait(piece)
+
+    async def get(self) -> Piece:
+        """The next piece."""
+        piece = await self._queue.get()
+        self._room.release()
+        return piece
+
+    def close(self) -> None:
+        """Take no more; a writer that waits for room learns that it is not needed."""
+        self._is_closed = True
+        self._room.release(MAX_WAITING)
+
+    def _hand_over(self, piece: Piece) -> None:
+        if self._is_closed:
+            self._room.release()  # the next one must not wait either
+            raise Abandoned
+        try:
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
+        except RuntimeError as error:  # the server's event loop was closed
+            raise Abandoned from error

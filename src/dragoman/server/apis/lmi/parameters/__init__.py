@@ -1,0 +1,1 @@
+"""What `parameters` may hold."""

@@ -1,0 +1,193 @@
+"""Reads the `parameters` object of an LMI or TGI request by the rows of the parameter table.
+
+Does: types, ranges, aliases, defaults; lists what is unknown. Does not: decide how parameters act together
+(`lmi_request`). Called by the LMI and TGI dialects, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from dragoman.errors import InvalidParameter
+from dragoman.server.apis.lmi.parameters.table import TABLE, Param, rows_for
+from dragoman.server.apis.lmi.parameters.values import IGNORED, MAX_INTEGER, ValueType, show, wrong
+from dragoman.server.apis.openai_wire.grammars import GrammarFault
+from dragoman.types import Grammar, Limits
+
+DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(TABLE)}
+"""For every field, the name of the first row that sets it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of one request: every field some row of the table sets, with that profile's defaults filled in.
+
+    None means that the client did not give it and that its default depends on other parameters.
+    """
+
+    do_sample: bool | None = None
+    seed: int | None = None
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: tuple[str, ...] = ()
+    max_tokens: int = 30
+    min_tokens: int = 0
+    truncate: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    ignore_eos: bool = False
+    n: int | None = None
+    best_of: int | None = None
+    num_beams: int = 1
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    grammar: Grammar | None = None
+    details: bool | None = None
+    return_full_text: bool = False
+    decoder_input_details: bool = False
+    prompt_logprobs: int | None = None
+    top_n_tokens: int | None = None
+    logprobs: int | None = None
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    stream: bool = False
+    output_formatter: str | None = None
+
+
+class Sent(NamedTuple):
+    """A parameter the client gave: its row and the name it was sent under."""
+
+    row: Param
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a `parameters` object said. `unused`: names that are unknown, or that another name for the same overrode."""
+
+    values: Parameters
+    sent: tuple[Sent, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    def has(self, target: str) -> bool:
+        """True if the client gave a parameter that sets `target`."""
+        return any(sent.row.field == target for sent in self.sent)
+
+    def name_of(self, target: str) -> str:
+        """The name under which the client gave `target`; the documented name where it did not."""
+        names = (sent.name for sent in self.sent if sent.row.field == target)
+        return next(names, DOCUMENTED_NAMES.get(target, target))
+
+
+class ParameterReader:
+    """Reads `parameters` objects for one profile. `limits`: the operator's bounds."""
+
+    def __init__(self, profile: str, version: str, limits: Limits, *, with_tgi_names: bool = False) -> None:
+        self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
+        self._limits = limits
+        self._defaults: dict[str, Any] = {}
+        for row in self._rows.values():
+            default = row.default_for(profile, version)
+            if default is not None:
+                self._defaults.setdefault(row.field, default)
+
+    def read(self, raw: Mapping[str, Any]) -> Parsed:
+        """The parameters in `raw`; null means not given. Raises: InvalidParameter for the first that is not legal."""
+        values: dict[str, Any] = {}
+        sent: list[Sent] = []
+        unused = [name for name, value in raw.items() if value is not None and name not in self._rows]
+        for name, row in self._present(raw):
+            value = self._value(row, name, raw[name])
+            if value is IGNORED or not _store(values, row, value):
+                unused.append(name)
+            else:
+                sent.append(Sent(row, name))
+        self._check_stop(values)
+        _check_sizes(values, self._limits)
+        return Parsed(Parameters(**{**self._defaults, **values}), tuple(sent), tuple(unused))
+
+    def _present(self, raw: Mapping[str, Any]) -> Iterator[tuple[str, Param]]:
+        """The known parameters of `raw` in the order of the table: of two names for one target the first wins."""
+        return ((name, row) for name, row in self._rows.items() if raw.get(name) is not None)
+
+    def _value(self, row: Param, name: str, value: Any) -> Any:
+        high = getattr(self._limits, row.limit) if row.limit else row.high
+        allowed = row.type.label + _range_text(row, high)
+        try:
+            number = row.type.reader(value)
+        except GrammarFault as fault:
+            raise InvalidParameter(f"Parameter '{name}{fault.param}' {fault}", param=name) from None
+        except (ValueError, RecursionError) as error:
+            raise wrong(name, value, allowed) from error
+        is_low = row.low is not None and (number < row.low or (row.is_low_open and number == row.low))
+        if is_low or (high is not None and number > high):
+            raise wrong(name, value, allowed)
+        if row.type is ValueType.INTEGER and high is None and number > MAX_INTEGER:
+            raise wrong(name, value, f"{row.type.label} of at most {MAX_INTEGER}")
+        return number
+
+    def _check_stop(self, values: Mapping[str, Any]) -> None:
+        stop, limit = values.get("stop", ()), self._limits.max_stop_strings
+        if len(stop) > limit:
+            raise InvalidParameter(
+                f"Parameter 'stop_sequences' must have at most {limit} entries, got {len(stop)}", param="stop_sequences"
+            )
+
+
+def _check_sizes(values: Mapping[str, Any], limits: Limits) -> None:
+    """Raises InvalidParameter for lists that nobody can mean, and that would keep the server busy."""
+    counts = {
+        "bad_words": limits.max_bad_words,
+        **dict.fromkeys(("stop_token_ids", "logit_bias"), limits.max_token_ids),
+    }
+    for target, most in counts.items():
+        if len(values.get(target) or ()) > most:
+            name = DOCUMENTED_NAMES[target]
+            problem = f"must have at most {most} entries, got {len(values[target])}"
+            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
+    for target in ("stop", "bad_words"):
+        longest = max((len(word) for word in values.get(target, ())), default=0)
+        if longest > limits.max_word_chars:
+            name = DOCUMENTED_NAMES[target]
+            problem = f"must hold strings of at most {limits.max_word_chars} characters, got {longest}"
+            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
+
+
+def _store(values: dict[str, Any], row: Param, value: Any) -> bool:
+    """Set the row's target; lists are joined. False if another parameter has set it already."""
+    old = values.get(row.field)
+    if old is None:
+        values[row.field] = value
+        return True
+    if isinstance(old, tuple):
+        values[row.field] = tuple(dict.fromkeys((*old, *value)))
+        return True
+    if isinstance(old, Grammar) and value is not None and value != old:
+        raise InvalidParameter(
+            f"Parameter '{row.name}' contradicts another one that constrains the text: give one", param=row.name
+        )
+    return False
+
+
+def _range_text(row: Param, high: float | None) -> str:
+    """The range as words: " from 0 to 1", " above 0", " of at least 1"."""
+    if row.low is None:
+        return ""
+    low = show(row.low)
+    if high is None:
+        return f" above {low}" if row.is_low_open else f" of at least {low}"
+    limit = f" ({row.limit})" if row.limit else ""
+    if row.is_low_open:
+        return f" above {low} and at most {show(high)}{limit}"
+    return f" from {low} to {show(high)}{limit}"

@@ -1,0 +1,254 @@
+"""Decides what the parameters of an LMI or TGI request mean together, and builds the neutral requests.
+
+Does: greedy, sampling or beams; how many sequences; what the answer shows; which parameters have no effect.
+Does not: read values (`lmi_params`) or encode answers. Called by the LMI and TGI dialects, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from dragoman.errors import InvalidParameter, InvalidPayload
+from dragoman.server.apis.lmi.parameters.reader import Parameters, Parsed
+from dragoman.server.apis.lmi.parameters.table import Need
+from dragoman.server.apis.lmi.parameters.values import show
+from dragoman.types import GenerationRequest, Limits, SamplingParams, TextPrompt
+
+SAMPLING_TARGETS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+NEUTRAL = Parameters()
+MAX_PROMPTS = Limits().max_prompts
+
+
+class Prompts(NamedTuple):
+    """The prompts of a call, in order. `is_array`: they came as an array, so the answer is one too."""
+
+    texts: tuple[str, ...]
+    is_array: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How one family of routes reads parameters.
+
+    `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
+    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details.
+    """
+
+    sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
+    on_overflow: Literal["clip", "refuse"] = "clip"
+    has_details_by_default: bool = False
+    is_dynamic: bool = False
+
+
+class Decoding(NamedTuple):
+    """How the tokens of a request are chosen and how many sequences it has."""
+
+    mode: Literal["greedy", "sampling", "beams"]
+    num_beams: int
+    n: int
+    best_of: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What the answers of a call show. `is_several`: best_of, n or num_beams is above 1, details are always shown."""
+
+    prompts: Prompts
+    has_details: bool = False
+    is_several: bool = False
+    is_beam_search: bool = False
+    has_full_text: bool = False
+    has_prefill: bool = False
+    has_prompt_top_tokens: bool = False
+    has_top_tokens: bool = False
+
+
+class Plan(NamedTuple):
+    """A call in neutral words, what its answer shows, and the parameters without effect."""
+
+    requests: tuple[GenerationRequest, ...]
+    answer: AnswerPlan
+    ignored: tuple[str, ...]
+
+
+def read_prompts(inputs: Any) -> Prompts:
+    """The prompts in `inputs`. Raises: InvalidPayload unless it is a non-empty string or an array of such strings."""
+    if inputs is None:
+        raise InvalidPayload("Field 'inputs' is missing: it must be a string or an array of strings", param="inputs")
+    texts = inputs if isinstance(inputs, list) else [inputs]
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidPayload(
+            f"Field 'inputs' must be a string or an array of strings, got {show(inputs)}", param="inputs"
+        )
+    if not texts or not all(texts):
+        raise InvalidPayload(f"Field 'inputs' must not be empty, got {show(inputs)}", param="inputs")
+    if len(texts) > MAX_PROMPTS:
+        raise InvalidPayload(
+            f"Field 'inputs' must have at most {MAX_PROMPTS} entries, got {len(texts)}", param="inputs"
+        )
+    return Prompts(tuple(texts), isinstance(inputs, list))
+
+
+def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *, is_stream: bool) -> Plan:
+    """The requests of a call, one per prompt. Raises: InvalidParameter where parameters contradict each other."""
+    values = parsed.values
+    if values.min_tokens > values.max_tokens:
+        raise InvalidParameter(
+            f"Parameter '{parsed.name_of('min_tokens')}' must not exceed {parsed.name_of('max_tokens')} "
+            f"({values.max_tokens}), got {values.min_tokens}",
+            param=parsed.name_of("min_tokens"),
+        )
+    is_one_answer = is_stream or rules.is_dynamic
+    decoding = decide(parsed, rules, is_one_answer=is_one_answer)
+    is_details = rules.has_details_by_default if values.details is None else values.details
+    answer = AnswerPlan(
+        prompts=prompts,
+        has_details=is_details and not rules.is_dynamic,
+        is_several=not is_one_answer and max(decoding.n, decoding.best_of or 1, decoding.num_beams) > 1,
+        is_beam_search=decoding.mode == "beams",
+        has_full_text=values.return_full_text,
+        has_prefill=values.decoder_input_details or values.prompt_logprobs is not None,
+        has_prompt_top_tokens=bool(values.prompt_logprobs),
+        has_top_tokens=bool(values.top_n_tokens or values.logprobs),
+    )
+    sampling = _sampling_params(values, decoding)
+    ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
+    requests = tuple(
+        _request(text, own_id, values, sampling, rules.on_overflow)
+        for text, own_id in zip(prompts.texts, ids, strict=True)
+    )
+    return Plan(requests, answer, ineffective(parsed, decoding, answer, rules, is_one_answer=is_one_answer))
+
+
+def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
+    """Greedy, sampling or beams, and the number of sequences. Raises: InvalidParameter for contradictions."""
+    values = parsed.values
+    num_beams = values.num_beams
+    if values.use_beam_search and num_beams == 1:
+        num_beams = values.best_of or 1
+    drawn = values.best_of or num_beams
+    n = values.n or (drawn if drawn > 1 else num_beams)
+    if num_beams > 1 and values.do_sample:
+        raise _contradiction(parsed, "num_beams", num_beams, "be 1 when do_sample is true")
+    if num_beams > 1 and drawn > num_beams:
+        raise _contradiction(parsed, "best_of", drawn, f"not exceed num_beams ({num_beams})")
+    if num_beams > 1 and n > num_beams:
+        raise _contradiction(parsed, "n", n, f"not exceed num_beams ({num_beams})")
+    if num_beams == 1 and values.best_of is not None and n > values.best_of:
+        raise _contradiction(parsed, "n", n, f"not exceed best_of ({values.best_of})")
+    best_of = values.best_of if num_beams == 1 and drawn > 1 else None
+    n = 1 if is_one_answer else n
+    if num_beams > 1:
+        return Decoding("beams", num_beams, n, None)
+    return Decoding("sampling" if _is_sampled(parsed, rules) else "greedy", 1, n, best_of)
+
+
+def _contradiction(parsed: Parsed, target: str, value: int, rule: str) -> InvalidParameter:
+    name = parsed.name_of(target)
+    return InvalidParameter(f"Parameter '{name}' must {rule}, got {value}", param=name)
+
+
+def _wants_sampling(parsed: Parsed, rules: Rules) -> bool:
+    values = parsed.values
+    match rules.sampling:
+        case "explicit":
+            return values.do_sample is True
+        case "given":
+            is_any_given = any(parsed.has(target) for target in SAMPLING_TARGETS)
+            return is_any_given if values.do_sample is None else values.do_sample
+        case "not_neutral":
+            is_changed = any(getattr(values, target) != getattr(NEUTRAL, target) for target in SAMPLING_TARGETS)
+            return values.do_sample is True or is_changed
+
+
+def _is_sampled(parsed: Parsed, rules: Rules) -> bool:
+    """True if tokens are drawn: temperature 0 is greedy, and so are top_k 0 and top_p 0 together (TensorRT-LLM)."""
+    values = parsed.values
+    is_greedy_by_value = values.temperature == 0 or (values.top_p == 0 and values.top_k <= 0)
+    return _wants_sampling(parsed, rules) and not is_greedy_by_value
+
+
+def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
+    """The neutral parameters; those of sampling are switched off unless it samples."""
+    drawn = values if decoding.mode == "sampling" else NEUTRAL
+    prompt_logprobs = 0 if values.decoder_input_details else None
+    return SamplingParams(
+        temperature=0.0 if decoding.mode == "greedy" else drawn.temperature,
+        top_k=max(drawn.top_k, 0),
+        top_p=drawn.top_p or 1.0,
+        min_p=drawn.min_p,
+        typical_p=drawn.typical_p,
+        repetition_penalty=values.repetition_penalty,
+        presence_penalty=values.presence_penalty,
+        frequency_penalty=values.frequency_penalty,
+        logit_bias=values.logit_bias or {},
+        bad_words=values.bad_words,
+        min_tokens=values.min_tokens,
+        ignore_eos=values.ignore_eos,
+        stop_token_ids=values.stop_token_ids,
+        seed=None if values.seed is None else values.seed % 2**64,  # torch reads negative seeds as unsigned, too
+        n=decoding.n,
+        best_of=decoding.best_of,
+        num_beams=decoding.num_beams,
+        length_penalty=values.length_penalty,
+        early_stopping=values.early_stopping,
+        logprobs=values.top_n_tokens or values.logprobs or 0,  # tokens always carry their own
+        prompt_logprobs=prompt_logprobs if values.prompt_logprobs is None else values.prompt_logprobs,
+        grammar=values.grammar,
+    )
+
+
+def _request(
+    text: str, request_id: str, values: Parameters, sampling: SamplingParams, on_overflow: Literal["clip", "refuse"]
+) -> GenerationRequest:
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=TextPrompt(text),
+        sampling=sampling,
+        max_tokens=values.max_tokens,
+        stop=values.stop,
+        include_stop_in_text=values.include_stop,
+        skip_special_tokens=values.skip_special_tokens,
+        spaces_between_special_tokens=values.spaces_between_special_tokens,
+        truncate_prompt_tokens=values.truncate,
+        on_overflow=on_overflow,
+    )
+
+
+def ineffective(
+    parsed: Parsed, decoding: Decoding, answer: AnswerPlan, rules: Rules, *, is_one_answer: bool
+) -> tuple[str, ...]:
+    """The names of parameters that changed nothing: unknown ones, and those whose `needs` do not hold."""
+    lacking = {
+        Need.SAMPLING: decoding.mode != "sampling",
+        Need.BEAMS: decoding.mode != "beams",
+        Need.DETAILS: not (answer.has_details or answer.is_several),
+        Need.ONE_ANSWER: is_one_answer,
+        Need.ROLLING: rules.is_dynamic,
+    }
+    names = [
+        sent.name
+        for sent in parsed.sent
+        if lacking.get(sent.row.needs, False) and _asks_for_something(sent.row.field, parsed, rules)
+    ]
+    return tuple(dict.fromkeys((*parsed.unused, *names)))
+
+
+def _asks_for_something(target: str, parsed: Parsed, rules: Rules) -> bool:
+    """False if the value is neutral, or is itself the reason why decoding is greedy."""
+    values = parsed.values
+    if target == "temperature":
+        return values.temperature != 0
+    if target == "n":
+        return (values.n or 1) > 1
+    if target in ("top_k", "top_p") and values.top_p == 0 and values.top_k <= 0:
+        return not _wants_sampling(parsed, rules)
+    value = getattr(values, target)
+    return value not in (getattr(NEUTRAL, target), False, 0, None) and not (target == "top_k" and value <= 0)
+
+
+def joined_names(names: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Both lists without repetition, in order."""
+    return tuple(dict.fromkeys((*names, *more)))

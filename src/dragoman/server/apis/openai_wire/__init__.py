@@ -1,0 +1,1 @@
+"""The wire format of OpenAI's API, which several APIs speak."""

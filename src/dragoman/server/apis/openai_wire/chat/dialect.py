@@ -1,0 +1,224 @@
+"""Chat on `/v1`, `/v3` and, for bodies with `messages`, `/invocations`: OpenAI's shape and LMI's over one implementation.
+
+Does: choose the shape of a call, turn its body into one GenerationRequest. Does not: encode; `chat_encoder` does.
+Built by the composition root, one per served model and route; called on the event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatFacts, ChatShape
+from dragoman.server.apis.openai_wire.chat.messages import (
+    ToolUse,
+    check_sizes,
+    continues_final_message,
+    template_messages,
+    tool_use,
+)
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.errors import error_reply
+from dragoman.server.apis.openai_wire.fields import check_number, decode_object, peek_object, read_struct
+from dragoman.server.apis.openai_wire.profile import LMI, V1, Profile
+from dragoman.server.apis.openai_wire.sampling import (
+    Reading,
+    check_shared,
+    logprob_bounds,
+    shared_request,
+    without_effect,
+)
+from dragoman.server.apis.ovms.profile import V3_CHAT
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.types import ChatPrompt, GenerationRequest
+
+ChatRoute = Literal["v1", "v3", "invocations"]
+
+LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
+
+OPENAI_ONLY_FIELDS = (
+    "stream_options", "tools", "functions", "response_format", "max_completion_tokens", "store", "metadata",
+)  # fmt: skip
+OPENAI_HEADERS = ("x-stainless-lang", "authorization", "api-key", "x-api-key", "openai-organization", "openai-beta")
+OPENAI_USER_AGENTS = (
+    "openai", "hf_hub", "litellm", "langchain", "llama-index", "instructor", "guidellm", "ai-sdk", "ai/",
+)  # fmt: skip
+
+_PROFILES: Mapping[tuple[ChatRoute, ChatShape], Profile] = {
+    ("v1", "openai"): V1,
+    ("v1", "lmi"): LMI,
+    ("v3", "openai"): V3_CHAT,
+    ("invocations", "openai"): replace(V1, ignores_model=True, clips_overflow=True),
+    ("invocations", "lmi"): LMI,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions(OpenAiOptions):
+    """What one chat route is configured with.
+
+    `chat_format` decides the shape on `/v1` only. `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
+    """
+
+    route: ChatRoute
+    chat_format: Literal["lmi", "openai", "auto"] = "auto"
+    lmi_strict: bool = False
+
+
+def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
+    """The shape of the answer to this call, errors included; `body` is the decoded body, {} if it is unusable.
+
+    `/v3` always speaks OpenAI's. `/invocations` speaks LMI's unless server-sent events are asked for. `/v1` is documented
+    by both, so in `auto` anything only an OpenAI client sends decides, and LMI's shape is what remains.
+    """
+    if options.route == "v3":
+        return "openai"
+    if options.route == "invocations":
+        return "openai" if SSE_MEDIA_TYPE in http.accept else "lmi"
+    if JSONLINES_MEDIA_TYPE in http.accept:
+        return "lmi"
+    if options.chat_format != "auto":
+        return options.chat_format
+    return "openai" if _is_openai_client(http) or _has_openai_field(body) else "lmi"
+
+
+def _is_openai_client(http: HttpCall) -> bool:
+    headers = http.headers
+    agent = headers.get("user-agent", "").lower()
+    return (
+        SSE_MEDIA_TYPE in http.accept
+        or any(headers.get(name, "").strip() for name in OPENAI_HEADERS)
+        or any(name in agent for name in OPENAI_USER_AGENTS)
+    )
+
+
+def _has_openai_field(body: Mapping[str, Any]) -> bool:
+    return any(body.get(name) is not None for name in OPENAI_ONLY_FIELDS)
+
+
+class _Route(NamedTuple):
+    """What follows from the shape of one call."""
+
+    shape: ChatShape
+    profile: Profile
+
+
+class ChatDialect:
+    """Implements `Dialect` for chat. `clock` returns Unix time in seconds."""
+
+    def __init__(self, options: ChatOptions, clock: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._clock = clock
+
+    def parse(self, http: HttpCall) -> Call:
+        """One request. Raises: InvalidRequest."""
+        # An unusable body is refused before its shape matters: the words are the route's.
+        raw = decode_object(http.body, V3_CHAT if self._options.route == "v3" else V1)
+        route = self._route(http, raw)
+        reading = Reading(route.profile, self._options)
+        body = read_struct(raw, ChatBody, route.profile)
+        check_shared(raw, body, reading)
+        if body.max_completion_tokens is not None:
+            body.max_tokens = body.max_completion_tokens
+        top_logprobs = _top_logprobs(body, route, reading, needs_top=self._is_strict(route))
+        check_sizes(body, self._options.limits, route.profile)
+        tools = tool_use(body, raw, route.profile)
+        request = self._request(body, route, reading, http.request_id, top_logprobs, tools)
+        ignored = without_effect(raw, body, request, reading)
+        if top_logprobs is None:
+            ignored += [name for name in ("top_logprobs",) if raw.get(name)]
+        facts = self._facts(body, route, http, top_logprobs)
+        return Call((request,), ChatEncoder(facts), stream=bool(body.stream), ignored=tuple(ignored))
+
+    def ignores_unknown_model(self, http: HttpCall) -> bool:
+        """True where the answer has LMI's shape: LMI does not look at `model`."""
+        return self._route(http, peek_object(http.body)).profile.ignores_model
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The error in the shape this call would have been answered in."""
+        return error_reply(self._route(http, peek_object(http.body)).profile.error_shape, error)
+
+    def _route(self, http: HttpCall, raw: Mapping[str, Any]) -> _Route:
+        shape = negotiate_shape(self._options, http, raw)
+        return _Route(shape, _PROFILES[self._options.route, shape])
+
+    def _is_strict(self, route: _Route) -> bool:
+        return self._options.lmi_strict and route.shape == "lmi"
+
+    def _request(
+        self,
+        body: ChatBody,
+        route: _Route,
+        reading: Reading,
+        request_id: str,
+        top_logprobs: int | None,
+        tools: ToolUse,
+    ) -> GenerationRequest:
+        messages = template_messages(body.messages, route.profile)
+        continues = continues_final_message(body, route.profile)
+        prompt = ChatPrompt(messages, tools.tools, continues, _template_kwargs(body, continues=continues))
+        request = shared_request(
+            body,
+            reading,
+            request_id=request_id,
+            prompt=prompt,
+            logprobs=top_logprobs,
+            max_tokens=LMI_STRICT_MAX_TOKENS if self._is_strict(route) else None,
+        )
+        return replace(
+            request,
+            parse_tool_calls=tools.is_parsed,
+            parse_reasoning=True,
+            tool_choice=tools.choice,
+            parallel_tool_calls=_has_parallel_calls(body),
+        )
+
+    def _facts(self, body: ChatBody, route: _Route, http: HttpCall, top_logprobs: int | None) -> ChatFacts:
+        options = self._options
+        return ChatFacts(
+            id=f"chatcmpl-{http.request_id}",
+            created_s=int(self._clock()),
+            model=options.names.answering(route.profile, body.model),
+            shape=route.shape,
+            error_shape=route.profile.error_shape,
+            clock=self._clock,
+            system_fingerprint=options.system_fingerprint if route.shape == "openai" else None,
+            top_logprobs=top_logprobs,
+            prompt_logprobs=body.prompt_logprobs,
+            include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+            has_usage_details=route.profile.name == "v1",
+            has_parallel_tool_calls=_has_parallel_calls(body),
+            has_functions=bool(body.functions),
+            shows_reasoning=body.include_reasoning is not False,
+            has_lmi_slips=self._is_strict(route),
+        )
+
+
+def _has_parallel_calls(body: ChatBody) -> bool:
+    return body.parallel_tool_calls is not False and not body.functions
+
+
+def _top_logprobs(body: ChatBody, route: _Route, reading: Reading, *, needs_top: bool) -> int | None:
+    """How many candidates to show per token; None = no logprobs. `needs_top`: `logprobs: true` alone does nothing."""
+    if body.top_logprobs is not None:
+        check_number("top_logprobs", body.top_logprobs, logprob_bounds(reading), route.profile)
+    if body.logprobs:
+        return None if needs_top and not body.top_logprobs else body.top_logprobs or 0
+    if body.top_logprobs and route.shape == "openai":
+        message = f"top_logprobs needs logprobs: true, got top_logprobs {body.top_logprobs}"
+        raise route.profile.fault("top_logprobs", "without_logprobs", message)
+    return None
+
+
+def _template_kwargs(body: ChatBody, *, continues: bool) -> dict[str, Any]:
+    """What the template gets by name besides the conversation."""
+    own: dict[str, Any] = {"documents": body.documents, "reasoning_effort": body.reasoning_effort}
+    kwargs = {name: value for name, value in own.items() if value is not None}
+    if body.add_generation_prompt is False and not continues:
+        kwargs["add_generation_prompt"] = False
+    return kwargs | (body.chat_template_kwargs or {})

@@ -1,0 +1,277 @@
+"""Encodes chat: messages, tool calls, reasoning, logprobs, chunks, usage; in OpenAI's shape or in LMI's.
+
+Does: everything the answer shows, for whole answers and streams alike.
+Does not: parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import UNSET, UnsetType
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.apis.lmi.objects import LMI_FINISH
+from dragoman.server.apis.openai_wire.chat.schema import (
+    AnswerMessage,
+    ChatChoice,
+    ChatLogprobs,
+    ChatObject,
+    ChunkChoice,
+    Delta,
+    FunctionCall,
+    TokenLogprob,
+    ToolCallObject,
+    TopLogprob,
+)
+from dragoman.server.apis.openai_wire.common import (
+    OPENAI_FINISH,
+    PromptLogprobs,
+    TextChunk,
+    Usage,
+    UsageCounter,
+    Wire,
+    json_logprob,
+    prompt_logprobs,
+    usage_of,
+)
+from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.types import (
+    FinishReason,
+    GenerationEvent,
+    GenerationResult,
+    PromptInfo,
+    SequenceResult,
+    TokenOutput,
+    ToolCall,
+    ToolCallDelta,
+)
+
+ChatShape = Literal["lmi", "openai"]
+
+_FINISH: Mapping[ChatShape, Mapping[FinishReason, str]] = {"openai": OPENAI_FINISH, "lmi": LMI_FINISH}
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFacts:
+    """What the encoder needs to know of a call.
+
+    `clock` tells the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no
+    logprobs. `has_functions`: calls are told in the form they had before there were tools. `has_lmi_slips`: reproduce the
+    two slips in LMI's documented stream (logprobs in a list, numeric tokens).
+    """
+
+    id: str
+    created_s: int
+    model: str
+    shape: ChatShape
+    error_shape: ErrorShape
+    clock: Callable[[], float]
+    system_fingerprint: str | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    include_usage: bool = False
+    has_usage_details: bool = False
+    has_parallel_tool_calls: bool = True
+    has_functions: bool = False
+    shows_reasoning: bool = True
+    has_lmi_slips: bool = False
+
+
+class ChatEncoder:
+    """Implements `Encoder` for chat; a call has one request with `n` sequences."""
+
+    def __init__(self, facts: ChatFacts) -> None:
+        self._facts = facts
+        self._is_sse = facts.shape == "openai"
+        self._wire = Wire(facts.error_shape, is_sse=self._is_sse)
+        self._usage = UsageCounter(has_details=facts.has_usage_details)
+        self._finish = _FINISH[facts.shape]
+        self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
+        self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
+        self._begun: set[int] = set()  # sequences whose role was sent
+        self._text_chunks: dict[int, TextChunk] = {}  # by sequence, all of `_text_chunks_s`
+        self._text_chunks_s = facts.created_s
+        self._calling: set[int] = set()  # sequences that made a tool call
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """All choices and the usage."""
+        [result] = results
+        choices = [self._full_choice(sequence) for sequence in result.sequences]
+        usage = usage_of(results, has_details=self._facts.has_usage_details)
+        return self._wire.reply(self._object("chat.completion", choices, usage, self._prompt_logprobs(result.prompt)))
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """200 and the framing's media type."""
+        return Head(SSE_MEDIA_TYPE if self._is_sse else JSONLINES_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
+        self._usage.add(event.prompt, len(event.tokens))
+        if self._is_text_only(event):
+            return self._text_chunk(event.index).frame(event.content)
+        tool_calls = self._tool_pieces(event)
+        prompt = self._prompt_logprobs(event.prompt)
+        reasoning = event.reasoning if self._facts.shows_reasoning else ""
+        has_logprobs = self._facts.top_logprobs is not None and event.tokens
+        has_news = event.content or reasoning or tool_calls or event.finish_reason is not None
+        if not has_news and not has_logprobs and prompt is UNSET:
+            return b""
+        choice = ChunkChoice(
+            event.index,
+            self._delta(event.index, event.content, reasoning, tool_calls),
+            self._chunk_logprobs(event.tokens),
+            self._finish_word(event.index, event.finish_reason),
+        )
+        return self._wire.frame(self._object("chat.completion.chunk", [choice], self._chunk_usage, prompt))
+
+    def end(self) -> bytes:
+        """The usage chunk, if asked for, and the end mark."""
+        usage = b""
+        if self._facts.include_usage:
+            usage = self._wire.frame(self._object("chat.completion.chunk", [], self._usage.usage(), UNSET))
+        return usage + self._wire.done()
+
+    def stream_error(self, error: ServerError) -> bytes:
+        """The error as the stream's last event."""
+        return self._wire.error(error)
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None."""
+        return ()
+
+    def _is_text_only(self, event: GenerationEvent) -> bool:
+        """True if the event's chunk is like others of its sequence but for the text; nearly all are."""
+        return (
+            event.content != ""
+            and event.index in self._begun
+            and event.finish_reason is None
+            and event.prompt is None
+            and not (event.reasoning or event.tool_calls)
+            and self._facts.top_logprobs is None
+        )
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        created_s = self._created_s()
+        if created_s != self._text_chunks_s:
+            self._text_chunks_s = created_s
+            self._text_chunks.clear()
+        chunk = self._text_chunks.get(index)
+        if chunk is None:
+            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
+        return chunk
+
+    def _frame_text(self, index: int, text: str) -> bytes:
+        choice = ChunkChoice(index, Delta(content=text), None, None)
+        return self._wire.frame(self._object("chat.completion.chunk", [choice], self._chunk_usage, UNSET))
+
+    def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
+        calls = self._tool_calls(sequence.tool_calls)
+        reasoning = sequence.reasoning if sequence.reasoning and self._facts.shows_reasoning else UNSET
+        message = AnswerMessage(
+            "assistant",
+            None if calls and not sequence.content else sequence.content,
+            reasoning,
+            reasoning,
+            UNSET if self._facts.has_functions else calls or UNSET,
+            calls[0].function if calls and self._facts.has_functions else UNSET,
+        )
+        if calls:
+            self._calling.add(sequence.index)
+        logprobs = None if self._facts.top_logprobs is None else self._logprobs(sequence.tokens)
+        reason = self._finish_word(sequence.index, sequence.finish_reason) or ""
+        return ChatChoice(sequence.index, message, logprobs, reason)
+
+    def _delta(self, index: int, content: str, reasoning: str, tool_calls: list[ToolCallObject]) -> Delta:
+        delta = Delta()
+        if index not in self._begun:
+            self._begun.add(index)
+            delta.role = "assistant"
+        if content or not (reasoning or tool_calls):
+            delta.content = content
+        if reasoning:
+            delta.reasoning_content = delta.reasoning = reasoning
+        if tool_calls and self._facts.has_functions:
+            delta.function_call = _joined(tool_calls)
+        elif tool_calls:
+            delta.tool_calls = tool_calls
+        return delta
+
+    def _finish_word(self, index: int, reason: FinishReason | None) -> str | None:
+        if reason is None:
+            return None
+        is_calling = index in self._calling and reason not in _CUT_SHORT
+        if is_calling:
+            return "function_call" if self._facts.has_functions else "tool_calls"
+        return self._finish[reason]
+
+    def _tool_calls(self, calls: Sequence[ToolCall]) -> list[ToolCallObject]:
+        kept = calls if self._facts.has_parallel_tool_calls else calls[:1]
+        return [ToolCallObject(FunctionCall(call.name, call.arguments), id=call.id, type="function") for call in kept]
+
+    def _tool_pieces(self, event: GenerationEvent) -> list[ToolCallObject]:
+        pieces = [self._tool_piece(delta) for delta in event.tool_calls if self._is_kept(delta)]
+        if pieces:
+            self._calling.add(event.index)
+        return pieces
+
+    def _is_kept(self, delta: ToolCallDelta) -> bool:
+        return self._facts.has_parallel_tool_calls or delta.index == 0
+
+    @staticmethod
+    def _tool_piece(delta: ToolCallDelta) -> ToolCallObject:
+        kind = None if delta.id is None else "function"
+        return ToolCallObject(FunctionCall(delta.name, delta.arguments), delta.index, delta.id, kind)
+
+    def _chunk_logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs | list[ChatLogprobs] | None:
+        if self._facts.top_logprobs is None:
+            return None
+        logprobs = self._logprobs(tokens)
+        if not self._facts.has_lmi_slips:
+            return logprobs
+        for token in logprobs.content:
+            for top in token.top_logprobs:
+                top.token = top.logprob
+        return [logprobs]
+
+    def _logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs:
+        top_n = self._facts.top_logprobs or 0
+        return ChatLogprobs([_token_logprob(token, top_n) for token in tokens])
+
+    def _prompt_logprobs(self, prompt: PromptInfo | None) -> PromptLogprobs | UnsetType:
+        if prompt is None or self._facts.prompt_logprobs is None:
+            return UNSET
+        return prompt_logprobs(prompt, self._facts.prompt_logprobs)
+
+    def _object(
+        self,
+        name: str,
+        choices: list[ChatChoice] | list[ChunkChoice],
+        usage: Usage | UnsetType | None,
+        prompt: PromptLogprobs | UnsetType,
+    ) -> ChatObject:
+        facts = self._facts
+        return ChatObject(facts.id, name, self._created_s(), facts.model, choices, usage, self._fingerprint, prompt)
+
+    def _created_s(self) -> int:
+        return self._facts.created_s if self._is_sse else int(self._facts.clock())
+
+
+def _joined(pieces: Sequence[ToolCallObject]) -> FunctionCall:
+    """The pieces of one call as one: a chunk has room for no more."""
+    name = next((piece.function.name for piece in pieces if piece.function.name is not None), None)
+    return FunctionCall(name, "".join(piece.function.arguments or "" for piece in pieces))
+
+
+def _token_logprob(token: TokenOutput, top_n: int) -> TokenLogprob:
+    top = [TopLogprob(entry.text, json_logprob(entry.logprob), _byte_list(entry.bytes)) for entry in token.top[:top_n]]
+    return TokenLogprob(token.token_text, json_logprob(token.logprob), _byte_list(token.bytes), top)
+
+
+def _byte_list(data: bytes) -> list[int] | None:
+    return list(data) if data else None

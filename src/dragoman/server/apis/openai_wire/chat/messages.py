@@ -1,0 +1,247 @@
+"""Turns a conversation and its tools from the wire into the form that chat templates see.
+
+Does: check messages, parts, tool calls and tool choices; join text parts; put images into one form.
+Does not: fetch images or render templates; the service does. Called by the chat dialect, on the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.server.apis.openai_wire.chat.schema import (
+    ChatBody,
+    ChatMessage,
+    ContentPart,
+    MessageToolCall,
+    NamedFunction,
+    NamedTool,
+)
+from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.grammars import schema_problem
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.types import Limits
+
+TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
+
+_IMAGE_URL = re.compile(r"(?:data:image/[\w.+-]+;base64,|https?://)\S+", re.IGNORECASE)
+_IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}  # as base64 begins
+FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_TOOL_CHOICES = ("none", "auto", "required")
+
+
+class ToolUse(NamedTuple):
+    """The tools a template sees, and what is wished: auto, none, required, a tool's name, or None without tools."""
+
+    tools: tuple[Mapping[str, Any], ...]
+    choice: str | None
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether tool calls are to be looked for in the output."""
+        return self.choice not in (None, "none")
+
+
+def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
+    """Raises InvalidRequest for more messages, parts, tool calls or tools than one conversation may have."""
+    messages = body.messages or []
+    check_count("messages", len(messages), limits.max_messages, profile)
+    num_parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
+    check_count("messages[].content", num_parts, limits.max_messages, profile)
+    check_count(
+        "messages[].tool_calls", sum(len(one.tool_calls or ()) for one in messages), limits.max_messages, profile
+    )
+    check_count("tools", len(body.tools or ()), limits.max_tools, profile)
+    check_count("functions", len(body.functions or ()), limits.max_tools, profile)
+
+
+def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) -> tuple[dict[str, Any], ...]:
+    """The conversation as templates take it. Raises: InvalidRequest."""
+    if messages is None:
+        raise profile.fault("messages", "missing", "messages is missing: it must be an array of messages")
+    if not messages:
+        raise profile.fault("messages", "empty", "messages must hold at least one message, got []")
+    entries: list[dict[str, Any]] = []
+    call_id = ""
+    for position, message in enumerate(messages):
+        entry = _message(message, f"messages[{position}]", profile)
+        if message.function_call is not None:
+            call_id = f"call{position:05}"
+            entry["tool_calls"] = [{"id": call_id, **_tool_call(MessageToolCall(function=message.function_call))}]
+        elif message.role == "function":
+            # What a function gave, in the words that templates know; they want to see which call it belongs to.
+            entry |= {"role": "tool", **({"tool_call_id": call_id} if call_id else {})}
+        entries.append(entry)
+    return tuple(entries)
+
+
+def continues_final_message(body: ChatBody, profile: Profile) -> bool:
+    """Whether the answer goes on from the last message instead of beginning a new one. Raises: InvalidRequest."""
+    last = (body.messages or [ChatMessage()])[-1]
+    if not (body.continue_final_message or last.prefix):
+        return False
+    named = "continue_final_message" if body.continue_final_message else f"messages[{len(body.messages or ()) - 1}]"
+    if last.role != "assistant":
+        message = f"{named} can only continue a message of role assistant, the last one is of role {shown(last.role)}"
+        raise profile.fault(named, "role", message)
+    if body.add_generation_prompt:
+        message = "continue_final_message and add_generation_prompt cannot both be true: give one of them"
+        raise profile.fault("add_generation_prompt", "conflict", message)
+    return True
+
+
+def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUse:
+    """The tools and the wish about them; `raw` is the body as sent. Raises: InvalidRequest."""
+    if body.functions or body.function_call is not None:
+        return _function_use(body, raw.get("functions", []), profile)
+    raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", [])
+    tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
+    choice = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
+    return ToolUse(() if choice == "none" else tools, choice)
+
+
+def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], profile: Profile) -> ToolUse:
+    """The same for `functions` and `function_call`, which are tools of which one may be called."""
+    for name in ("tools", "tool_choice"):
+        if getattr(body, name):
+            legacy = "functions" if body.functions else "function_call"
+            raise profile.fault(legacy, "conflict", f"{legacy} cannot be used together with {name}: give one of them")
+    functions = [_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
+    tools = tuple({"type": "function", "function": function} for function in functions)
+    names, choice = [function["name"] for function in functions], body.function_call
+    if isinstance(choice, NamedFunction):
+        if choice.name not in names or choice.name in _TOOL_CHOICES:
+            message = f"function_call.name must be one of functions, got {shown(choice.name)}"
+            raise profile.fault("function_call.name", "value", message)
+        return ToolUse(tools, choice.name)
+    if choice not in (None, "none", "auto"):
+        message = f"function_call must be none, auto or a function, got {shown(choice)}"
+        raise profile.fault("function_call", "value", message)
+    wish = (choice or "auto") if tools else None
+    return ToolUse(() if wish == "none" else tools, wish)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _message(message: ChatMessage, path: str, profile: Profile) -> dict[str, Any]:
+    if not message.role:
+        raise profile.fault(f"{path}.role", "missing", f"{path}.role is missing: every message must have a role")
+    content = _content(message.content, f"{path}.content", profile)
+    entry: dict[str, Any] = {"role": message.role, "content": content}
+    if message.tool_calls:
+        entry["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    reasoning = message.reasoning_content or message.reasoning
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": reasoning}
+    return entry | {name: value for name, value in optional.items() if value is not None}
+
+
+def _content(content: str | list[ContentPart] | None, path: str, profile: Profile) -> str | list[dict[str, Any]]:
+    """Text as one string; with images the list of parts, text parts joined where they are neighbours."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = [_part(part, f"{path}[{position}]", profile) for position, part in enumerate(content)]
+    if all(part["type"] == "text" for part in parts):
+        return _joined(parts)
+    joined: list[dict[str, Any]] = []
+    for kind, run in groupby(parts, key=itemgetter("type")):
+        neighbours = list(run)
+        joined += [{"type": "text", "text": _joined(neighbours)}] if kind == "text" else neighbours
+    return joined
+
+
+def _joined(parts: Iterable[Mapping[str, Any]]) -> str:
+    return TEXT_SEPARATOR.join(part["text"] for part in parts)
+
+
+def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
+    match part.type:
+        case "text" | "refusal":
+            text = part.text if part.type == "text" else part.refusal
+            if text is None:
+                raise profile.fault(f"{path}.{part.type}", "missing", f"{path}.{part.type} is missing")
+            return {"type": "text", "text": text}
+        case "image_url":
+            return {"type": "image_url", "image_url": {"url": _image_url(part, path, profile)}}
+        case None:
+            raise profile.fault(f"{path}.type", "missing", f"{path}.type is missing: it must be text or image_url")
+        case other:
+            message = f"{path}.type must be text or image_url, got {shown(other)}"
+            raise profile.fault(f"{path}.type", "value", message)
+
+
+def _image_url(part: ContentPart, path: str, profile: Profile) -> str:
+    """The image's address; bare base64 data, which LMI's documentation shows, becomes a data address."""
+    if part.image_url is None:
+        raise profile.fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
+    url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
+    if url is None:
+        raise profile.fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
+    if _IMAGE_URL.fullmatch(url):
+        return url
+    for signature, kind in _IMAGE_SIGNATURES.items():
+        if url.startswith(signature):
+            return f"data:image/{kind};base64,{url}"
+    allowed = "data:image/...;base64,... or an http(s) address"
+    raise profile.fault(f"{path}.image_url.url", "value", f"{path}.image_url.url must be {allowed}, got {shown(url)}")
+
+
+def _tool_call(call: MessageToolCall) -> dict[str, Any]:
+    arguments: Any = call.function.arguments if call.function.arguments is not None else {}
+    if isinstance(arguments, str):
+        arguments = _parsed_arguments(arguments)
+    entry: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
+    return entry if call.id is None else {"id": call.id, **entry}
+
+
+def _parsed_arguments(text: str) -> Any:
+    """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is."""
+    try:
+        parsed = msgspec.json.decode(text) if text.strip() else {}
+    except (msgspec.DecodeError, RecursionError):
+        return text
+    return parsed if isinstance(parsed, dict) else text
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    """The tool as the client wrote it, without nulls; types were checked with the body."""
+    if (tool.get("type") or "function") != "function":
+        message = f"{path}.type must be function, got {shown(tool['type'])}"
+        raise profile.fault(f"{path}.type", "value", message)
+    return {"type": "function", "function": _function(tool["function"], f"{path}.function", profile)}
+
+
+def _function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+    function = {name: value for name, value in sent.items() if value is not None}
+    name = function["name"]
+    if not FUNCTION_NAME.fullmatch(name):
+        allowed = "1 to 64 letters, digits, underscores, dots or hyphens"
+        raise profile.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
+    problem = schema_problem(function.get("parameters", {}))
+    if problem:
+        message = f"{path}.parameters must be a JSON schema: {problem}"
+        raise profile.fault(f"{path}.parameters", "value", message)
+    return function
+
+
+def _tool_choice(choice: str | NamedTool | None, names: Sequence[str], profile: Profile) -> str | None:
+    if isinstance(choice, NamedTool):
+        name = choice.function.name
+        if name in names and name not in _TOOL_CHOICES:
+            return name
+        message = f"tool_choice.function.name must be one of tools, got {shown(name)}"
+        raise profile.fault("tool_choice.function.name", "value", message)
+    if choice is not None and choice not in _TOOL_CHOICES:
+        message = f"tool_choice must be none, auto, required or a function, got {shown(choice)}"
+        raise profile.fault("tool_choice", "value", message)
+    if choice == "required" and not names:
+        raise profile.fault("tool_choice", "without_tools", "tool_choice required needs at least one entry in tools")
+    return (choice or "auto") if names else None

@@ -1,0 +1,209 @@
+"""The wire schema of chat: request body, messages, tools, choices, chunks.
+
+Does: define Structs. Does not: validate beyond types. Used by the chat dialect only.
+Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM for the extensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.server.apis.openai_wire.common import PromptLogprobs, Usage
+from dragoman.server.apis.openai_wire.sampling import SharedBody
+
+# --- request ----------------------------------------------------------------------------------------------------------
+
+
+class ImageUrl(msgspec.Struct, kw_only=True):
+    """`image_url` of a content part."""
+
+    url: str | None = None
+    detail: str | None = None
+
+
+class ContentPart(msgspec.Struct, kw_only=True):
+    """One part of a message's content: text, a refusal, or an image."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrl | str | None = None
+
+
+class MessageFunction(msgspec.Struct, kw_only=True):
+    """The function of a tool call in the conversation; `arguments` as JSON text or, from some clients, as an object."""
+
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class MessageToolCall(msgspec.Struct, kw_only=True):
+    """A tool call that the assistant made earlier in the conversation."""
+
+    function: MessageFunction
+    id: str | None = None
+    type: str | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """One message of the conversation. `prefix: true` on the last one asks to continue it.
+
+    `function_call`, and the role `function` for what it gave, are the form that calls had before there were tools.
+    """
+
+    role: str | None = None
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+    tool_call_id: str | None = None
+    function_call: MessageFunction | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    prefix: bool | None = None
+
+
+class ToolFunction(msgspec.Struct, kw_only=True):
+    """A function the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """One entry of `tools`."""
+
+    function: ToolFunction
+    type: str | None = None
+
+
+class NamedFunction(msgspec.Struct, kw_only=True):
+    """The function that `tool_choice` or `function_call` names."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, kw_only=True):
+    """`tool_choice` as an object: that one function must be called."""
+
+    function: NamedFunction
+    type: str | None = None
+
+
+class ChatBody(SharedBody, kw_only=True):
+    """The body of POST /v1/chat/completions, /v3/chat/completions and of a conversation on /invocations."""
+
+    messages: list[ChatMessage] | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[Tool] | None = None
+    tool_choice: str | NamedTool | None = None
+    functions: list[ToolFunction] | None = None
+    function_call: str | NamedFunction | None = None
+    parallel_tool_calls: bool | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[Any] | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+
+
+# --- answer -----------------------------------------------------------------------------------------------------------
+
+
+class TopLogprob(msgspec.Struct):
+    """A candidate. `token` is a number only where LMI's slip of the pen is reproduced."""
+
+    token: str | float | None
+    logprob: float | None
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct):
+    """A generated token; `bytes` are its own, however its character was pieced together."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """`logprobs` of a choice."""
+
+    content: list[TokenLogprob]
+
+
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """A function call, or a piece of one: `name` only in the first piece."""
+
+    name: str | None = None
+    arguments: str | UnsetType = UNSET
+
+
+class ToolCallObject(msgspec.Struct, omit_defaults=True):
+    """A tool call of an answer (without `index`) or of a chunk (`id` and `type` only in the first piece)."""
+
+    function: FunctionCall
+    index: int | UnsetType = UNSET
+    id: str | None = None
+    type: str | None = None
+
+
+class AnswerMessage(msgspec.Struct):
+    """The assistant's message; `content` is null beside tool calls that came without text."""
+
+    role: str
+    content: str | None
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct):
+    """What a chunk adds to the message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCallObject] | UnsetType = UNSET
+    function_call: FunctionCall | UnsetType = UNSET
+
+
+class ChatChoice(msgspec.Struct):
+    """One choice of an answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
+
+
+class ChunkChoice(msgspec.Struct):
+    """One choice of a chunk. `logprobs` is a list only where LMI's slip of the pen is reproduced."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | list[ChatLogprobs] | None
+    finish_reason: str | None
+
+
+class ChatObject(msgspec.Struct):
+    """A whole answer, or one chunk of a stream."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice] | list[ChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET

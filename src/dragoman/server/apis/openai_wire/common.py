@@ -1,0 +1,214 @@
+"""Wire pieces that completions and chat share: usage, ids, finish reasons, the model's name, numbers as JSON takes them.
+
+Does: small pure functions and Structs. Does not: parse parameters or know a route. Used on the event loop.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Reply
+from dragoman.server.apis.openai_wire.errors import ErrorShape, stream_error
+from dragoman.server.apis.openai_wire.profile import Profile, ProposerKind
+from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
+from dragoman.types import LOWEST_LOGPROB, FinishReason, GenerationResult, Limits, PromptInfo, TokenOutput
+
+PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
+"""Names clients send in `model` when they do not care which model answers."""
+
+OPENAI_FINISH: Mapping[FinishReason, str] = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP_TOKEN: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
+}
+
+
+class _ModelField(msgspec.Struct):
+    model: str | None = None
+
+
+_ENCODER = msgspec.json.Encoder()
+_MODEL_DECODER = msgspec.json.Decoder(_ModelField)
+
+
+def peek_model(body: bytes) -> str | None:
+    """The body's `model`, without building the rest of it; None if there is none or the body is unusable."""
+    try:
+        return _MODEL_DECODER.decode(body).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def requested_model(name: str | None) -> str | None:
+    """The model a client means by `model`: None for the default one."""
+    return None if name is None or name in PLACEHOLDER_MODELS else name
+
+
+class CachedTokens(msgspec.Struct):
+    """Prompt tokens that were found in the prefix cache."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Token counts of one call: prompts once each, completions of all returned choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens | UnsetType = UNSET
+
+
+class UsageCounter:
+    """Counts the tokens of one call. `has_details`: also report the cached prompt tokens."""
+
+    def __init__(self, *, has_details: bool) -> None:
+        self._has_details = has_details
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
+        self._num_completion_tokens = 0
+
+    def add(self, prompt: PromptInfo | None, num_completion_tokens: int) -> None:
+        """Count one event or one sequence; `prompt` once per request."""
+        self._num_completion_tokens += num_completion_tokens
+        if prompt is not None:
+            self._num_prompt_tokens += len(prompt.token_ids)
+            self._num_cached_tokens += prompt.num_cached_tokens
+
+    def usage(self) -> Usage:
+        """The counts so far."""
+        return Usage(
+            self._num_prompt_tokens,
+            self._num_completion_tokens,
+            self._num_prompt_tokens + self._num_completion_tokens,
+            CachedTokens(self._num_cached_tokens) if self._has_details else UNSET,
+        )
+
+
+def usage_of(results: Sequence[GenerationResult], *, has_details: bool) -> Usage:
+    """The usage of a call that has finished."""
+    counter = UsageCounter(has_details=has_details)
+    for result in results:
+        counter.add(result.prompt, result.num_completion_tokens)
+    return counter.usage()
+
+
+def json_logprob(logprob: float | None) -> float | None:
+    """The log-probability as JSON can hold it."""
+    if logprob is None or math.isnan(logprob):
+        return None
+    return max(logprob, LOWEST_LOGPROB)
+
+
+class PromptLogprobEntry(msgspec.Struct):
+    """One candidate at a prompt position. `rank` counts from 1; None = outside the candidates asked for."""
+
+    logprob: float | None
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprobEntry] | None]
+
+
+def prompt_logprobs(prompt: PromptInfo, top_n: int) -> PromptLogprobs:
+    """Per prompt token its candidates by token id, the token itself first; None where there is no probability.
+
+    Source: vLLM's `prompt_logprobs` (vllm/entrypoints/openai, v0.10).
+    """
+    return [_prompt_candidates(token, top_n) for token in prompt.tokens]
+
+
+def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogprobEntry] | None:
+    if token.logprob is None:
+        return None
+    ranks = {top.id: rank for rank, top in enumerate(token.top, start=1)}
+    own = PromptLogprobEntry(json_logprob(token.logprob), ranks.get(token.id), token.token_text)
+    candidates = {str(token.id): own}
+    for top in token.top[:top_n]:
+        candidates.setdefault(str(top.id), PromptLogprobEntry(json_logprob(top.logprob), ranks[top.id], top.text))
+    return candidates
+
+
+class Wire:
+    """How the objects of one call leave: framing, end mark and errors, by the call's profile."""
+
+    def __init__(self, error_shape: ErrorShape, *, is_sse: bool) -> None:
+        self._error_shape: ErrorShape = error_shape
+        self._is_sse = is_sse
+
+    def frame(self, value: object) -> bytes:
+        """One object of a stream."""
+        payload = _ENCODER.encode(value)
+        return sse(payload) if self._is_sse else jsonline(payload)
+
+    def done(self) -> bytes:
+        """The mark after the last object; JSON lines have none."""
+        return SSE_DONE if self._is_sse else b""
+
+    def error(self, error: ServerError) -> bytes:
+        """An error inside the stream, as its last bytes."""
+        return stream_error(self._error_shape, error, is_sse=self._is_sse)
+
+    @staticmethod
+    def reply(value: object) -> Reply:
+        """A complete answer."""
+        return Reply(200, _ENCODER.encode(value), JSON_MEDIA_TYPE)
+
+
+class TextChunk:
+    """A chunk that carries nothing but text: all other bytes are made once, and most tokens need no more than the text.
+
+    `frame`: text -> the whole chunk, framed.
+    """
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, frame: Callable[[str], bytes]) -> None:
+        # Random, so that no name or id that a client chose can hold it.
+        placeholder = secrets.token_hex(16)
+        self._before, self._after = frame(placeholder).split(_ENCODER.encode(placeholder))
+
+    def frame(self, text: str) -> bytes:
+        """The chunk with this text."""
+        return self._before + _ENCODER.encode(text) + self._after
+
+
+@dataclass(frozen=True, slots=True)
+class ServedNames:
+    """What the served model is called: `name` in answers, and `aliases` that calls may name it by as well."""
+
+    name: str = "model"
+    aliases: tuple[str, ...] = ()
+
+    def knows(self, named: str | None) -> bool:
+        """Whether `named` can mean this model; nothing and placeholders can."""
+        wanted = requested_model(named)
+        return wanted is None or wanted == self.name or wanted in self.aliases
+
+    def answering(self, profile: Profile, named: str | None) -> str:
+        """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
+        has_chosen = self.knows(named) or not profile.ignores_model
+        return (requested_model(named) if has_chosen else None) or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAiOptions:
+    """What a model's completions and its conversations are configured with alike.
+
+    `proposer`: who guesses tokens for speculative decoding, if anybody.
+    """
+
+    names: ServedNames = field(default_factory=ServedNames)
+    limits: Limits = field(default_factory=Limits)
+    proposer: ProposerKind | None = None
+    system_fingerprint: str = "fp_dragoman"

@@ -1,0 +1,172 @@
+"""OpenAI completions on `/v1`, `/v3` and, for bodies with `prompt`, `/invocations`.
+
+Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `completions_encoder` does.
+Built by the composition root, one per served model and route; called on the event loop.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.apis.openai_wire.common import OpenAiOptions
+from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder, CompletionFacts
+from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.errors import error_reply
+from dragoman.server.apis.openai_wire.fields import (
+    UINT32_MAX,
+    check_count,
+    check_number,
+    decode_object,
+    read_struct,
+    shown,
+)
+from dragoman.server.apis.openai_wire.profile import LMI, V1, Bounds, Profile
+from dragoman.server.apis.openai_wire.sampling import (
+    Reading,
+    check_shared,
+    logprob_bounds,
+    shared_request,
+    without_effect,
+)
+from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.framing import SSE_MEDIA_TYPE
+from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+
+CompletionsApi = Literal["v1", "v3", "lmi"]
+MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
+
+
+def _with_echo(profile: Profile) -> Profile:
+    return replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS})
+
+
+_PROFILES: Mapping[CompletionsApi, Profile] = {"v1": _with_echo(V1), "v3": _with_echo(V3), "lmi": _with_echo(LMI)}
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsOptions(OpenAiOptions):
+    """What one completions route is configured with. `api`: the path prefix, lmi = `/invocations`."""
+
+    api: CompletionsApi
+
+
+class CompletionsDialect:
+    """Implements `Dialect` for completions. `clock` returns Unix time in seconds."""
+
+    def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
+        self._options = options
+        self._clock = clock
+        self._reading = Reading(_PROFILES[options.api], options)
+
+    def parse(self, http: HttpCall) -> Call:
+        """One request per prompt. Raises: InvalidRequest."""
+        profile = self._reading.profile
+        raw = decode_object(http.body, profile)
+        body = read_struct(raw, CompletionBody, profile)
+        only_prompt = body.max_tokens == 0 and body.echo
+        check_shared(raw, body, self._reading, exempt=("max_tokens",) if only_prompt else ())
+        self._check(body)
+        requests = self._requests(body, _prompts(body, self._reading), http.request_id)
+        return Call(
+            requests=requests,
+            encoder=CompletionEncoder(self._facts(body, requests, http)),
+            stream=bool(body.stream),
+            ignored=tuple(without_effect(raw, body, requests[0], self._reading)),
+        )
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The error in this route's shape."""
+        return error_reply(self._reading.profile.error_shape, error)
+
+    def _check(self, body: CompletionBody) -> None:
+        profile = self._reading.profile
+        if body.logprobs is not None:
+            check_number("logprobs", body.logprobs, logprob_bounds(self._reading), profile)
+        if body.detokenize is False and body.stop:
+            message = f"stop cannot be used with detokenize: false, got {shown(body.stop)}"
+            raise profile.fault("stop", "detokenize", message)
+
+    def _requests(
+        self, body: CompletionBody, prompts: Sequence[Prompt], request_id: str
+    ) -> tuple[GenerationRequest, ...]:
+        first = shared_request(
+            body,
+            self._reading,
+            request_id=request_id,
+            prompt=prompts[0],
+            logprobs=body.logprobs,
+            max_tokens=self._reading.profile.default_max_tokens,
+        )
+        if body.echo and body.logprobs is not None:
+            asked = max(body.logprobs, first.sampling.prompt_logprobs or 0)
+            first = replace(first, sampling=replace(first.sampling, prompt_logprobs=asked))
+        if len(prompts) == 1:
+            return (first,)
+        return tuple(
+            replace(first, request_id=f"{request_id}-{number}", prompt=prompt) for number, prompt in enumerate(prompts)
+        )
+
+    def _facts(self, body: CompletionBody, requests: tuple[GenerationRequest, ...], http: HttpCall) -> CompletionFacts:
+        options, profile = self._options, self._reading.profile
+        return CompletionFacts(
+            id=f"cmpl-{http.request_id}",
+            created_s=int(self._clock()),
+            model=options.names.answering(profile, body.model),
+            system_fingerprint=options.system_fingerprint,
+            requests=requests,
+            error_shape=profile.error_shape,
+            is_sse=profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
+            chunk_object=profile.chunk_object,
+            logprobs=body.logprobs,
+            prompt_logprobs=body.prompt_logprobs,
+            echo=bool(body.echo),
+            shows_text=body.detokenize is not False,
+            shows_token_ids=bool(body.return_token_ids) or body.detokenize is False,
+            include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
+            has_usage_details=profile.name == "v1",
+        )
+
+
+def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
+    """The prompts in order. A list of integers is one prompt, a list of anything else one prompt per element."""
+    given, profile = body.prompt, reading.profile
+    if given is None or given == []:
+        raise profile.fault("prompt", "missing", "prompt is missing: it must be text, token ids, or a list of either")
+    if isinstance(given, str):
+        return [_text_prompt(given, body, profile)]
+    if all(isinstance(element, int) for element in given):
+        return [_token_prompt("prompt", given, body, profile)]
+    check_count("prompt", len(given), reading.options.limits.max_prompts, profile)
+    prompts: list[Prompt] = []
+    for position, element in enumerate(given):
+        if isinstance(element, str):
+            prompts.append(_text_prompt(element, body, profile))
+        elif isinstance(element, list):
+            prompts.append(_token_prompt(f"prompt[{position}]", element, body, profile))
+        else:
+            message = f"prompt[{position}] must be of the same kind as the other prompts, got {element}"
+            raise profile.fault("prompt", "mixed", message)
+    return prompts
+
+
+def _text_prompt(text: str, body: CompletionBody, profile: Profile) -> TextPrompt:
+    if not text and profile.refuses_empty_prompt:
+        raise profile.fault("prompt", "missing", "prompt must not be empty")
+    # An empty suffix is what editors send at the end of a file: there is nothing to fill in before it.
+    return TextPrompt(text, suffix=body.suffix or None, add_special_tokens=body.add_special_tokens is not False)
+
+
+def _token_prompt(name: str, ids: Sequence[Any], body: CompletionBody, profile: Profile) -> TokenPrompt:
+    if body.suffix:
+        message = f"suffix needs a prompt of text, got token ids and suffix {shown(body.suffix)}"
+        raise profile.fault("suffix", "token_prompt", message)
+    if not ids:
+        raise profile.fault("prompt", "missing", f"{name} must hold at least one token id, got []")
+    if min(ids) < 0:
+        raise profile.fault("prompt", "low", f"{name} must hold token ids of at least 0, got {min(ids)}")
+    return TokenPrompt(tuple(ids))

@@ -1,0 +1,218 @@
+"""Encodes completions: choices, their logprobs, chunks, usage.
+
+Does: everything the answer shows, for whole answers and streams alike, on `/v1`, `/v3` and `/invocations`.
+Does not: parse. One encoder per call, on the event loop; `event` runs once per step and sequence, so it stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from msgspec import UNSET, UnsetType
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Head, IndexedEvent, Reply
+from dragoman.server.apis.openai_wire.common import (
+    OPENAI_FINISH,
+    TextChunk,
+    Usage,
+    UsageCounter,
+    Wire,
+    json_logprob,
+    prompt_logprobs,
+    usage_of,
+)
+from dragoman.server.apis.openai_wire.completions.schema import CompletionChoice, CompletionLogprobs, CompletionObject
+from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.types import (
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    PromptInfo,
+    TextPrompt,
+    TokenOutput,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionFacts:
+    """What the encoder needs to know of a call. `requests` in the order of the prompts, all with the same `n`."""
+
+    id: str
+    created_s: int
+    model: str
+    system_fingerprint: str
+    requests: tuple[GenerationRequest, ...]
+    error_shape: ErrorShape
+    is_sse: bool
+    chunk_object: str
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    shows_text: bool = True
+    shows_token_ids: bool = False
+    include_usage: bool = False
+    has_usage_details: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of one choice: new text and tokens, and the prompt where this part is the choice's first."""
+
+    text: str
+    tokens: Sequence[TokenOutput]
+    finish_reason: FinishReason | None
+    prompt: PromptInfo | None
+
+
+class CompletionEncoder:
+    """Implements `Encoder` for completions."""
+
+    def __init__(self, facts: CompletionFacts) -> None:
+        self._facts = facts
+        self._wire = Wire(facts.error_shape, is_sse=facts.is_sse)
+        self._usage = UsageCounter(has_details=facts.has_usage_details)
+        self._prompts: dict[int, PromptInfo] = {}  # by request
+        self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun
+        self._needs_tokens = facts.logprobs is not None or facts.shows_token_ids
+        self._needs_prompt = facts.echo or facts.prompt_logprobs is not None or facts.shows_token_ids
+        self._is_text_only = facts.shows_text and not (self._needs_tokens or self._needs_prompt)
+        self._text_chunks: dict[int, TextChunk] = {}  # by choice
+        self._chunk_usage = None if facts.include_usage else UNSET
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """All choices, prompt by prompt, and the usage."""
+        choices = []
+        for request_index, result in enumerate(results):
+            for sequence in result.sequences:
+                part = _Part(sequence.text, sequence.tokens, sequence.finish_reason, result.prompt)
+                choices.append(self._choice(request_index, sequence.index, part))
+        usage = usage_of(results, has_details=self._facts.has_usage_details)
+        return self._wire.reply(self._object("text_completion", choices, usage))
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """200 and the framing's media type."""
+        return Head(SSE_MEDIA_TYPE if self._facts.is_sse else JSONLINES_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
+        self._usage.add(event.prompt, len(event.tokens))
+        if self._is_text_only and event.text and event.finish_reason is None:  # nearly every event of nearly every call
+            return self._text_chunk(self._choice_index(request_index, event.index)).frame(event.text)
+        prompt = self._first_prompt(request_index, event) if self._needs_prompt else None
+        has_news = event.text or event.finish_reason is not None or prompt is not None
+        if not has_news and not (self._needs_tokens and event.tokens):
+            return b""
+        part = _Part(event.text, event.tokens, event.finish_reason, prompt)
+        choice = self._choice(request_index, event.index, part)
+        return self._wire.frame(self._object(self._facts.chunk_object, [choice], self._chunk_usage))
+
+    def end(self) -> bytes:
+        """The usage chunk, if asked for, and the end mark."""
+        usage = b""
+        if self._facts.include_usage:
+            usage = self._wire.frame(self._object(self._facts.chunk_object, [], self._usage.usage()))
+        return usage + self._wire.done()
+
+    def stream_error(self, error: ServerError) -> bytes:
+        """The error as the stream's last event."""
+        return self._wire.error(error)
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None."""
+        return ()
+
+    def _text_chunk(self, index: int) -> TextChunk:
+        chunk = self._text_chunks.get(index)
+        if chunk is None:
+            chunk = self._text_chunks[index] = TextChunk(lambda text: self._frame_text(index, text))
+        return chunk
+
+    def _frame_text(self, index: int, text: str) -> bytes:
+        choice = CompletionChoice(index, text)
+        return self._wire.frame(self._object(self._facts.chunk_object, [choice], self._chunk_usage))
+
+    def _first_prompt(self, request_index: int, event: GenerationEvent) -> PromptInfo | None:
+        """The prompt if this is the choice's first event. Only the request's first event brings it: it is kept here."""
+        if event.prompt is not None:
+            self._prompts[request_index] = event.prompt
+        is_first = self._choice_index(request_index, event.index) not in self._offsets
+        return self._prompts.get(request_index) if is_first else None
+
+    def _choice_index(self, request_index: int, sequence_index: int) -> int:
+        return request_index * self._facts.requests[request_index].sampling.n + sequence_index
+
+    def _choice(self, request_index: int, sequence_index: int, part: _Part) -> CompletionChoice:
+        index = self._choice_index(request_index, sequence_index)
+        reason = None if part.finish_reason is None else OPENAI_FINISH[part.finish_reason]
+        choice = CompletionChoice(index, part.text if self._facts.shows_text else "", None, reason)
+        if self._needs_tokens or self._needs_prompt:
+            self._add_details(choice, self._facts.requests[request_index], part)
+        return choice
+
+    def _add_details(self, choice: CompletionChoice, request: GenerationRequest, part: _Part) -> None:
+        facts = self._facts
+        echoed = part.prompt if facts.echo else None
+        if facts.logprobs is not None:
+            choice.logprobs = self._logprobs(choice.index, request, part, echoed)
+        else:
+            self._offsets[choice.index] = 0
+        if echoed is not None and facts.shows_text:
+            choice.text = _echo_text(request, echoed) + part.text
+        if part.prompt is not None and facts.prompt_logprobs is not None:
+            choice.prompt_logprobs = prompt_logprobs(part.prompt, facts.prompt_logprobs)
+        if facts.shows_token_ids:
+            choice.token_ids = [token.id for token in part.tokens]
+            if part.prompt is not None:
+                choice.prompt_token_ids = list(part.prompt.token_ids)
+
+    def _logprobs(
+        self, index: int, request: GenerationRequest, part: _Part, echoed: PromptInfo | None
+    ) -> CompletionLogprobs:
+        """Rows for the echoed prompt, if any, then for the new tokens. Mutates: the choice's offset."""
+        rows = CompletionLogprobs()
+        offset = self._offsets.get(index, 0)
+        if echoed is not None:
+            self._add_rows(rows, echoed.tokens, 0)
+            offset = len(_echo_text(request, echoed))
+        self._offsets[index] = self._add_rows(rows, part.tokens, offset)
+        return rows
+
+    def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput], offset: int) -> int:
+        top_n = self._facts.logprobs or 0
+        for token in tokens:
+            rows.tokens.append(token.token_text)
+            rows.token_logprobs.append(json_logprob(token.logprob))
+            rows.top_logprobs.append(_top_logprobs(token, top_n))
+            rows.text_offset.append(offset)
+            offset += len(token.text)
+        return offset
+
+    def _object(self, name: str, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionObject:
+        facts = self._facts
+        return CompletionObject(facts.id, name, facts.created_s, facts.model, facts.system_fingerprint, choices, usage)
+
+
+def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:
+    """The prompt as the answer repeats it: without the marks that a fill-in-the-middle prompt is wrapped in."""
+    if isinstance(request.prompt, TextPrompt) and request.prompt.suffix is not None:
+        return request.prompt.text
+    return prompt.text
+
+
+def _top_logprobs(token: TokenOutput, top_n: int) -> dict[str, float | None] | None:
+    """Candidates by text, best first, and the token itself even where it is none of them.
+
+    Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place,
+    or a client that compares the token with the maximum would take an unlikely token for the most likely one.
+    """
+    if token.logprob is None:
+        return None
+    candidates: dict[str, float | None] = {}
+    for top in token.top[:top_n]:
+        candidates.setdefault(top.text, json_logprob(top.logprob))
+    candidates.setdefault(token.token_text, json_logprob(token.logprob))
+    return candidates

@@ -1,0 +1,62 @@
+"""The wire schema of completions: request body, choices, chunks.
+
+Does: define Structs. Does not: validate beyond types. Used by the completions dialect only.
+Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM for the extensions.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.server.apis.openai_wire.common import PromptLogprobs, Usage
+from dragoman.server.apis.openai_wire.sampling import SharedBody
+
+
+class CompletionBody(SharedBody, kw_only=True):
+    """The body of POST /v1/completions, /v3/completions and of a completion on /invocations.
+
+    `prompt` is one string, strings, token ids, or lists of token ids. `detokenize: false` leaves the text empty and lists
+    the choices' `token_ids` instead, as `return_token_ids` does beside the text.
+    """
+
+    prompt: str | list[str | int | list[int]] | None = None
+    suffix: str | None = None
+    echo: bool | None = None
+    logprobs: int | None = None
+    detokenize: bool | None = None
+    return_token_ids: bool | None = None
+    add_special_tokens: bool | None = None
+
+
+class CompletionLogprobs(msgspec.Struct):
+    """One row per token. `text_offset`: where the token's text begins in `text`, in characters."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float | None] | None] = []
+    text_offset: list[int] = []
+
+
+class CompletionChoice(msgspec.Struct):
+    """One choice of an answer or of a chunk."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: str | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+
+
+class CompletionObject(msgspec.Struct):
+    """A whole answer, or one chunk of a stream; `usage` is null in the chunks of a stream that will tell it at the end."""
+
+    id: str
+    object: str
+    created: int
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET

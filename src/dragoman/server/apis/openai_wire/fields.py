@@ -1,0 +1,177 @@
+"""Reads a JSON body into a Struct and checks its numbers, with errors that name the parameter.
+
+Does: tell what is wrong, where, with the value and what is allowed, in the profile's words.
+Does not: know what the parameters mean. Called by the completions and chat dialects, on the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from dragoman.errors import InvalidRequest
+from dragoman.server.apis.openai_wire.profile import Bounds, Profile
+from dragoman.server.json_body import NestedTooDeep, NotJson, decode_json
+from dragoman.types import Limits
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+MAX_SHOWN_LENGTH = 60  # characters of a refused value that an error message repeats
+
+_PATH = re.compile(r"`\$\.?(?P<path>[^`]*)`")
+_STEP = re.compile(r"(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
+_EXPECTED = re.compile(r"Expected `(?P<types>[^`]+)`")
+_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
+_TYPE_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "array": "an array",
+    "object": "an object",
+}
+
+_ENUM_WORDS = {"early_stopping": 'true, false or "never"'}
+
+UINT32_MAX = 4294967295
+
+BOUNDS: Mapping[str, Bounds] = {
+    "max_tokens": Bounds(1, UINT32_MAX),
+    "max_completion_tokens": Bounds(1, UINT32_MAX),
+    "temperature": Bounds(0.0, 2.0),
+    "top_p": Bounds(0.0, 1.0),
+    "top_k": Bounds(-1, UINT32_MAX),
+    "min_p": Bounds(0.0, 1.0),
+    "typical_p": Bounds(0.0, 1.0, is_low_open=True),
+    "repetition_penalty": Bounds(0.0, None, is_low_open=True),
+    "presence_penalty": Bounds(-2.0, 2.0),
+    "frequency_penalty": Bounds(-2.0, 2.0),
+    "length_penalty": Bounds(),
+    "diversity_penalty": Bounds(),
+    "num_beam_groups": Bounds(1, None),
+    "n": Bounds(1, None),
+    "best_of": Bounds(1, None),
+    "seed": Bounds(-(2**63), 2**64 - 1),
+    "min_tokens": Bounds(0, UINT32_MAX),
+    "truncate_prompt_tokens": Bounds(1, UINT32_MAX),
+    "num_assistant_tokens": Bounds(1, Limits().max_assistant_tokens),
+    "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
+    "max_ngram_size": Bounds(1, UINT32_MAX),
+}
+"""Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
+
+
+def decode_object(body: bytes, profile: Profile) -> dict[str, Any]:
+    """The body as a dictionary, without the fields that are null or set to empty, which means "not given".
+
+    Raises: InvalidPayload.
+    """
+    try:
+        raw = decode_json(body)
+    except NestedTooDeep as error:
+        raise profile.payload_fault("nesting", f"the body is not valid JSON: {error}") from None
+    except NotJson as error:
+        problem = "slip" if error.is_slip else "json"
+        raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
+    if not isinstance(raw, dict):
+        raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
+    return {name: value for name, value in raw.items() if value is not None and not _is_set_to_empty(name, value)}
+
+
+def _is_set_to_empty(name: str, value: Any) -> bool:
+    """Whether an empty text takes the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`."""
+    return name == "top_k" and value == ""
+
+
+def peek_object(body: bytes) -> dict[str, Any]:
+    """The body as `decode_object` gives it, {} where that would raise."""
+    try:
+        return decode_object(body, Profile(name="v1", error_shape="openai"))
+    except InvalidRequest:
+        return {}
+
+
+def read_struct(raw: Mapping[str, Any], struct_type: type[StructT], profile: Profile) -> StructT:
+    """The fields of `raw` that `struct_type` names, typed. Raises: InvalidRequest for the first wrong one."""
+    try:
+        return msgspec.convert(raw, struct_type, strict=profile.has_strict_types)
+    except msgspec.ValidationError as error:
+        raise _type_fault(raw, str(error), profile) from None
+
+
+def check_bounds(body: msgspec.Struct, profile: Profile, exempt: Collection[str] = ()) -> None:
+    """Raises InvalidRequest for the first number of `body` outside its range, but for the fields in `exempt`."""
+    for name in body.__struct_fields__:
+        if name in exempt:
+            continue
+        bounds = profile.bounds.get(name) or BOUNDS.get(name)
+        value = getattr(body, name)
+        if bounds is not None and value is not None:
+            check_number(name, value, bounds, profile)
+
+
+def check_number(name: str, value: float, bounds: Bounds, profile: Profile) -> None:
+    """Raises InvalidRequest unless `value` is finite and within `bounds`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise profile.fault(name, "type", f"{name} must be a finite number, got {value}")
+    problem = bounds.problem(value)
+    if problem:
+        raise profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
+
+
+def check_count(name: str, count: int, most: int, profile: Profile) -> None:
+    """Raises InvalidRequest if a list or an object has more than `most` entries."""
+    if count > most:
+        raise profile.fault(name, "count", f"{name} must have at most {most} entries, got {count}", limit=most)
+
+
+def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:
+    """Raises InvalidRequest for the first of `words` with more than `most` characters."""
+    for position, word in enumerate(words):
+        if len(word) > most:
+            message = f"{name}[{position}] must have at most {most} characters, got {len(word)}"
+            raise profile.fault(f"{name}[{position}]", "length", message)
+
+
+def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> tuple[str, ...]:
+    """Names in `raw` that `struct_type` does not have, in order."""
+    known: Collection[str] = struct_type.__struct_encode_fields__
+    return tuple(name for name in raw if name not in known)
+
+
+def shown(value: object) -> str:
+    """The value as an error message repeats it: one line of JSON, cut where it is long."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
+
+
+def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> InvalidRequest:
+    found = _PATH.search(problem)
+    path = found["path"] if found else ""
+    missing = _MISSING.search(problem)
+    if missing:
+        param = f"{path}.{missing['name']}" if path else missing["name"]
+        return profile.fault(param, "missing", f"{param} is missing")
+    param = path.replace("[...]", "")
+    expected = _EXPECTED.search(problem)
+    allowed = _in_words(expected["types"]) if expected else _ENUM_WORDS.get(param, "a number of fewer digits")
+    subject = param if param == path else f"every value in {param}"
+    return profile.fault(param, "type", f"{subject} must be {allowed}, got {shown(_value_at(raw, path))}")
+
+
+def _in_words(types: str) -> str:
+    names = [name for name in types.split(" | ") if name != "null"]
+    return " or ".join(_TYPE_WORDS.get(name, name) for name in names)
+
+
+def _value_at(raw: Mapping[str, Any], path: str) -> Any:
+    """The value that msgspec's path points at, or the object with free keys that holds it (`[...]` in the path)."""
+    value: Any = raw
+    for step in _STEP.finditer(path.partition("[...]")[0]):
+        value = value[int(step["index"])] if step["index"] else value[step["name"]]
+    return value

@@ -1,0 +1,379 @@
+"""The parameters that completions and chat share, and how they become neutral ones.
+
+Does: define the shared wire schema, validate across parameters, fill in the profile's defaults, name what had no effect.
+Does not: read prompts, messages or logprobs. Called by the completions and chat dialects, on the event loop.
+Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vLLM SamplingParams (the extensions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import msgspec
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
+from dragoman.server.apis.openai_wire.fields import (
+    check_bounds,
+    check_count,
+    check_word_lengths,
+    shown,
+    unknown_names,
+)
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
+from dragoman.server.apis.openai_wire.profile import Bounds, Profile
+from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
+
+ValueT = TypeVar("ValueT")
+
+IGNORED: Mapping[str, str] = {
+    "user": "an end-user label; nothing is tracked per user",
+    "metadata": "labels for a hosted service's dashboard",
+    "store": "answers are not stored",
+    "service_tier": "there is one tier",
+    "prompt_cache_key": "the prefix cache needs no hint",
+    "safety_identifier": "nothing is tracked per user",
+    "guided_decoding_backend": "there is one grammar engine",
+    "guided_whitespace_pattern": "the grammar engine decides on whitespace",
+    "priority": "requests are served in the order of arrival",
+    "request_id": "the x-request-id header names a request",
+}
+"""Parameters that are known and have no effect, and why; all of them are reported to the client."""
+
+REFUSED: Mapping[str, str] = {
+    "logits_processors": "it names code that would run inside the server",
+    "chat_template": "it is code; the model's own template is used",
+}
+"""Parameters refused by name, since leaving them out would change the answer unseen, and why."""
+
+_MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
+_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """`stream_options`. Other keys are tolerated and reported as without effect."""
+
+    include_usage: bool | None = None
+
+
+class SharedBody(GrammarFields, kw_only=True):
+    """Request fields of both completions and chat; None = not given. Ranges: `openai_fields.BOUNDS`."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    n: int | None = None
+    best_of: int | None = None
+    use_beam_search: bool | None = None
+    num_beam_groups: int | None = None
+    diversity_penalty: float | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    num_assistant_tokens: int | None = None
+    assistant_confidence_threshold: float | None = None
+    max_ngram_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a dialect knows while it reads one body."""
+
+    profile: Profile
+    options: OpenAiOptions
+
+
+class _Search(NamedTuple):
+    """How many sequences are drawn and how: exactly one of `best_of` > n and `num_beams` > 1, or neither."""
+
+    n: int
+    best_of: int | None
+    num_beams: int
+    num_beam_groups: int
+    diversity_penalty: float
+    is_greedy: bool
+
+
+def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, exempt: Collection[str] = ()) -> None:
+    """Everything that can be wrong with the shared fields one by one, except what `shared_request` finds.
+
+    The numbers in `exempt` are not held against their ranges.
+    Raises: InvalidRequest.
+    """
+    profile = reading.profile
+    for name, reason in REFUSED.items():
+        if name in raw:
+            raise UnsupportedFeature(f"{name} is not supported: {reason}", param=name)
+    if profile.requires_model and body.model is None:
+        raise profile.payload_fault("model", "model is missing", param="model")
+    if body.stream_options is not None and not body.stream:
+        message = "stream_options is allowed only with stream: true"
+        raise profile.fault("stream_options", "without_stream", message)
+    check_bounds(body, profile, exempt)
+    if body.top_k == 0 and profile.name == "v3":
+        raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
+    if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
+        message = "num_assistant_tokens and assistant_confidence_threshold cannot be used together: give one of them"
+        raise profile.fault("num_assistant_tokens", "conflict", message)
+
+
+def shared_request(
+    body: SharedBody, reading: Reading, *, request_id: str, prompt: Prompt, logprobs: int | None, max_tokens: int | None
+) -> GenerationRequest:
+    """The neutral request for `body`; `max_tokens` is the limit that applies where the client set none.
+
+    Raises: InvalidRequest.
+    """
+    profile = reading.profile
+    given = body.max_tokens
+    limit = _ignore_eos_limit(body, profile) if given is None and max_tokens is None else max_tokens
+    if body.ignore_eos and given is not None and given > (profile.max_ignore_eos_tokens or given):
+        message = f"max_tokens must be at most {profile.max_ignore_eos_tokens} when ignore_eos is true, got {given}"
+        raise profile.fault("max_tokens", "ignore_eos", message, limit=profile.max_ignore_eos_tokens)
+    _check_min_tokens(body, profile, given if given is not None else limit)
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=prompt,
+        sampling=_sampling_params(body, reading, logprobs),
+        max_tokens=limit if given is None else given,
+        stop=_stop_strings(body, reading),
+        include_stop_in_text=_include_stop(body, profile),
+        skip_special_tokens=body.skip_special_tokens is not False,
+        spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
+        truncate_prompt_tokens=body.truncate_prompt_tokens,
+        # A default limit must not make a long prompt fail: only what the client asked for can be too much.
+        on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
+        model=None if profile.ignores_model else requested_model(body.model),
+    )
+
+
+def without_effect(raw: Mapping[str, Any], body: SharedBody, request: GenerationRequest, reading: Reading) -> list[str]:
+    """Names of the fields of `raw` that were accepted and change nothing, in the order the client sent them."""
+    idle = set(unknown_names(raw, type(body)))
+    idle |= _idle_speculation(request.sampling, reading)
+    if reading.profile.ignores_model and not reading.options.names.knows(body.model):
+        idle.add("model")
+    if request.sampling.num_beams == 1:
+        idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
+    if request.sampling.is_greedy:
+        idle |= {name for name, neutral in _FILTERS.items() if getattr(request.sampling, name) != neutral}
+    names = [name for name in raw if name in idle]
+    options = raw.get("stream_options")
+    if isinstance(options, dict):
+        names += [f"stream_options.{name}" for name in options if name != "include_usage"]
+    return names
+
+
+def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
+    """The speculative parameters that change nothing: a draft model has no n-grams, and some requests never speculate."""
+    every = {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
+    if reading.options.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
+        return every
+    return {"max_ngram_size"} if reading.options.proposer == "draft" else set()
+
+
+def _ignore_eos_limit(body: SharedBody, profile: Profile) -> int | None:
+    return profile.max_ignore_eos_tokens if body.ignore_eos else None
+
+
+def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None) -> None:
+    if body.min_tokens is not None and max_tokens is not None and body.min_tokens > max_tokens:
+        message = f"min_tokens must be at most max_tokens ({max_tokens}), got {body.min_tokens}"
+        raise profile.fault("min_tokens", "high", message)
+
+
+def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -> SamplingParams:
+    search = _search(body, reading)
+    return SamplingParams(
+        temperature=0.0 if search.is_greedy else _or(body.temperature, 1.0),
+        top_k=max(0, _or(body.top_k, 0)),  # -1 and 0 both mean all tokens
+        top_p=_top_p(body, search, reading.profile),
+        min_p=_or(body.min_p, 0.0),
+        typical_p=_or(body.typical_p, 1.0),
+        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        presence_penalty=_or(body.presence_penalty, 0.0),
+        frequency_penalty=_or(body.frequency_penalty, 0.0),
+        logit_bias=_logit_bias(body, reading),
+        bad_words=_bad_words(body, reading),
+        allowed_token_ids=_allowed_token_ids(body, reading),
+        min_tokens=_or(body.min_tokens, 0),
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=_token_ids("stop_token_ids", body.stop_token_ids, reading),
+        seed=_seed(body, reading.profile),
+        n=search.n,
+        best_of=search.best_of,
+        num_beams=search.num_beams,
+        num_beam_groups=search.num_beam_groups,
+        diversity_penalty=search.diversity_penalty,
+        length_penalty=_or(body.length_penalty, 1.0),
+        early_stopping=_or(body.early_stopping, False),
+        logprobs=logprobs,
+        prompt_logprobs=_logprob_count("prompt_logprobs", body.prompt_logprobs, reading),
+        grammar=_grammar(body, reading.profile),
+        num_assistant_tokens=body.num_assistant_tokens if reading.options.proposer else None,
+        assistant_confidence_threshold=body.assistant_confidence_threshold if reading.options.proposer else None,
+        max_ngram_size=body.max_ngram_size if reading.options.proposer == "lookup" else None,
+    )
+
+
+def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
+    try:
+        return read_grammar(body)
+    except GrammarFault as fault:
+        raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+
+
+def _or(value: ValueT | None, default: ValueT) -> ValueT:
+    return default if value is None else value
+
+
+def _top_p(body: SharedBody, search: _Search, profile: Profile) -> float:
+    is_sampling = search.num_beams == 1 and not search.is_greedy and body.temperature != 0
+    if body.top_p == 0 and is_sampling and profile.refuses_zero_top_p:
+        raise profile.fault("top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0")
+    # OpenAI allows 0; the smallest nucleus there can be holds just the most likely token.
+    return max(_or(body.top_p, 1.0), 1e-9)
+
+
+def _seed(body: SharedBody, profile: Profile) -> int | None:
+    seed = _or(body.seed, profile.default_seed)
+    return None if seed is None else seed % 2**64  # negative seeds are as good as others, generators want them unsigned
+
+
+def _search(body: SharedBody, reading: Reading) -> _Search:
+    profile, best_of = reading.profile, body.best_of
+    n = _count("n", _or(body.n, 1), reading)
+    if best_of is not None and n > _count("best_of", best_of, reading):
+        raise profile.fault("n", "above_best_of", f"n must be at most best_of ({best_of}), got {n}")
+    is_beam_search = _or(body.use_beam_search, profile.is_best_of_beam_width)
+    num_beams = _or(best_of, n if body.use_beam_search else 1) if is_beam_search else 1
+    if body.stream and (num_beams > 1 or _or(best_of, n) > n):
+        # Which sequence wins is known only when all have ended.
+        named = "use_beam_search" if best_of is None else "best_of"
+        message = f"{named} cannot be used with stream: true unless one sequence is drawn per choice"
+        raise profile.fault(named, "stream", message)
+    groups, penalty = _beam_groups(body, profile, num_beams)
+    drawn = None if is_beam_search else best_of
+    return _Search(n, drawn, num_beams, groups, penalty, is_greedy=bool(body.use_beam_search) and num_beams == 1)
+
+
+def _count(name: str, value: int, reading: Reading) -> int:
+    limit = reading.options.limits.max_best_of - (1 if reading.profile.is_best_of_limit_exclusive else 0)
+    if value > limit:
+        message = f"{name} must be at most {limit}, got {value}"
+        raise reading.profile.fault(name, "high", message, limit=reading.options.limits.max_best_of)
+    return value
+
+
+def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[int, float]:
+    """Groups and their penalty. A penalty alone asks for beams that differ from each other: every beam is a group."""
+    asks_diversity = body.diversity_penalty is not None and body.diversity_penalty != 0.0
+    groups = _or(body.num_beam_groups, num_beams if asks_diversity else 1)
+    if num_beams > 1 and num_beams % groups:
+        message = f"num_beam_groups must divide the beam width ({num_beams}), got {groups}"
+        raise profile.fault("num_beam_groups", "value", message)
+    if num_beams == 1 or groups == 1:
+        return 1, 0.0
+    return groups, _or(body.diversity_penalty, 1.0)  # 1.0: the documented default once there are groups
+
+
+def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
+    profile = reading.profile
+    bias: dict[int, float] = {}
+    check_count("logit_bias", len(body.logit_bias or {}), reading.options.limits.max_token_ids, profile)
+    for key, value in (body.logit_bias or {}).items():
+        if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
+            message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
+            raise profile.fault("logit_bias", "key", message)
+        if not -100.0 <= value <= 100.0:
+            message = f"logit_bias[{key}] must be between -100 and 100, got {value}"
+            raise profile.fault("logit_bias", "value", message)
+        bias[int(key)] = value
+    return bias
+
+
+def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
+    words, profile, limits = tuple(body.bad_words or ()), reading.profile, reading.options.limits
+    check_count("bad_words", len(words), limits.max_bad_words, profile)
+    check_word_lengths("bad_words", words, limits.max_word_chars, profile)
+    if "" in words:
+        message = f"bad_words must hold non-empty strings, got {shown(body.bad_words)}"
+        raise profile.fault("bad_words", "value", message)
+    return words
+
+
+def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | None:
+    if body.allowed_token_ids is None:
+        return None
+    if not body.allowed_token_ids:
+        message = "allowed_token_ids must hold at least one id, got []"
+        raise reading.profile.fault("allowed_token_ids", "value", message)
+    return _token_ids("allowed_token_ids", body.allowed_token_ids, reading)
+
+
+def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int, ...]:
+    profile = reading.profile
+    check_count(name, len(ids or ()), reading.options.limits.max_token_ids, profile)
+    for position, token_id in enumerate(ids or ()):
+        if token_id < 0:
+            raise profile.fault(f"{name}[{position}]", "low", f"{name}[{position}] must be at least 0, got {token_id}")
+    return tuple(ids or ())
+
+
+def logprob_bounds(reading: Reading) -> Bounds:
+    """How many candidates per token a client may ask for."""
+    return Bounds(0, reading.options.limits.max_logprobs)
+
+
+def _logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
+    bounds = logprob_bounds(reading)
+    problem = None if value is None else bounds.problem(value)
+    if problem:
+        raise reading.profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
+    return value
+
+
+def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
+    given = body.stop if body.stop is not None else []
+    stop = (given,) if isinstance(given, str) else tuple(given)
+    own, operators = reading.profile.max_stop_strings, reading.options.limits.max_stop_strings
+    limit = operators if own is None else min(own, operators)
+    if len(stop) > limit:
+        message = f"stop must have at most {limit} strings, got {len(stop)}"
+        raise reading.profile.fault("stop", "count", message, limit=limit)
+    check_word_lengths("stop", stop, reading.options.limits.max_word_chars, reading.profile)
+    if "" in stop:
+        raise reading.profile.fault("stop", "empty", f"stop must hold non-empty strings, got {shown(given)}")
+    return stop
+
+
+def _include_stop(body: SharedBody, profile: Profile) -> bool:
+    if not (profile.shows_stop_in_stream and body.stream):
+        return bool(body.include_stop_str_in_output)
+    if body.include_stop_str_in_output is False:
+        message = "include_stop_str_in_output must be true, or not given, with stream: true"
+        raise profile.fault("include_stop_str_in_output", "stream", message)
+    return True

@@ -1,0 +1,1 @@
+"""SageMaker's runtime around LMI's answers."""

@@ -1,0 +1,203 @@
+"""What SageMaker's runtime puts around a container's answers, for AWS clients whose `endpoint_url` points here.
+
+Does: wrap any dialect: its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages
+and a failure in mid-stream is a ModelStreamError. Does not: check signatures, or know the dialect it wraps.
+Made by the routes for each call, used on the event loop.
+Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWithResponseStream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from dragoman.errors import RequestTimeout, ServerError, UnknownPath, WrongMethod
+from dragoman.server.api import (
+    Answerer,
+    Call,
+    Chunks,
+    Dialect,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    Reply,
+    Runner,
+    StreamedReply,
+    answerer_of,
+    runner_of,
+)
+from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
+from dragoman.types import GenerationEvent, GenerationResult
+
+MODEL_ERROR = 424  # InvokeEndpoint's ModelError
+
+STREAM_ACCEPT = "x-amzn-sagemaker-accept"  # the streaming operation's name for Accept
+CONTENT_TYPE = "x-amzn-sagemaker-content-type"  # and for Content-Type
+TARGET_VARIANT = "x-amzn-sagemaker-target-variant"
+INVOKED_VARIANT = "x-amzn-invoked-production-variant"
+ONLY_VARIANT = "AllTraffic"  # the name SageMaker's tools give to an endpoint's only variant
+
+# Readers of records wait for a line's end for ever, so these media types never lack their last one.
+_LINE_MEDIA_TYPES = (JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE)
+
+
+@dataclass(frozen=True, slots=True)
+class SageMakerDialect:
+    """`inner` as SageMaker delivers it. `is_stream`: the operation is InvokeEndpointWithResponseStream."""
+
+    inner: Dialect
+    is_stream: bool = False
+
+    @property
+    def run_off_loop(self) -> Runner | None:
+        """Where `inner` wants to be called."""
+        return runner_of(self.inner)
+
+    @property
+    def answer(self) -> Answerer | None:
+        """Who answers in place of generation, with what SageMaker puts around it; None if `inner` has nobody."""
+        answer = answerer_of(self.inner)
+        return None if answer is None else _Answerer(answer, is_stream=self.is_stream)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call as `inner` reads it, with an encoder that wraps. Raises: what `inner` raises."""
+        call = self.inner.parse(as_container_call(http))
+        return replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The container's own error inside a ModelError; a call that is no operation of the runtime never gets there."""
+        reply = self.inner.error_reply(error, as_container_call(http))
+        return reply if isinstance(error, UnknownPath | WrongMethod) else model_error(reply)
+
+
+class _Encoder:
+    """Wraps the answer of one call."""
+
+    def __init__(self, inner: Encoder, headers: Mapping[str, str], is_stream: bool) -> None:
+        self._inner = inner
+        self._headers = headers
+        self._is_stream = is_stream
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The whole answer; on the streaming operation it is one event."""
+        return _wrapped_reply(self._inner.full(results), self._headers, is_stream=self._is_stream)
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """The head; the dialect's own media type moves to a header."""
+        return _wrapped_head(self._inner.head(events), self._headers, is_stream=self._is_stream)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """The bytes for one event, as payload."""
+        return self._framed(self._inner.event(request_index, event))
+
+    def end(self) -> bytes:
+        """The last bytes, as payload."""
+        return self._framed(self._inner.end())
+
+    def stream_error(self, error: ServerError) -> bytes | None:
+        """The dialect's own last words, for those who read them, then the exception that AWS clients raise."""
+        own = self._inner.stream_error(error)
+        return _stream_error(own or b"", error) if self._is_stream else own
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """The dialect's own, except in messages."""
+        return () if self._is_stream else self._inner.trailers()
+
+    def _framed(self, content: bytes) -> bytes:
+        return payload_parts(content) if self._is_stream else content
+
+
+@dataclass(frozen=True, slots=True)
+class _Answerer:
+    """Wraps the answers of an operator's own handler."""
+
+    inner: Answerer
+    is_stream: bool
+
+    async def __call__(self, http: HttpCall) -> Reply | StreamedReply | None:
+        """The handler's answer as SageMaker delivers it; None = the call is to be generated for."""
+        made = await self.inner(as_container_call(http))
+        if made is None:
+            return None
+        if isinstance(made, StreamedReply):
+            return self._wrapped_stream(made, _invoked(http))
+        return (
+            model_error(made) if made.status >= 400 else _wrapped_reply(made, _invoked(http), is_stream=self.is_stream)
+        )
+
+    def _wrapped_stream(self, made: StreamedReply, headers: Mapping[str, str]) -> StreamedReply:
+        head = _wrapped_head(made.head, headers, is_stream=self.is_stream)
+        if not self.is_stream:
+            return replace(made, head=head)
+        return StreamedReply(
+            head, _FramedChunks(made.chunks), lambda error: _stream_error(made.stream_error(error), error)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _FramedChunks:
+    """Chunks as payload."""
+
+    inner: Chunks
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self.inner:
+            yield payload_parts(chunk)
+
+    async def aclose(self) -> None:
+        """End what makes them."""
+        await self.inner.aclose()
+
+
+def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> Reply:
+    headers = {**reply.headers, **own}
+    if not is_stream:
+        return replace(reply, headers=headers)
+    body = payload_parts(_with_line_end(reply.body, reply.media_type))
+    return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
+
+
+def _wrapped_head(head: Head, own: Mapping[str, str], *, is_stream: bool) -> Head:
+    headers = {**head.headers, **own}
+    if not is_stream:
+        return replace(head, headers=headers)
+    headers.pop("trailer", None)  # the messages have no place for them
+    return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
+
+
+def _stream_error(own: bytes, error: ServerError) -> bytes:
+    """The dialect's own last words, then the exception that AWS clients raise."""
+    code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
+    body = msgspec.json.encode({"Message": error.message, "ErrorCode": code})
+    return payload_parts(own) + exception("ModelStreamError", body)
+
+
+def model_error(own: Reply) -> Reply:
+    """The container's error `own` as the runtime reports it."""
+    text = own.body.decode("utf-8", "replace")
+    side = "client" if own.status < 500 else "server"
+    body = {
+        "Message": f'Received {side} error ({own.status}) from primary with message "{text.strip()}"',
+        "OriginalStatusCode": own.status,
+        "OriginalMessage": text,
+    }
+    headers = {**own.headers, "x-amzn-errortype": "ModelError"}
+    return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
+
+
+def as_container_call(http: HttpCall) -> HttpCall:
+    """The call as the runtime passes it to a container: one Accept header, whichever operation was used."""
+    accept = http.headers.get(STREAM_ACCEPT)
+    return http if accept is None else replace(http, headers={**http.headers, "accept": accept})
+
+
+def _invoked(http: HttpCall) -> dict[str, str]:
+    return {INVOKED_VARIANT: http.headers.get(TARGET_VARIANT) or ONLY_VARIANT}
+
+
+def _with_line_end(body: bytes, media_type: str) -> bytes:
+    return body if body.endswith(b"\n") or media_type not in _LINE_MEDIA_TYPES else body + b"\n"

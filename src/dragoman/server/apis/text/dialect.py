@@ -1,0 +1,209 @@
+"""The plain-text service: `/api/generate-one` and `/api/generate-batch`, text in and text out.
+
+Does: translate its bodies, its status rule (200 = ended by itself, 206 = cut or still unknown) and its trailers.
+Does not: wait, generate or frame chunks. Called by the routes and the responder, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from dragoman.errors import InvalidParameter, ServerError
+from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
+from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.types import (
+    ChatPrompt,
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    Limits,
+    Prompt,
+    SamplingParams,
+    TextPrompt,
+)
+
+ONE_PATH = "/api/generate-one"
+BATCH_PATH = "/api/generate-batch"
+
+COMPLETE = 200  # the text ended with the end-of-sequence token
+PARTIAL = 206  # it was cut at maxLength, or it is not known yet how it will end
+TRAILER_NAMES = "X-Status, X-Finish-Reason"
+
+ERROR_STATUS = {
+    "invalid_request": 400,
+    "invalid_payload": 400,
+    "invalid_parameter": 400,
+    "unsupported": 400,
+    "capacity": 400,
+    "unauthorized": 401,
+    "not_found": 404,
+    "unknown_path": 404,
+    "wrong_method": 405,
+    "too_large": 413,
+    "overloaded": 503,
+    "unavailable": 503,
+    "cancelled": 503,
+    "timeout": 504,
+    "engine_failed": 500,
+    "engine_dead": 500,
+    "hook_error": 500,
+    "server_error": 500,
+}
+"""Every error kind's status; the body is the reason, as text or in the batch's `{"error"}`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextOptions:
+    """What the operator decides. `sampling` is the model's default.
+
+    `hold_ms`: how long the head of a streamed answer waits for the outcome, so that short answers carry the exact status.
+    """
+
+    hold_ms: int = 200
+    chat_template: bool = False  # wrap each prompt as one user turn instead of giving it to the model raw
+    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
+    limits: Limits = field(default_factory=Limits)
+
+
+class TextDialect:
+    """The plain-text service's requests and answers."""
+
+    def __init__(self, options: TextOptions | None = None) -> None:
+        self._options = options or TextOptions()
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call of either route. Raises: InvalidPayload, InvalidParameter."""
+        if http.path == BATCH_PATH:
+            payload = parse_batch(http.body, self._options.limits.max_prompts)
+            ids = [f"{http.request_id}-{position}" for position in range(len(payload.entries))]
+            encoder = BatchEncoder(payload.entries)
+            ignored = payload.ignored + (("stream",) if _wants_stream(http, default=False) else ())
+            labels = tuple(label_of(entry.id) for entry in payload.entries)
+            return Call(self._requests(payload, ids), encoder, ignored=ignored, labels=labels)
+        payload = parse_one(http.body)
+        wants_stream = _wants_stream(http, default=True)
+        hold_s = self._options.hold_ms / 1000 if wants_stream else 0.0
+        requests = self._requests(payload, [http.request_id])
+        return Call(requests, TextEncoder(), stream=wants_stream, ignored=payload.ignored, hold_s=hold_s)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The reason on one line: plain text where the answer is, else `{"error"}`."""
+        status = ERROR_STATUS[error.kind]
+        if http.path == ONE_PATH:
+            return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
+        return Reply(status, msgspec.json.encode({"error": error.message}), JSON_MEDIA_TYPE)
+
+    def _requests(self, payload: Payload, request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
+        return tuple(
+            GenerationRequest(
+                request_id=request_id,
+                prompt=self._prompt(entry),
+                sampling=self._options.sampling,
+                max_tokens=entry.max_length,
+                on_overflow="clip",
+            )
+            for request_id, entry in zip(request_ids, payload.entries, strict=True)
+        )
+
+    def _prompt(self, entry: PromptEntry) -> Prompt:
+        if self._options.chat_template:
+            return ChatPrompt(messages=({"role": "user", "content": entry.prompt},))
+        return TextPrompt(entry.prompt)
+
+
+class TextEncoder(Encoder):
+    """The answer of generate-one: the text itself."""
+
+    def __init__(self) -> None:
+        self._finish: FinishReason | None = None
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The whole text, with the exact status."""
+        sequence = results[0].sequences[0]
+        return Reply(_status(sequence.finish_reason), _utf8(sequence.text), TEXT_MEDIA_TYPE)
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """Status 200 if the text is known to have ended by itself, else 206; the trailers will have the last word."""
+        outcome = next((item.event.finish_reason for item in events if item.event.finish_reason is not None), None)
+        return Head(TEXT_MEDIA_TYPE, _status(outcome), {"trailer": TRAILER_NAMES})
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """The new text; the outcome is remembered for the trailers."""
+        self._finish = event.finish_reason or self._finish
+        return _utf8(event.text)
+
+    def end(self) -> bytes:
+        """Nothing: the body is the text, no more."""
+        return b""
+
+    def stream_error(self, error: ServerError) -> None:
+        """No bytes could tell an error from text, so the connection is cut."""
+        return
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """The exact status and why the text ended."""
+        is_complete = self._finish is FinishReason.EOS
+        return (("X-Status", str(_status(self._finish))), ("X-Finish-Reason", "eos" if is_complete else "length"))
+
+
+class BatchEncoder(Encoder):
+    """The answer of generate-batch: a JSON array in request order, complete or not at all."""
+
+    def __init__(self, entries: Sequence[PromptEntry]) -> None:
+        self._entries = entries
+        self._texts = [""] * len(entries)
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """The texts by id; 200 if every one of them ended by itself."""
+        sequences = [result.sequences[0] for result in results]
+        self._texts = [sequence.text for sequence in sequences]
+        status = max(_status(sequence.finish_reason) for sequence in sequences)
+        return Reply(status, self.end(), JSON_MEDIA_TYPE)
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """How the texts will end is not known before they have."""
+        return Head(JSON_MEDIA_TYPE, PARTIAL)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """No bytes: the array is written whole, at the end."""
+        self._texts[request_index] += event.text
+        return b""
+
+    def end(self) -> bytes:
+        """The array."""
+        pairs = zip(self._entries, self._texts, strict=True)
+        return msgspec.json.encode([BatchAnswerItem(entry.id, text) for entry, text in pairs])
+
+    def stream_error(self, error: ServerError) -> None:
+        """A batch is answered whole; without its end it is not an answer."""
+        return
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None: only generate-one has them."""
+        return ()
+
+
+def _wants_stream(http: HttpCall, *, default: bool) -> bool:
+    """The query parameter `stream`. Raises: InvalidParameter unless it is a truth value."""
+    value = http.query.get("stream")
+    if value is None:
+        return default
+    match value.strip().lower():
+        case "true" | "1" | "":
+            return True
+        case "false" | "0":
+            return False
+    raise InvalidParameter(f"stream must be true or false, got {value!r}", param="stream")
+
+
+def _status(finish: FinishReason | None) -> int:
+    return COMPLETE if finish is FinishReason.EOS else PARTIAL
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "replace")  # a lone surrogate has no encoding and must not end the answer

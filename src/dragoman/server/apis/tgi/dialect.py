@@ -1,0 +1,130 @@
+"""The dialect of Text Generation Inference's own routes: `/`, `/generate` and `/generate_stream`.
+
+Does: TGI's parameter names, ranges, defaults and statuses around the answer shapes it shares with `tgi_compat`.
+Does not: serve TGI's chat or embeddings. One instance per served model, called by the routes, on the event loop.
+Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorResponse).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
+from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.apis.lmi.body import Payload, read_payload
+from dragoman.server.apis.lmi.encode import TokenEncoder, to_json
+from dragoman.server.apis.lmi.objects import Shape
+from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
+from dragoman.server.apis.lmi.parameters.table import TGI
+from dragoman.server.apis.lmi.request import Rules, joined_names, make_plan, read_prompts
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.types import Limits
+
+STREAM_PATH = "/generate_stream"
+TGI_VERSION = "3.3.4"  # whose API these routes speak: clients compare the number to know what they may send
+LIST_PATH = "/"  # chooses by the body's `stream`, and wraps a whole answer in a list
+
+
+class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `GET /info`, in TGI's order. Units: tokens, except where the name says otherwise.
+
+    `version` is TGI's, `docker_label` ours.
+    """
+
+    model_id: str
+    model_sha: str | None = None
+    model_dtype: str | None = None
+    model_device_type: str = "cpu"
+    model_pipeline_tag: str = "text-generation"
+    max_concurrent_requests: int
+    max_best_of: int
+    max_stop_sequences: int
+    max_input_tokens: int
+    max_total_tokens: int
+    router: str = "dragoman"
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
+
+
+class TgiDialect:
+    """TGI's own routes for one model."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._reader = ParameterReader(TGI, "", limits)
+        self._rules = Rules(sampling="not_neutral", on_overflow="refuse")
+        self._shape = Shape(is_tgi=True, is_tgi_route=True)
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidPayload, InvalidParameter."""
+        return self.parse_payload(read_payload(http), http)
+
+    def parse_payload(self, payload: Payload, http: HttpCall) -> Call:
+        """The same for a payload that was read already, for instance by an operator's input formatter."""
+        if isinstance(payload.inputs, list):
+            raise InvalidPayload("Field 'inputs' must be a string here, got an array", param="inputs")
+        prompts = read_prompts(payload.inputs)
+        parsed = self._reader.read(payload.parameters)
+        is_stream = http.path == STREAM_PATH or (http.path == LIST_PATH and payload.stream is True)
+        if is_stream:
+            _refuse_best_of(parsed)
+        plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
+        is_list = http.path == LIST_PATH
+        useless = ("stream",) if payload.stream and not is_stream else ()  # /generate answers whole, whatever it says
+        return Call(
+            requests=plan.requests,
+            encoder=TokenEncoder("sse", error_body, self._shape, plan.answer, is_list=is_list),
+            stream=is_stream,
+            ignored=joined_names((*payload.unknown, *useless), plan.ignored),
+        )
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a failed call; TGI's errors look the same whether it streams or not."""
+        return Reply(ERRORS[error.kind].status, to_json(error_body(error)), JSON_MEDIA_TYPE)
+
+
+def _refuse_best_of(parsed: Parsed) -> None:
+    if (parsed.values.best_of or 1) > 1:
+        raise InvalidParameter(
+            f"Parameter 'best_of' must be 1 when streaming, got {parsed.values.best_of}", param="best_of"
+        )
+
+
+class TgiErrorRow(NamedTuple):
+    """How one kind of error is answered. Clients raise by `error_type`."""
+
+    status: int
+    error_type: str
+
+
+VALIDATION = TgiErrorRow(422, "validation")
+GENERATION = TgiErrorRow(424, "generation")
+
+ERRORS: Mapping[str, TgiErrorRow] = {
+    "invalid_request": VALIDATION,
+    "invalid_payload": VALIDATION,
+    "invalid_parameter": VALIDATION,
+    "unsupported": VALIDATION,
+    "capacity": VALIDATION,
+    "not_found": TgiErrorRow(404, "not_found"),
+    "unknown_path": TgiErrorRow(404, "not_found"),
+    "wrong_method": TgiErrorRow(405, "validation"),
+    "unauthorized": TgiErrorRow(401, "unauthorized"),
+    "too_large": TgiErrorRow(413, "validation"),
+    "overloaded": TgiErrorRow(429, "overloaded"),
+    "unavailable": TgiErrorRow(503, "overloaded"),
+    "timeout": GENERATION,
+    "cancelled": TgiErrorRow(500, "incomplete_generation"),
+    "engine_failed": GENERATION,
+    "engine_dead": GENERATION,
+    "hook_error": GENERATION,
+    "server_error": GENERATION,
+}
+
+
+def error_body(error: ServerError) -> dict[str, Any]:
+    """The object of an error, as a body or as a stream's last event."""
+    return {"error": error.message, "error_type": ERRORS[error.kind].error_type}

@@ -1,1 +1,0 @@
-"""One package per client API. A dialect renames; it does not implement."""
