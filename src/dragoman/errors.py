@@ -6,6 +6,8 @@
     │   ├── InvalidParameter    one generation parameter (wrong type, out of range, contradicts another)
     │   └── UnsupportedFeature  legal, but this engine or model cannot do it
     ├── NotFound                no such model
+    ├── Conflict                there is one already: the model to load, or the one that is being changed
+    ├── NoMemory                the model does not fit beside what is loaded
     ├── UnknownPath             no such route
     ├── WrongMethod             the route answers to other methods
     ├── Unauthorized            the API key is missing or wrong
@@ -75,6 +77,18 @@ class NotFound(ServerError):
     """The named model (or other object) does not exist."""
 
     kind = "not_found"
+
+
+class Conflict(ServerError):
+    """What is to be made exists already, or is being made or ended by somebody else."""
+
+    kind = "conflict"
+
+
+class NoMemory(ServerError):
+    """A model does not fit into the memory that is left; the message holds the needed and the available bytes."""
+
+    kind = "no_memory"
 
 
 class UnknownPath(ServerError):
@@ -177,8 +191,8 @@ class HookError(ServerError):
 ALL_KINDS: tuple[str, ...] = tuple(
     cls.kind
     for cls in (
-        InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, UnknownPath, WrongMethod,
-        Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled, CapacityError, EngineFailed,
+        InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, Conflict, NoMemory,
+        UnknownPath, WrongMethod, Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled, CapacityError, EngineFailed,
         EngineDead, HookError, ServerError,
     )
 )  # fmt: skip

@@ -21,6 +21,8 @@ DETAILS = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
 
 LMI_STATUS = {
     "not_found": 404,
+    "conflict": 409,
+    "no_memory": 507,
     "unknown_path": 404,
     "wrong_method": 405,
     "unauthorized": 401,
@@ -33,6 +35,8 @@ LMI_STATUS = {
 }
 TGI_STATUS = {
     "not_found": 404,
+    "conflict": 409,
+    "no_memory": 507,
     "unknown_path": 404,
     "wrong_method": 405,
     "unauthorized": 401,

@@ -38,6 +38,24 @@ class Health:
     num_blocks: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryNeeds:
+    """What an engine will take for a model, in bytes, told from configuration and file sizes before anything is loaded.
+
+    `least_cache`: with less, no request of the model's context length could run. `useful_cache`: more would lie idle.
+    """
+
+    weights: int
+    drafts: int = 0
+    least_cache: int = 0
+    useful_cache: int = 0
+
+    @property
+    def least(self) -> int:
+        """The bytes without which the model cannot be loaded."""
+        return self.weights + self.drafts + self.least_cache
+
+
 class Engine(Protocol):
     """Runs requests. One instance serves one model."""
 

@@ -29,6 +29,8 @@ WORDS: Mapping[str, str] = {
     "too_large": "the body exceeds the size limit",
     "overloaded": "the queue is full",
     "unavailable": "the server is loading or shutting down",
+    "conflict": "it exists already, or is being changed by somebody else",
+    "no_memory": "the model does not fit into the memory that is left",
     "unknown_path": "there is no such path",
     "wrong_method": "the path answers to other methods",
     "timeout": "the request took longer than the operator allows",
@@ -42,8 +44,8 @@ WORDS: Mapping[str, str] = {
 """When each kind of error is answered, in words."""
 
 
-UNROUTED = ("unknown_path", "wrong_method")
-"""Kinds that no operation answers with: they tell that there is none."""
+UNROUTED = ("unknown_path", "wrong_method", "conflict", "no_memory")
+"""Kinds that no operation that generates answers with: they tell that there is none, or concern loading models."""
 
 ROUTED = tuple(kind for kind in ALL_KINDS if kind not in UNROUTED)
 

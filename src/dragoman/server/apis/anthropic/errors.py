@@ -25,6 +25,8 @@ ERRORS: Mapping[str, tuple[int, str]] = {
     "unsupported": _INVALID,
     "capacity": _INVALID,
     "not_found": (404, "not_found_error"),
+    "conflict": (409, "invalid_request_error"),
+    "no_memory": (507, "api_error"),
     "unknown_path": (404, "not_found_error"),
     "wrong_method": (405, "invalid_request_error"),
     "unauthorized": (401, "authentication_error"),

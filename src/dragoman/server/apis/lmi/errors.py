@@ -93,6 +93,8 @@ ERRORS: Mapping[str, ErrorRow] = {
     "timeout": ErrorRow(MODEL_ERROR, generation_body, "generation"),
     "hook_error": ErrorRow(MODEL_ERROR, payload_body, "generation"),
     "not_found": ErrorRow(404, front_end_body("ModelNotFoundException"), "validation"),
+    "conflict": ErrorRow(409, front_end_body("ConflictException"), "validation"),
+    "no_memory": ErrorRow(507, front_end_body("InsufficientMemoryException"), "validation"),
     "unknown_path": ErrorRow(404, front_end_body("ResourceNotFoundException"), "validation"),
     "wrong_method": ErrorRow(405, front_end_body("MethodNotAllowedException"), "validation"),
     "unauthorized": ErrorRow(401, front_end_body("UnauthorizedException"), "validation"),

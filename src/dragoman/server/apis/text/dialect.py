@@ -42,6 +42,8 @@ ERROR_STATUS = {
     "capacity": 400,
     "unauthorized": 401,
     "not_found": 404,
+    "conflict": 409,
+    "no_memory": 507,
     "unknown_path": 404,
     "wrong_method": 405,
     "too_large": 413,

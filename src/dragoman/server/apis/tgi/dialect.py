@@ -110,6 +110,8 @@ ERRORS: Mapping[str, TgiErrorRow] = {
     "unsupported": VALIDATION,
     "capacity": VALIDATION,
     "not_found": TgiErrorRow(404, "not_found"),
+    "conflict": TgiErrorRow(409, "validation"),
+    "no_memory": TgiErrorRow(507, "overloaded"),
     "unknown_path": TgiErrorRow(404, "not_found"),
     "wrong_method": TgiErrorRow(405, "validation"),
     "unauthorized": TgiErrorRow(401, "unauthorized"),
