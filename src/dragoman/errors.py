@@ -192,8 +192,8 @@ ALL_KINDS: tuple[str, ...] = tuple(
     cls.kind
     for cls in (
         InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, Conflict, NoMemory,
-        UnknownPath, WrongMethod, Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled, CapacityError, EngineFailed,
-        EngineDead, HookError, ServerError,
+        UnknownPath, WrongMethod, Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled,
+        CapacityError, EngineFailed, EngineDead, HookError, ServerError,
     )
 )  # fmt: skip
 """Every kind; a meta-test asserts that each dialect's error table covers all of them."""
