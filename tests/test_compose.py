@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.compose import build_dialects, lmi_options
+from dragoman.compose import model_profile
 from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS, ClientSettings
 from dragoman.config.resolve import resolve
 from dragoman.errors import InvalidRequest
-from dragoman.server.api import Call, Dialect, HttpCall
+from dragoman.server.api import Call, Dialect, Dialects, HttpCall
+from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialect import LmiOptions
-from dragoman.server.registry import DialectSet
+from dragoman.server.apis.lmi.dialects import options_of
 from dragoman.types import ChatPrompt
 from tests.support.console_blocks import without_varying_parts
 from tests.support.scripted import scripted_result
@@ -27,13 +28,13 @@ CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "a"}]
 
 
-def dialects(tmp_path: Path, line: str) -> DialectSet:
-    return build_dialects(resolve(read_arguments(line.split()).givens, {}, tmp_path))
+def dialects(tmp_path: Path, line: str) -> Dialects:
+    return set_up_all(model_profile(resolve(read_arguments(line.split()).givens, {}, tmp_path)))
 
 
 def parse(dialect: Dialect, path: str, **body: object) -> Call:
     headers = {"content-type": "application/json"}
-    return dialect.parse(HttpCall("POST", path, json.dumps(body).encode(), headers, request_id="r"))
+    return dialect.open(HttpCall("POST", path, json.dumps(body).encode(), headers, request_id="r")).parse()
 
 
 def answer(dialect: Dialect, path: str, **body: object) -> str:
@@ -50,29 +51,29 @@ def is_refused(dialect: Dialect, path: str, **body: object) -> bool:
     return False
 
 
-def lmi(found: DialectSet, **parameters: object) -> str:
-    return answer(found.lmi, LMI, inputs="a b", parameters=parameters)
+def lmi(found: Dialects, **parameters: object) -> str:
+    return answer(found["lmi"], LMI, inputs="a b", parameters=parameters)
 
 
-def chat(found: DialectSet, **body: object) -> str:
-    return answer(found.chat_v1, CHAT, messages=MESSAGES, **body)
+def chat(found: Dialects, **body: object) -> str:
+    return answer(found["openai.chat"], CHAT, messages=MESSAGES, **body)
 
 
-def text(found: DialectSet) -> Call:
-    return parse(found.text, "/api/generate-one", id=1, prompt="a", maxLength=3)
+def text(found: Dialects) -> Call:
+    return parse(found["text"], "/api/generate-one", id=1, prompt="a", maxLength=3)
 
 
-def observed(name: str, found: DialectSet) -> object:
+def observed(name: str, found: Dialects) -> object:
     """Something that the option `name` must change."""
-    completions = found.completions_v1
+    completions = found["openai.completions"]
     seen: dict[str, Callable[[], object]] = {
         "rolling_batch": lambda: lmi(found),
         "lmi_version": lambda: lmi(found, details=True),
         "batch_size": lambda: lmi(found),
-        "output_formatter": lambda: parse(found.lmi, LMI, inputs="a").stream,
-        "enable_streaming": lambda: parse(found.lmi, LMI, inputs="a").stream,
+        "output_formatter": lambda: parse(found["lmi"], LMI, inputs="a").stream,
+        "enable_streaming": lambda: parse(found["lmi"], LMI, inputs="a").stream,
         "tgi_compat": lambda: lmi(found),
-        "lmi_strict": lambda: parse(found.chat_v1, CHAT, messages=MESSAGES).requests[0].max_tokens,
+        "lmi_strict": lambda: parse(found["openai.chat"], CHAT, messages=MESSAGES).requests[0].max_tokens,
         "chat_format": lambda: chat(found),
         "text_status_hold_ms": lambda: text(found).hold_s,
         "text_chat_template": lambda: isinstance(text(found).requests[0].prompt, ChatPrompt),
@@ -110,7 +111,7 @@ def test_every_client_option_changes_what_clients_see(option: Option, tmp_path: 
 
 
 @pytest.mark.parametrize("option", ["max_best_of", "max_stop_strings", "max_logprobs"])
-@pytest.mark.parametrize("dialect", ["lmi", "tgi", "completions_v3"])
+@pytest.mark.parametrize("dialect", ["lmi", "tgi", "ovms.completions"])
 def test_limits_hold_in_every_dialect(dialect: str, option: str, tmp_path: Path) -> None:
     found = dialects(tmp_path, LINES[option])
     sampled = {"do_sample": True, "details": True}
@@ -122,14 +123,14 @@ def test_limits_hold_in_every_dialect(dialect: str, option: str, tmp_path: Path)
         ("tgi", "max_best_of"): {"inputs": "a", "parameters": {"best_of": 3, **sampled}},
         ("tgi", "max_stop_strings"): {"inputs": "a", "parameters": {"stop": stops}},
         ("tgi", "max_logprobs"): {"inputs": "a", "parameters": {"top_n_tokens": 3, "details": True}},
-        ("completions_v3", "max_best_of"): {"model": "demo", "prompt": "a", "n": 3},
-        ("completions_v3", "max_stop_strings"): {"model": "demo", "prompt": "a", "stop": stops},
-        ("completions_v3", "max_logprobs"): {"model": "demo", "prompt": "a", "logprobs": 3},
+        ("ovms.completions", "max_best_of"): {"model": "demo", "prompt": "a", "n": 3},
+        ("ovms.completions", "max_stop_strings"): {"model": "demo", "prompt": "a", "stop": stops},
+        ("ovms.completions", "max_logprobs"): {"model": "demo", "prompt": "a", "logprobs": 3},
     }
-    path = {"lmi": LMI, "tgi": "/generate", "completions_v3": "/v3/completions"}[dialect]
+    path = {"lmi": LMI, "tgi": "/generate", "ovms.completions": "/v3/completions"}[dialect]
     body = bodies[dialect, option]
-    assert is_refused(getattr(found, dialect), path, **body)
-    assert not is_refused(getattr(dialects(tmp_path, ""), dialect), path, **body)
+    assert is_refused(found[dialect], path, **body)
+    assert not is_refused(dialects(tmp_path, "")[dialect], path, **body)
 
 
 def test_the_text_service_samples_as_the_models_own_files_say(tmp_path: Path) -> None:
@@ -142,4 +143,4 @@ def test_the_models_name_is_in_the_answers(tmp_path: Path) -> None:
 
 
 def test_without_options_lmi_has_the_defaults_that_the_dialect_states(tmp_path: Path) -> None:
-    assert lmi_options(resolve([], {}, tmp_path)) == LmiOptions()
+    assert options_of(model_profile(resolve([], {}, tmp_path))) == LmiOptions()

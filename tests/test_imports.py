@@ -36,7 +36,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.hooks",
     ),
     "dragoman.server.framing": (),
-    "dragoman.server.apis": ("dragoman.types", "dragoman.errors", "dragoman.server.framing"),
+    "dragoman.server.bounds": (),
+    "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.loading": ("dragoman.config", "dragoman.models"),
     "dragoman.memory": ("dragoman.config", "dragoman.loading"),
     "dragoman.compose": (
@@ -175,6 +176,18 @@ def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
     assert wrong_arrows(module_name(path), tree) == []
 
 
+# Who may know that there is LMI, OpenAI or any other API: the app, which serves them all, and what puts a server together.
+KNOWS_APIS = ("dragoman.server.app", "dragoman.server.apis", "dragoman.compose", "dragoman.cli")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_the_core_knows_no_client_api(path: Path) -> None:
+    name = module_name(path)
+    if any(is_below(name, package) for package in KNOWS_APIS):
+        return
+    assert [target for target in imported(path) if is_below(target, "dragoman.server.apis")] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_only_the_front_doors_read_the_sources_of_configuration(path: Path) -> None:
     name = module_name(path)
@@ -202,8 +215,8 @@ def test_only_one_module_reads_the_environment(path: Path) -> None:
         ("dragoman.engine.rolling.core", "from dragoman.server.service import Service"),
         ("dragoman.engine.rolling.core", "import dragoman.server"),
         ("dragoman.server.service", "from dragoman.engine.rolling import engine"),
-        ("dragoman.server.apis.lmi.dialect", "from dragoman.server.service import Service"),
-        ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.base import Engine"),
+        ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.rolling.engine import RollingEngine"),
+        ("dragoman.server.api", "from dragoman.server.service import Service"),
         ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
         ("dragoman.types", "import dragoman.errors"),
         ("dragoman.loading", "from dragoman.server.app import build_app"),

@@ -95,7 +95,7 @@ async def trace(config: Config, first: str) -> Seen:
     model = (await build_served_model(config, lambda stage, fraction: None)).served
     route, _, body = first.removeprefix("POST ").partition(" ")
     http = HttpCall("POST", route, body.encode(), {"content-type": "application/json"}, request_id="r")
-    call = model.dialects.completions_v3.parse(http)
+    call = model.dialects["ovms.completions"].open(http).parse()
     (request,) = call.requests
     called = f"Call {shown(call, hide=('requests', 'encoder'))}"
     asked = f"GenerationRequest {shown(request, hide=('request_id', 'sampling'))}"

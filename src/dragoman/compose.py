@@ -11,11 +11,11 @@ import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from dragoman.config.generation import default_sampling
 from dragoman.config.option import show
-from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS, ClientSettings
+from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
@@ -40,21 +40,15 @@ from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
-from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
-from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
-from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
+from dragoman.server.api import Dialects, ModelProfile, ProposerKind
+from dragoman.server.apis import set_up_all
+from dragoman.server.apis.lmi.dialects import OperatorCode
+from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
-from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
-from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi, CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.openai_wire.profile import ProposerKind
-from dragoman.server.apis.text.dialect import TextDialect, TextOptions
-from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.server.openapi import ApiFacts
+from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
-from dragoman.server.registry import DialectSet, GenerationService, ServedEngine, ServedModel
+from dragoman.server.registry import GenerationService, ServedEngine, ServedModel
 from dragoman.server.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
@@ -95,17 +89,18 @@ async def build_served_model(
     try:
         hooks = await asyncio.to_thread(_load_operator_file, config)
         runtime = await _start_handler(config, hooks)
-        if runtime is not None and not has_model(config):
-            return _build_handler_only(config, runtime, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
+        code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
+        if code is not None and code.runtime is not None and not has_model(config):
+            return _build_handler_only(config, code, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
         loading = loading or ModelLoad(config, progress)
         try:
-            return await _build_generating(config, loading, memory_bytes, _OperatorCode(hooks, runtime))
+            return await _build_generating(config, loading, memory_bytes, code)
         except ModelError as error:
-            if runtime is None:
+            if code is None or code.runtime is None:
                 raise
             # a handler may serve what the engine cannot
             logger.warning("model %s is served by its handler only: %s", config.name, error)
-            return _build_handler_only(config, runtime, str(error))
+            return _build_handler_only(config, code, str(error))
     finally:
         if loading is not None:
             loading.abandon()  # no effect unless something else failed first
@@ -113,7 +108,7 @@ async def build_served_model(
 
 
 async def _build_generating(
-    config: Config, loading: ModelLoad, memory_bytes: int | None, code: _OperatorCode
+    config: Config, loading: ModelLoad, memory_bytes: int | None, code: OperatorCode | None
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
@@ -127,16 +122,16 @@ async def _build_generating(
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
         extensions=_extensions(config, text, engine.capabilities.vocab_size),
     )
-    dialects = _hooked_dialects(
-        config, code, build_dialects(config), lmi_options(config), service, text.tokenizer, text.chat_template
-    )
+    if code is not None:
+        code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
+    dialects = set_up_all(model_profile(config, code))
     served = _served(config, service, engine, dialects, loaded.options.weight_type)
     return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
 
 
-def _build_handler_only(config: Config, runtime: HandlerRuntime, reason: str) -> ComposedModel:
+def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
     """A model whose LMI routes the operator's handler answers; all others say that nothing can be generated."""
-    dialects = with_handler(build_dialects(config), runtime)
+    dialects = set_up_all(model_profile(config, code))
     served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
     return ComposedModel(
         served, ("its own handler only, on the LMI routes",), has_chat_template=False, can_generate=False
@@ -144,7 +139,7 @@ def _build_handler_only(config: Config, runtime: HandlerRuntime, reason: str) ->
 
 
 def _served(
-    config: Config, service: GenerationService, engine: ServedEngine, dialects: DialectSet, dtype: str
+    config: Config, service: GenerationService, engine: ServedEngine, dialects: Dialects, dtype: str
 ) -> ServedModel:
     return ServedModel(
         name=config.name,
@@ -170,32 +165,17 @@ def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
     return Extensions(compiler, output.parser, output.marker_ids, output.constraint)
 
 
-def build_dialects(config: Config) -> DialectSet:
-    """Every client API, set up for this model. Raises: ConfigError if the model's generation_config.json is unusable."""
-    clients, limits = config.clients, _limits(config)
-    shared: dict[str, Any] = {
-        "names": ServedNames(config.name, _aliases(config)),
-        "limits": limits,
-        "proposer": _proposer_kind(config),
-        "system_fingerprint": model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
-    }
-
-    def chat(route: ChatRoute) -> ChatDialect:
-        return ChatDialect(ChatOptions(route, **_same_named(ChatOptions, clients), **shared))
-
-    def completions(api: CompletionsApi) -> CompletionsDialect:
-        return CompletionsDialect(CompletionsOptions(api, **shared))
-
-    return DialectSet(
-        lmi=LmiDialect(lmi_options(config)),
-        tgi=TgiDialect(limits),
-        chat_v1=chat("v1"),
-        chat_v3=chat("v3"),
-        chat_invocations=chat("invocations"),
-        completions_v1=completions("v1"),
-        completions_v3=completions("v3"),
-        completions_invocations=completions("lmi"),
-        text=TextDialect(_text_options(config)),
+def model_profile(config: Config, operator_code: OperatorCode | None = None) -> ModelProfile:
+    """What client APIs are told of the model. Raises: ConfigError if its generation_config.json is unusable."""
+    return ModelProfile(
+        name=config.name,
+        aliases=_aliases(config),
+        limits=_limits(config),
+        settings={field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+        default_sampling=default_sampling(config.model_dir),
+        proposer=_proposer_kind(config),
+        system_fingerprint=model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
+        operator_code=operator_code,
     )
 
 
@@ -211,36 +191,10 @@ def _aliases(config: Config) -> tuple[str, ...]:
     return (*config.model.name[1:], *versioned)
 
 
-def api_facts(config: Config) -> ApiFacts:
-    """What the description of the API tells about this model's options."""
-    return ApiFacts(lmi=lmi_options(config), text=_text_options(config), **_same_named(ApiFacts, config.clients))
-
-
 def _limits(config: Config) -> Limits:
-    return Limits(**_same_named(Limits, config.clients))
-
-
-def _text_options(config: Config) -> TextOptions:
-    clients = config.clients
-    return TextOptions(
-        hold_ms=clients.text_status_hold_ms,
-        chat_template=clients.text_chat_template,
-        sampling=default_sampling(config.model_dir),
-        limits=_limits(config),
-    )
-
-
-def lmi_options(config: Config) -> LmiOptions:
-    """What the LMI dialect is told of this model's options."""
-    clients = config.clients
-    named = clients.output_formatter if clients.output_formatter in OUTPUT_FORMATTERS else None
-    return LmiOptions(**{**_same_named(LmiOptions, clients), "output_formatter": named, "limits": _limits(config)})
-
-
-def _same_named(kind: type, settings: ClientSettings) -> dict[str, Any]:
-    """The values of the options that `kind` names as its own fields."""
+    settings = config.clients
     names = {field.name for field in fields(settings)}
-    return {field.name: getattr(settings, field.name) for field in fields(kind) if field.name in names}
+    return Limits(**{field.name: getattr(settings, field.name) for field in fields(Limits) if field.name in names})
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -347,14 +301,6 @@ def _facts(loaded: LoadedModel, engine: RollingEngine) -> tuple[str, ...]:
 # --- an operator's own code -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _OperatorCode:
-    """What an operator's file brought: `hooks` None = there is no file; `runtime` None = it has no handler."""
-
-    hooks: Hooks | None = None
-    runtime: HandlerRuntime | None = None
-
-
 def _load_operator_file(config: Config) -> Hooks | None:
     """The operator's functions. Raises: ConfigError if the file is not there, does not load or does not fit."""
     clients = config.clients
@@ -403,29 +349,6 @@ def _handler_properties(config: Config) -> dict[str, str]:
     del named["batch_size"]  # of a request, it would say that this is a batch
     where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
     return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": "1"}
-
-
-def _hooked_dialects(
-    config: Config,
-    code: _OperatorCode,
-    dialects: DialectSet,
-    own: LmiOptions,
-    service: GenerationService,
-    tokenizer: HfTokenizer,
-    template: ChatTemplate | None,
-) -> DialectSet:
-    """The dialects with the operator's formatters and handler. `own`: what the LMI dialect is told without them."""
-    if code.hooks is None:
-        return dialects
-    # an operator's formatter takes the place of option.output_formatter, which would stream every answer
-    lmi = LmiDialect(own if code.hooks.output_formatter is None else replace(own, output_formatter=None))
-    pool = HookPool(config.clients.hook_timeout_s)
-    made = with_hooks(dialects, lmi, code.hooks, _hook_options(config, tokenizer, template), pool.run)
-    if code.runtime is None:
-        return made
-    plain, dynamic = LmiDialect(own), LmiDialect(replace(own, rolling_batch="disable"))
-    access = replace(code.runtime, make_access=lambda http: HandlerModel(plain, dynamic, service, http.request_id))
-    return with_handler(made, access)
 
 
 def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:

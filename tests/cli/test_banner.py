@@ -11,7 +11,9 @@ import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions, negotiate_shape
+from dragoman.server.apis.openai.api import CHAT_ROUTE
+from dragoman.server.apis.openai.negotiate import negotiate_shape
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,9 @@ def test_a_line_says_whose_shape_a_plain_conversation_gets(
 def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool) -> bool:
     """Whether the line is true of the dialect, for the curl that the banner shows."""
     headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
-    shape = negotiate_shape(ChatOptions("v1", chat_format), HttpCall("POST", "/v1/chat/completions", b"", headers), {})
+    shape = negotiate_shape(
+        ChatOptions(CHAT_ROUTE, chat_format), HttpCall("POST", "/v1/chat/completions", b"", headers), {}
+    )
     return (shape == "openai") is ("answers in OpenAI's" in line)
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.compose import build_dialects
+from dragoman.compose import model_profile
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.server.api import HttpCall
+from dragoman.server.apis import set_up_all
 
 
 def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
@@ -41,15 +42,16 @@ def test_the_names_of_other_servers_act(tmp_path: Path, line: str, name: str, va
     assert getattr(resolved(tmp_path, "", line + "\n").speculation, name) == value
 
 
-@pytest.mark.parametrize("route", ["completions_v1", "completions_v3", "chat_v1", "chat_v3"])
+@pytest.mark.parametrize("route", ["openai.completions", "ovms.completions", "openai.chat", "ovms.chat"])
 @pytest.mark.parametrize(("line", "acts"), [("", False), ("--prompt-lookup", True), ("--draft-model small", True)])
 def test_the_requests_parameters_act_where_somebody_drafts(tmp_path: Path, route: str, line: str, acts: bool) -> None:
-    dialect = getattr(build_dialects(resolved(tmp_path, line)), route)
-    path = f"/{route[-2:]}/" + ("completions" if route.startswith("completions") else "chat/completions")
-    content = {"prompt": "a"} if route.startswith("completions") else {"messages": [{"role": "user", "content": "a"}]}
+    dialect = set_up_all(model_profile(resolved(tmp_path, line)))[route]
+    is_completion = route.endswith("completions")
+    path = ("/v1/" if route.startswith("openai") else "/v3/") + ("completions" if is_completion else "chat/completions")
+    content = {"prompt": "a"} if is_completion else {"messages": [{"role": "user", "content": "a"}]}
     body = {"model": "m", "num_assistant_tokens": 3, "stream_options": None, "tools": None, **content}
-    call = dialect.parse(
+    call = dialect.open(
         HttpCall("POST", path, json.dumps(body).encode(), {"content-type": "application/json"}, request_id="r")
-    )
+    ).parse()
     assert call.requests[0].sampling.num_assistant_tokens == (3 if acts else None)
     assert ("num_assistant_tokens" in call.ignored) is not acts

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import Call, Dialect, HttpCall
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
+from dragoman.server.apis.lmi import dialects as lmi
+from dragoman.server.apis.lmi.conversations import LMI
+from dragoman.server.apis.openai import api as openai
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi, CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.profile import V1, Profile
+from dragoman.server.apis.ovms import api as ovms
+from dragoman.server.apis.ovms.profile import V3
 from dragoman.types import GenerationEvent, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.golden import interleaved_events
 from tests.support.scripted import scripted_result
+
+CompletionsApi = Literal["v1", "v3", "lmi"]
+PROFILES: Mapping[str, Profile] = {"v1": V1, "v3": V3, "lmi": LMI}
+ROUTES: Mapping[str, ChatRoute] = {
+    "v1": openai.CHAT_ROUTE,
+    "v3": ovms.CHAT_ROUTE,
+    "invocations": lmi.CHAT_ROUTE,
+}
 
 NOW_S = 1_716_825_108.75
 SERVED = "served-model"
@@ -39,12 +53,13 @@ def http_call(body: object, *, path: str = "/x", **headers: str) -> HttpCall:
 
 def completions(api: CompletionsApi = "v1", **options: Any) -> CompletionsDialect:
     """A completions dialect with a clock that stands still."""
-    return CompletionsDialect(CompletionsOptions(api, names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
+    names = ServedNames(SERVED)
+    return CompletionsDialect(CompletionsOptions(profile=PROFILES[api], names=names, **options), clock=lambda: NOW_S)
 
 
 def chats(route: Any = "v1", **options: Any) -> ChatDialect:
     """A chat dialect with a clock that stands still."""
-    return ChatDialect(ChatOptions(route, names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
+    return ChatDialect(ChatOptions(ROUTES[route], names=ServedNames(SERVED), **options), clock=lambda: NOW_S)
 
 
 def complete(api: CompletionsApi = "v1", **body: Any) -> Call:
@@ -74,7 +89,7 @@ def request(call: Call) -> GenerationRequest:
 def refusal(dialect: Dialect, http: HttpCall) -> Refusal:
     """The answer to a call that must be refused while it is parsed."""
     with pytest.raises(InvalidRequest) as caught:
-        dialect.parse(http)
+        dialect.open(http).parse()
     reply = dialect.error_reply(caught.value, http)
     assert reply.media_type == "application/json"
     return Refusal(reply.status, json.loads(reply.body), caught.value.message, caught.value.param)

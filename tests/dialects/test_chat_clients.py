@@ -28,7 +28,7 @@ def served(dialect: Dialect, events: Sequence[GenerationEvent] | None) -> Callab
     def answer(sent: httpx2.Request) -> httpx2.Response:
         http = HttpCall("POST", sent.url.path, sent.content, dict(sent.headers), request_id="req-1")
         try:
-            call = dialect.parse(http)
+            call = dialect.open(http).parse()
         except InvalidRequest as error:
             reply = dialect.error_reply(error, http)
             return httpx2.Response(reply.status, content=reply.body, headers={"content-type": reply.media_type})

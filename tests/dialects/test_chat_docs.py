@@ -8,11 +8,12 @@ import msgspec
 import pytest
 
 from dragoman.errors import ServerError
-from dragoman.server.apis.openai_wire.chat.dialect import OPENAI_ONLY_FIELDS, OPENAI_USER_AGENTS
+from dragoman.server.apis.openai.negotiate import OPENAI_ONLY_FIELDS, OPENAI_USER_AGENTS
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS, OVMS_ERRORS
+from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
+from dragoman.server.apis.ovms.errors import OVMS_ERRORS
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "dialects"
 

@@ -6,6 +6,7 @@ import pytest
 
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
 from dragoman.server.apis.openai_wire.common import ServedNames
+from tests.dialects.openai_calls import ROUTES
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_711_997_860.0
@@ -14,5 +15,8 @@ NOW_S = 1_711_997_860.0
 @pytest.mark.parametrize("name", case_names("chat_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    dialect = ChatDialect(ChatOptions(**{"names": ServedNames("demo"), **case.options}), clock=lambda: NOW_S)
+    dialect = ChatDialect(
+        ChatOptions(**{"names": ServedNames("demo"), **case.options, "route": ROUTES[case.options["route"]]}),
+        clock=lambda: NOW_S,
+    )
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions, negotiate_shape
+from dragoman.server.apis.openai.negotiate import negotiate_shape
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.fields import peek_object
-from tests.dialects.openai_calls import chats, http_call, refusal
+from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 SSE = {"accept": "text/event-stream"}
@@ -73,7 +74,7 @@ def test_the_shape_follows_the_route_the_option_and_who_is_calling(
     route: Any, chat_format: Any, headers: dict[str, str], extra: dict[str, Any], shape: str
 ) -> None:
     http = http_call({**BODY, **extra}, **headers)
-    assert negotiate_shape(ChatOptions(route, chat_format), http, peek_object(http.body)) == shape
+    assert ROUTES[route].negotiate(ChatOptions(ROUTES[route], chat_format), http, peek_object(http)) == shape
 
 
 @pytest.mark.parametrize(
@@ -100,4 +101,4 @@ def test_a_body_that_cannot_be_read_is_refused_in_the_shape_of_its_headers() -> 
 
 
 def test_a_call_without_headers_is_lmis() -> None:
-    assert negotiate_shape(ChatOptions("v1"), HttpCall("POST", "/v1/chat/completions", b""), {}) == "lmi"
+    assert negotiate_shape(ChatOptions(ROUTES["v1"]), HttpCall("POST", "/v1/chat/completions", b""), {}) == "lmi"

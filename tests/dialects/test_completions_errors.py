@@ -11,27 +11,28 @@ from hypothesis import strategies as st
 
 from dragoman import errors
 from dragoman.errors import ALL_KINDS, InvalidRequest, NotFound, Overloaded, ServerError
-from dragoman.server.api import Dialect
+from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis.lmi.conversations import ERRORS as LMI_ERRORS
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.common import peek_model
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.errors import ERROR_TABLES, ErrorShape, error_reply
+from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
+from dragoman.server.apis.ovms.errors import OVMS
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
 
-SHAPES: tuple[ErrorShape, ...] = ("openai", "ovms", "lmi")
+SHAPES: dict[str, ErrorShape] = {"openai": OPENAI, "ovms": OVMS, "lmi": LMI_ERRORS}
 CLASSES = {cls.kind: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ServerError)}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_kind_of_error_has_a_row_in_every_table(shape: ErrorShape) -> None:
-    assert set(ERROR_TABLES[shape]) == set(ALL_KINDS)
+def test_every_kind_of_error_has_a_row_in_every_table(shape: str) -> None:
+    assert set(SHAPES[shape].rows) == set(ALL_KINDS)
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_error_leaves_with_its_message_in_its_shape(shape: ErrorShape, kind: str) -> None:
-    reply = error_reply(shape, CLASSES[kind]("the words", param="n"))
+def test_every_error_leaves_with_its_message_in_its_shape(shape: str, kind: str) -> None:
+    reply = SHAPES[shape].reply(CLASSES[kind]("the words", param="n"))
     body = json.loads(reply.body)
     assert 400 <= reply.status < 600
     if shape == "openai":
@@ -46,7 +47,7 @@ def test_every_error_leaves_with_its_message_in_its_shape(shape: ErrorShape, kin
         assert body["code"] == reply.status
 
 
-STATUSES: dict[ErrorShape, dict[str, int]] = {
+STATUSES: dict[str, dict[str, int]] = {
     "openai": {"invalid_payload": 400, "unauthorized": 401, "not_found": 404, "overloaded": 429, "engine_failed": 500},
     "ovms": {"invalid_payload": 412, "invalid_parameter": 400, "unauthorized": 401, "not_found": 404, "capacity": 400},
     "lmi": {
@@ -60,27 +61,27 @@ STATUSES: dict[ErrorShape, dict[str, int]] = {
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_statuses_are_those_that_clients_of_each_api_expect(shape: ErrorShape) -> None:
-    assert {kind: ERROR_TABLES[shape][kind].status for kind in STATUSES[shape]} == STATUSES[shape]
+def test_statuses_are_those_that_clients_of_each_api_expect(shape: str) -> None:
+    assert {kind: SHAPES[shape].rows[kind].status for kind in STATUSES[shape]} == STATUSES[shape]
 
 
 def test_a_full_queue_on_invocations_has_the_front_ends_shape() -> None:
-    reply = error_reply("lmi", Overloaded("queue full"))
+    reply = LMI_ERRORS.reply(Overloaded("queue full"))
     assert json.loads(reply.body) == {"code": 503, "type": "WlmCapacityException", "message": "queue full"}
 
 
 def test_an_unknown_model_on_invocations_has_the_front_ends_shape() -> None:
-    reply = error_reply("lmi", NotFound("no such model"))
+    reply = LMI_ERRORS.reply(NotFound("no such model"))
     assert json.loads(reply.body) == {"code": 404, "type": "ModelNotFoundException", "message": "no such model"}
 
 
 @pytest.mark.parametrize("message", ["model x is unknown", "model x not found"])
 def test_an_unknown_model_on_v3_always_says_not_found(message: str) -> None:
-    assert "not found" in json.loads(error_reply("ovms", NotFound(message)).body)["error"]
+    assert "not found" in json.loads(OVMS.reply(NotFound(message)).body)["error"]
 
 
 def test_an_error_without_a_kind_of_its_own_is_a_server_error() -> None:
-    assert error_reply("openai", ServerError("odd")).status == 500
+    assert OPENAI.reply(ServerError("odd")).status == 500
 
 
 # --- bodies that cannot be read ---------------------------------------------------------------------------------------
@@ -131,7 +132,7 @@ VALUES = st.recursive(
 def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
     http = http_call(body)
     try:
-        assert dialect.parse(http).requests
+        assert dialect.open(http).parse().requests
     except InvalidRequest as error:
         refused = error
     else:
@@ -256,5 +257,6 @@ def test_a_wrong_type_is_refused_with_its_place_and_value(body: dict[str, Any], 
         (b"[" * 100_000, None),
     ],
 )
-def test_the_model_can_be_peeked_without_parsing_the_body(body: bytes, name: str | None) -> None:
-    assert peek_model(body) == name
+def test_the_model_is_known_of_every_body_that_can_be_read(body: bytes, name: str | None) -> None:
+    named = HttpCall("POST", "/v1/completions", body).field("model")
+    assert (named if isinstance(named, str) else None) == name

@@ -6,6 +6,7 @@ import pytest
 
 from dragoman.server.apis.openai_wire.common import ServedNames
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from tests.dialects.openai_calls import PROFILES
 from tests.support.golden import answer, case_names, check_golden, load_case
 
 NOW_S = 1_716_825_108.0
@@ -14,6 +15,6 @@ NOW_S = 1_716_825_108.0
 @pytest.mark.parametrize("name", case_names("openai_"))
 def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
     case = load_case(name)
-    options = CompletionsOptions(**{"api": "v1", "names": ServedNames("demo"), **case.options})
+    options = CompletionsOptions(profile=PROFILES[case.options.get("api", "v1")], names=ServedNames("demo"))
     dialect = CompletionsDialect(options, clock=lambda: NOW_S)
     check_golden(name, answer(dialect, case.http(), case.failure), update=update_golden)

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.types import Grammar, Limits, TextPrompt, TokenPrompt
-from tests.dialects.openai_calls import chats, complete, completions, http_call, refusal, request, sampling
+from tests.dialects.openai_calls import (
+    CompletionsApi,
+    chats,
+    complete,
+    completions,
+    http_call,
+    refusal,
+    request,
+    sampling,
+)
 
 HI = {"messages": [{"role": "user", "content": "hi"}]}
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from dragoman.errors import EngineFailed
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -17,7 +16,17 @@ from dragoman.types import (
     TokenOutput,
     TopToken,
 )
-from tests.dialects.openai_calls import SERVED, answer, chunks, complete, completions, http_call, stream_bytes, token
+from tests.dialects.openai_calls import (
+    SERVED,
+    CompletionsApi,
+    answer,
+    chunks,
+    complete,
+    completions,
+    http_call,
+    stream_bytes,
+    token,
+)
 from tests.support.scripted import WORDS
 
 BOTH: tuple[CompletionsApi, ...] = ("v1", "v3")

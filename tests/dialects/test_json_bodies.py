@@ -49,7 +49,7 @@ def test_every_dialect_says_what_cannot_be_seen(dialect: Dialect, path: str, bod
         pytest.skip("a batch has no such field: what it holds is never read")
     http = http_call(body, path=path)
     with pytest.raises(InvalidPayload) as caught:
-        dialect.parse(http)
+        dialect.open(http).parse()
     assert said in caught.value.message
     assert said in shown(dialect.error_reply(caught.value, http).body)
 

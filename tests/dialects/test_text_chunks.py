@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from dragoman.server.api import Call
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsApi
 from dragoman.types import FinishReason, GenerationEvent, PromptInfo, ToolCallDelta
-from tests.dialects.openai_calls import chat, chunks, complete, http_call, stream_bytes, token
+from tests.dialects.openai_calls import ROUTES, CompletionsApi, chat, chunks, complete, http_call, stream_bytes, token
 
 PROMPT = PromptInfo("Hi", (1, 2))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -84,7 +83,7 @@ def test_what_comes_with_the_text_is_not_lost() -> None:
 
 def test_each_lmi_chunk_tells_its_own_time() -> None:
     clock = count(1000)
-    dialect = ChatDialect(ChatOptions("invocations"), clock=lambda: next(clock) // 3)
+    dialect = ChatDialect(ChatOptions(ROUTES["invocations"]), clock=lambda: next(clock) // 3)
     call = dialect.parse(http_call({"messages": [{"role": "user", "content": "Hi"}], "stream": True}))
     times = [json.loads(line)["created"] for line in stream_bytes(call, answer(*"abcdefgh")).splitlines()]
     assert times == sorted(times)

@@ -56,7 +56,9 @@ def handling(
         runtime.loop,
         lambda http: HandlerModel(lmi, dynamic, service, http.request_id),
     )
-    with running_server(dialects=with_handler(real_dialects(), runtime)) as server:
+    dialects = real_dialects()
+    of_lmi = {name: dialect for name, dialect in dialects.items() if name.startswith("lmi")}
+    with running_server(dialects={**dialects, **with_handler(of_lmi, runtime)}) as server:
         server.service.journal = service.journal
         server.service.script = service.script
         server.service.scripts = service.scripts

@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 from dragoman.hooks import Hooks, load_hooks
-from dragoman.server.api import Dialect, HttpCall, Runner
+from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
-from dragoman.server.registry import DialectSet
 from tests.support.golden import Answer, answer
 from tests.support.real_dialects import real_dialects
 
@@ -56,16 +55,18 @@ def loaded(directory: Path, source: str, formatter_name: str | None = None) -> H
 
 def hooked_dialects(
     hooks: Hooks, run: Runner = in_place, context: dict[str, Any] | None = None, **options: Any
-) -> DialectSet:
+) -> Dialects:
     """All dialects with these hooks. `options` are LMI's."""
     lmi = LmiOptions(**options)
     hook_options = HookOptions(context or {}, has_index=lmi.lmi_version == "0.32", tgi_compat=lmi.tgi_compat)
-    return with_hooks(real_dialects(), LmiDialect(lmi), hooks, hook_options, run)
+    dialects = real_dialects()
+    of_lmi = {name: dialect for name, dialect in dialects.items() if name.startswith("lmi")}
+    return {**dialects, **with_hooks(of_lmi, LmiDialect(lmi), hooks, hook_options, run)}
 
 
 def hooked(directory: Path, source: str, formatter_name: str | None = None, **options: Any) -> Dialect:
     """The LMI dialect with the formatters of such a file."""
-    return hooked_dialects(loaded(directory, source, formatter_name), **options).lmi
+    return hooked_dialects(loaded(directory, source, formatter_name), **options)["lmi"]
 
 
 def call_of(body: Any, **headers: str) -> HttpCall:

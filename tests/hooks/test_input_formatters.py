@@ -31,7 +31,7 @@ def reader(body: str) -> str:
 class TestRequests:
     def test_the_request_is_what_the_formatter_says(self, tmp_path: Path) -> None:
         body = {"question": "why?", "parameters": {"max_new_tokens": 7, "do_sample": True, "seed": 3}}
-        (request,) = hooked(tmp_path, READ).parse(call_of(body)).requests
+        (request,) = hooked(tmp_path, READ).open(call_of(body)).parse().requests
         assert isinstance(request.prompt, TextPrompt)
         assert (request.prompt.text, request.max_tokens, request.sampling.seed) == ("why?", 7, 3)
 
@@ -45,16 +45,16 @@ class TestRequests:
         assert reply.is_stream is is_stream
 
     def test_several_prompts_are_several_requests(self, tmp_path: Path) -> None:
-        call = hooked(tmp_path, READ).parse(call_of({"question": ["a", "b"]}))
+        call = hooked(tmp_path, READ).open(call_of({"question": ["a", "b"]})).parse()
         assert [getattr(request.prompt, "text", None) for request in call.requests] == ["a", "b"]
 
     def test_the_formatters_parameters_are_checked_like_a_clients(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidParameter, match="max_new_tokens"):
-            hooked(tmp_path, READ).parse(call_of({"question": "why?", "parameters": {"max_new_tokens": -1}}))
+            hooked(tmp_path, READ).open(call_of({"question": "why?", "parameters": {"max_new_tokens": -1}})).parse()
 
     def test_a_prompt_is_needed(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidPayload, match="inputs"):
-            hooked(tmp_path, reader("return TextInput()")).parse(call_of({}))
+            hooked(tmp_path, reader("return TextInput()")).open(call_of({})).parse()
 
     def test_attributes_of_its_own_reach_the_output_formatter(self, tmp_path: Path) -> None:
         source = """
@@ -79,22 +79,23 @@ class TestRequests:
     )
     def test_it_reads_every_body_of_the_lmi_routes(self, tmp_path: Path, body: dict[str, Any]) -> None:
         dialects = hooked_dialects(loaded(tmp_path, reader("return TextInput(input_text='mine')")))
-        for dialect in (dialects.lmi, dialects.chat_invocations, dialects.completions_invocations):
-            (request,) = dialect.parse(call_of(body)).requests
+        for dialect in (dialects["lmi"], dialects["lmi.chat"], dialects["lmi.completions"]):
+            (request,) = dialect.open(call_of(body)).parse().requests
             assert getattr(request.prompt, "text", None) == "mine"
 
     def test_without_one_conversations_keep_their_answers(self, tmp_path: Path) -> None:
         dialects, plain = hooked_dialects(loaded(tmp_path, ECHO)), real_dialects()
         body = {"messages": [{"role": "user", "content": "q"}], "max_tokens": 2}
-        given, wanted = ask(dialects.chat_invocations, body).body, ask(plain.chat_invocations, body).body
+        given, wanted = ask(dialects["lmi.chat"], body).body, ask(plain["lmi.chat"], body).body
         assert json.loads(given)["choices"] == json.loads(wanted)["choices"]
 
     def test_no_other_route_is_touched(self, tmp_path: Path) -> None:
         dialects = hooked_dialects(loaded(tmp_path, READ + ECHO))
-        (request,) = dialects.chat_v1.parse(call_of({"messages": [{"role": "user", "content": "q"}]})).requests
+        body = {"messages": [{"role": "user", "content": "q"}]}
+        (request,) = dialects["openai.chat"].open(call_of(body)).parse().requests
         assert isinstance(request.prompt, ChatPrompt)
         assert request.prompt.messages[0]["content"] == "q"
-        assert json.loads(ask(dialects.tgi, prompt()).body)
+        assert json.loads(ask(dialects["tgi"], prompt()).body)
 
 
 class TestWhatItGets:
@@ -106,19 +107,19 @@ class TestWhatItGets:
 
     def test_all_keyword_arguments_if_it_takes_any(self, tmp_path: Path) -> None:
         source = reader("return TextInput(input_text=json.dumps([sorted(kwargs), kwargs['configs'].dtype]))")
-        dialect = hooked_dialects(loaded(tmp_path, source), context=self.CONTEXT).lmi
-        (request,) = dialect.parse(call_of({})).requests
+        dialect = hooked_dialects(loaded(tmp_path, source), context=self.CONTEXT)["lmi"]
+        (request,) = dialect.open(call_of({})).parse().requests
         assert json.loads(getattr(request.prompt, "text", "")) == [sorted(self.CONTEXT), "int8"]
 
     def test_those_that_it_names_if_it_names_them(self, tmp_path: Path) -> None:
         source = "@input_formatter\ndef read(item, tokenizer=None):\n    return TextInput(input_text=tokenizer)\n"
-        dialect = hooked_dialects(loaded(tmp_path, source), context=self.CONTEXT).lmi
-        (request,) = dialect.parse(call_of({})).requests
+        dialect = hooked_dialects(loaded(tmp_path, source), context=self.CONTEXT)["lmi"]
+        (request,) = dialect.open(call_of({})).parse().requests
         assert getattr(request.prompt, "text", None) == "the tokenizer"
 
     def test_headers_and_query_in_any_case(self, tmp_path: Path) -> None:
         source = reader("return TextInput(input_text=item.get_property('X-Own') + item.get_properties()['FROM'])")
-        (request,) = hooked(tmp_path, source).parse(call_of({}, x_own="header ")).requests
+        (request,) = hooked(tmp_path, source).open(call_of({}, x_own="header ")).parse().requests
         assert getattr(request.prompt, "text", None) == "header query"
 
     def test_a_multipart_form_in_pieces(self, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ class TestWhatItGets:
             "    return TextInput(input_text=form['inputs'], parameters=form['parameters'])"
         )
         http = HttpCall("POST", "/invocations", body, {"content-type": "multipart/form-data; boundary=b"})
-        (request,) = hooked(tmp_path, source).parse(http).requests
+        (request,) = hooked(tmp_path, source).open(http).parse().requests
         assert (getattr(request.prompt, "text", None), request.max_tokens) == ("hello", 4)
 
 
@@ -163,7 +164,7 @@ class TestWhichFormatterAnswers:
     def test_a_choice_that_cannot_act_fails_the_request(self, tmp_path: Path, chosen: str) -> None:
         source = self.NAMED + reader(f"return TextInput(input_text='hi', output_formatter={chosen})")
         with pytest.raises(HookError, match="Input Parsing failed"):
-            hooked(tmp_path, source).parse(call_of({}))
+            hooked(tmp_path, source).open(call_of({})).parse()
 
 
 class TestFailures:

@@ -79,7 +79,7 @@ class TestCalls:
             token, first, last = output.sequences[0].get_next_token()
             return json.dumps([token.as_dict(), first, last]) + chr(10)
         """
-        call = hooked(tmp_path, source).parse(call_of(prompt() | STREAM))
+        call = hooked(tmp_path, source).open(call_of(prompt() | STREAM)).parse()
         ending = GenerationEvent(0, "", (), FinishReason.STOP_STRING, prompt=PromptInfo("hi", (1,)))
         line = json.loads(call.encoder.event(0, ending))
         assert line == [{"id": -1, "text": "", "log_prob": None}, True, True]
@@ -204,7 +204,7 @@ class TestWhatTheySee:
             return json.dumps([steps, best.tokens[0].text, best.cumulative_log_prob, best.stop_reason,
                                best.finish_reason, output.other_sequences_indices])
         """
-        call = hooked(tmp_path, source).parse(call_of(prompt(n=3, do_sample=True)))
+        call = hooked(tmp_path, source).open(call_of(prompt(n=3, do_sample=True))).parse()
         result = result_of(call, sequence(0, "a", -3.0, 1), sequence(1, "b", -1.0, 2), sequence(2, "c", -2.0, 0))
         steps = [[1, 1, 1], [1, 2, 1]]
         assert json.loads(call.encoder.full([result]).body) == [steps, "b", -1.0, "###", "stop_sequence", [2, 0]]
@@ -215,12 +215,12 @@ class TestWhatTheySee:
         def write(output: RequestOutput):
             return str(output.best_sequence_index) + str(output.other_sequences_indices)
         """
-        call = hooked(tmp_path, source).parse(call_of(prompt(num_beams=2)))
+        call = hooked(tmp_path, source).open(call_of(prompt(num_beams=2))).parse()
         result = result_of(call, sequence(0, "a", -3.0, 1), sequence(1, "b", -1.0, 1))
         assert call.encoder.full([result]).body == b"0[1]"
 
     def test_a_stream_of_several_sequences_has_the_first(self, tmp_path: Path) -> None:
-        call = hooked(tmp_path, ECHO).parse(call_of(prompt() | STREAM))
+        call = hooked(tmp_path, ECHO).open(call_of(prompt() | STREAM)).parse()
         token = TokenOutput(5, "x")
         assert call.encoder.event(0, GenerationEvent(1, "x", (token,))) == b""
         assert call.encoder.event(0, GenerationEvent(0, "x", (token,))) == b"[x]"

@@ -20,7 +20,7 @@ CONTEXT = {"is_rolling_batch": True, "tokenizer": None}
 
 
 def test_the_body_that_is_returned_is_served(tmp_path: Path) -> None:
-    dialect = hooked_dialects(loaded(tmp_path, RENAME), context=CONTEXT).lmi
+    dialect = hooked_dialects(loaded(tmp_path, RENAME), context=CONTEXT)["lmi"]
     body = {"question": "hi", "parameters": {"max_new_tokens": 3, "return_full_text": True}}
     assert json.loads(ask(dialect, body).body) == {"generated_text": "hiTrue Deep learning is"}
 
@@ -28,7 +28,7 @@ def test_the_body_that_is_returned_is_served(tmp_path: Path) -> None:
 def test_other_content_types_are_decoded_first(tmp_path: Path) -> None:
     source = "@input_formatter\ndef read(decoded_payload):\n    return {'inputs': decoded_payload['inputs']}\n"
     http = HttpCall("POST", "/invocations", b"plain words", {"content-type": "text/plain"}, request_id="r")
-    request = hooked(tmp_path, source).parse(http).requests[0]
+    request = hooked(tmp_path, source).open(http).parse().requests[0]
     assert getattr(request.prompt, "text", None) == "plain words"
 
 
@@ -40,9 +40,9 @@ def test_the_returned_body_chooses_the_dialect(tmp_path: Path, annotation: str) 
         return {{"messages": [{{"role": "user", "content": body["inputs"]}}], "max_tokens": 2}}
     """
     found = hooked_dialects(loaded(tmp_path, source))
-    for dialect in (found.lmi, found.chat_invocations, found.completions_invocations):
+    for dialect in (found["lmi"], found["lmi.chat"], found["lmi.completions"]):
         assert "choices" in json.loads(ask(dialect, prompt()).body)
-    assert found.chat_v1 is not found.lmi
+    assert found["openai.chat"] is not found["lmi"]
 
 
 def test_an_output_formatter_still_writes_what_lmi_would(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_an_output_formatter_still_writes_what_lmi_would(tmp_path: Path) -> None
         RENAME
         + "\n@output_formatter\ndef write(out: RequestOutput):\n    return out.sequences[0].get_next_token()[0].text\n"
     )
-    dialect = hooked_dialects(loaded(tmp_path, source), context=CONTEXT).lmi
+    dialect = hooked_dialects(loaded(tmp_path, source), context=CONTEXT)["lmi"]
     assert ask(dialect, {"question": "hi", "parameters": {"max_new_tokens": 2}}).body == b" Deep learning"
 
 

@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -158,7 +158,7 @@ class HttpRun:
         assert self._engine.stats.num_generated_tokens == costs.num_streams * costs.num_tokens
 
     def _app(self) -> App:
-        dialects = replace(real_dialects(), text=TextDialect(TextOptions(hold_ms=0)))  # no timer decides when it sends
+        dialects = {**real_dialects(), "text": TextDialect(TextOptions(hold_ms=0))}  # no timer decides when it sends
         registry = ModelRegistry(dialects, ["fake"])
         service = Service(
             name="fake", engine=self._engine, tokenizer=ByteTokenizer(), chat_template=ChatTemplate(TEMPLATE)

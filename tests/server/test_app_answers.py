@@ -326,7 +326,7 @@ class TestAdmission:
             server.service.journal.wait_for(lambda lines: sum(line.startswith("pause") for line in lines) == 2)
             refused = httpx.post(f"{server.url}/v1/completions", json={})
             assert refused.status_code == 503
-            assert refused.json()["dialect"] == "completions_v1"
+            assert refused.json()["dialect"] == "openai.completions"
             assert "2 allowed" in refused.json()["message"]
             assert "retry-after" in refused.headers
             assert httpx.get(f"{server.url}/ping").status_code == 200

@@ -94,7 +94,11 @@ class TestModelLists:
 
     @pytest.mark.parametrize(
         ("path", "dialect"),
-        [("/v1/models/nobody", "completions_v1"), ("/v3/models/nobody", "completions_v3"), ("/models/nobody", "lmi")],
+        [
+            ("/v1/models/nobody", "openai.completions"),
+            ("/v3/models/nobody", "ovms.completions"),
+            ("/models/nobody", "lmi"),
+        ],
     )
     def test_a_missing_name_is_404_in_the_familys_shape(self, client: httpx.Client, path: str, dialect: str) -> None:
         answer = client.get(path)
@@ -132,7 +136,7 @@ class TestLoading:
             assert httpx.get(f"{server.url}/").status_code == 503
             assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
             refused = httpx.post(f"{server.url}/v1/completions", json={"model": "fake"})
-            assert (refused.status_code, refused.json()["dialect"]) == (503, "completions_v1")
+            assert (refused.status_code, refused.json()["dialect"]) == (503, "openai.completions")
             assert refused.json()["kind"] == "unavailable"
             assert "retry-after" in refused.headers
             assert httpx.post(f"{server.url}/v1/completions", json={"model": "nobody"}).status_code == 404

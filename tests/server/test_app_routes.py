@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.server.app import ServerConfig
 from tests.support.fake_service import FakeService
-from tests.support.live_routes import live_routes
+from tests.support.live_routes import live_operations
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
 
 BROKEN = b"{"  # each line dialect names itself in its errors, so a broken body tells which one was asked
@@ -20,10 +20,10 @@ ROUTES = [
     ("/predictions/fake", "lmi"),
     ("/predictions/model", "lmi"),
     ("/models/fake/invoke", "lmi"),
-    ("/v1/chat/completions", "chat_v1"),
-    ("/v1/completions", "completions_v1"),
-    ("/v3/chat/completions", "chat_v3"),
-    ("/v3/completions", "completions_v3"),
+    ("/v1/chat/completions", "openai.chat"),
+    ("/v1/completions", "openai.completions"),
+    ("/v3/chat/completions", "ovms.chat"),
+    ("/v3/completions", "ovms.completions"),
     ("/api/generate-one", "text"),
     ("/api/generate-batch", "text"),
     ("/", "tgi"),
@@ -43,8 +43,8 @@ def test_each_inference_route_speaks_its_dialect(client: httpx.Client, path: str
     ("body", "dialect"),
     [
         ({"inputs": "x"}, "lmi"),
-        ({"messages": []}, "chat_invocations"),
-        ({"prompt": "x"}, "completions_invocations"),
+        ({"messages": []}, "lmi.chat"),
+        ({"prompt": "x"}, "lmi.completions"),
         ({"inputs": "x", "prompt": "y"}, "lmi"),
         ({}, "lmi"),
         ([], "lmi"),
@@ -96,10 +96,10 @@ def test_placeholder_names_mean_the_default_model(client: httpx.Client, path: st
     [
         ("/invocations?model_name=nobody", {}, "lmi"),
         ("/predictions/nobody", {}, "lmi"),
-        ("/models/nobody/invoke", {"messages": []}, "chat_invocations"),
-        ("/v1/completions", {"model": "nobody"}, "completions_v1"),
-        ("/v1/chat/completions", {"model": "nobody"}, "chat_v1"),
-        ("/v3/completions", {"model": "nobody"}, "completions_v3"),
+        ("/models/nobody/invoke", {"messages": []}, "lmi.chat"),
+        ("/v1/completions", {"model": "nobody"}, "openai.completions"),
+        ("/v1/chat/completions", {"model": "nobody"}, "openai.chat"),
+        ("/v3/completions", {"model": "nobody"}, "ovms.completions"),
         ("/api/generate-batch?model_name=nobody", {}, "text"),
     ],
 )
@@ -148,13 +148,13 @@ def test_an_endless_unknown_path_is_told_shortly_and_soon(client: httpx.Client) 
 
 
 OWNERS = [
-    ("/v1", "completions_v1"),
-    ("/v1/embedding", "completions_v1"),
-    ("/v1/models/fake", "completions_v1"),
-    ("/v1/chat/completions", "completions_v1"),
-    ("/tokenize", "completions_v1"),
-    ("/v3/anything", "completions_v3"),
-    ("/v3/completions", "completions_v3"),
+    ("/v1", "openai.completions"),
+    ("/v1/embedding", "openai.completions"),
+    ("/v1/models/fake", "openai.completions"),
+    ("/v1/chat/completions", "openai.completions"),
+    ("/tokenize", "openai.completions"),
+    ("/v3/anything", "ovms.completions"),
+    ("/v3/completions", "ovms.completions"),
     ("/api/tags", "text"),
     ("/api/generate-one", "text"),
     ("/generate", "tgi"),
@@ -228,7 +228,9 @@ def test_options_tells_what_a_path_takes(client: httpx.Client) -> None:
     assert (answer.status_code, answer.json(), answer.headers["allow"]) == (200, {}, "GET, HEAD, OPTIONS, POST")
 
 
-READ = [route.path for route in live_routes() if "GET" in route.handlers and "metrics" not in route.path]
+READ = [
+    operation.path for operation in live_operations() if operation.method == "GET" and "metrics" not in operation.path
+]
 
 
 @pytest.mark.parametrize("path", READ)
@@ -326,7 +328,7 @@ class TestKeys:
 
     @pytest.mark.parametrize(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
     def test_who_owns_the_prefix_tells_that_the_key_is_wrong(self, path: str, dialect: str) -> None:
-        owner = {"chat_v1": "completions_v1", "chat_v3": "completions_v3"}.get(dialect, dialect)
+        owner = {"openai.chat": "openai.completions", "ovms.chat": "ovms.completions"}.get(dialect, dialect)
         with running_server(self.CONFIG) as server:
             answer = httpx.post(f"{server.url}{path}", json={})
             assert (answer.status_code, answer.json()["dialect"]) == (401, owner)
@@ -354,7 +356,7 @@ class TestBodySize:
         with running_server(self.CONFIG) as server:
             answer = httpx.post(f"{server.url}/v1/completions", content=b" " * 1001)
             assert answer.status_code == 413
-            assert answer.json()["dialect"] == "completions_v1"
+            assert answer.json()["dialect"] == "openai.completions"
             assert "1001" in answer.json()["message"]
             assert "1000" in answer.json()["message"]
 

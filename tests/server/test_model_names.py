@@ -9,9 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions
-from dragoman.server.apis.openai_wire.common import ServedNames
-from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
@@ -44,13 +41,7 @@ def several() -> Iterator[httpx.Client]:
 
 def add(server: RunningServer, name: str, alias: str) -> None:
     """Serve one more model, with dialects of its own."""
-    names = ServedNames(name, (alias,))
-    dialects = replace(
-        real_dialects(),
-        chat_v1=ChatDialect(ChatOptions("v1", names=names)),
-        chat_invocations=ChatDialect(ChatOptions("invocations", names=names)),
-        completions_invocations=CompletionsDialect(CompletionsOptions("lmi", names=names)),
-    )
+    dialects = real_dialects(name=name, aliases=(alias,))
     first = server.registry.models[0]
     server.registry.add(replace(first, name=name, aliases=(alias,), dialects=dialects))
 

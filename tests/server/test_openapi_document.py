@@ -6,29 +6,25 @@ import re
 from typing import Any
 
 import httpx
-import msgspec
 import pytest
 from openapi_spec_validator import validate
 
-from dragoman.server.apis.lmi.dialect import LmiOptions
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.lmi.describe.bodies import TYPES
 from dragoman.server.apis.lmi.parameters.table import TGI, rows_for
 from dragoman.server.apis.lmi.parameters.values import ValueType
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.describe.bodies import CHAT_ROWS, COMPLETION_ROWS
 from dragoman.server.apis.text.schema import BATCH_FIELDS, PROMPT_FIELDS
 from dragoman.server.app import ServerConfig
-from dragoman.server.openapi import ApiFacts, openapi_document
-from dragoman.server.openapi.document import OPERATIONS, UNDESCRIBED
-from dragoman.server.openapi.lmi_bodies import TYPES
-from dragoman.server.openapi.openai_bodies import CHAT_ROWS, COMPLETION_ROWS
-from dragoman.server.routes import Route
 from dragoman.types import Limits
-from tests.support.live_routes import live_document, live_routes
+from tests.support.live_routes import live_document, live_operations
 from tests.support.running_server import running_server
 
 DOCUMENT = live_document()
 SCHEMAS = DOCUMENT["components"]["schemas"]
-LIVE = {(method, route.path) for route in live_routes() for method in route.handlers}
+LIVE = {(operation.method, operation.path) for operation in live_operations()}
 
 
 def documented_operations() -> list[tuple[str, str, Any]]:
@@ -45,14 +41,6 @@ def test_the_document_is_valid() -> None:
 
 def test_every_route_is_described_and_every_description_has_a_route() -> None:
     assert {(method, path) for method, path, _ in documented_operations()} == LIVE
-    assert set(OPERATIONS) == LIVE
-    assert [path for _, path, operation in documented_operations() if UNDESCRIBED in operation] == []
-
-
-def test_a_route_without_a_description_is_shown_and_marked() -> None:
-    document = openapi_document([Route("/own/{thing}", {"PUT": live_routes()[0].handlers["POST"]})], ApiFacts())
-    validate(msgspec.json.decode(msgspec.json.encode(document)))
-    assert document["paths"]["/own/{thing}"]["put"][UNDESCRIBED] is True
 
 
 def test_every_described_path_answers_to_the_described_methods(client: httpx.Client) -> None:
@@ -103,15 +91,15 @@ def test_every_field_of_the_text_service_is_described() -> None:
 
 def test_the_operators_limits_and_profile_are_described() -> None:
     limits = Limits(max_stop_strings=3, max_best_of=5)
-    facts = ApiFacts(LmiOptions(rolling_batch="trtllm", lmi_version="0.26", limits=limits))
-    schemas = live_document(facts)["components"]["schemas"]
+    profile = ModelProfile(limits=limits, settings={"rolling_batch": "trtllm", "lmi_version": "0.26"})
+    schemas = live_document(profile)["components"]["schemas"]
     assert schemas["CompletionRequestV1"]["properties"]["best_of"]["anyOf"][0]["maximum"] == 5
     assert schemas["CompletionRequestV3"]["properties"]["best_of"]["anyOf"][0]["maximum"] == 4
     assert schemas["ChatRequestV1"]["properties"]["stop"]["anyOf"][1]["maxItems"] == 3
     parameters = schemas["LmiParameters"]["properties"]
     assert set(parameters) == set(rows_for("trtllm"))
     assert parameters["max_new_tokens"]["default"] == 128
-    assert "rolling_batch=trtllm, lmi_version=0.26" in live_document(facts)["info"]["description"]
+    assert "rolling_batch=trtllm, lmi_version=0.26" in live_document(profile)["info"]["description"]
 
 
 def test_keys_are_described_where_they_are_needed() -> None:

@@ -8,8 +8,7 @@ from functools import cache
 import msgspec
 import pytest
 
-from dragoman.server.apis.lmi.dialect import LmiOptions
-from dragoman.server.openapi import ApiFacts
+from dragoman.server.api import ModelProfile
 from tests.support.api_document import Checker
 from tests.support.golden import GOLDENS, case_names, load_case
 from tests.support.live_routes import live_document
@@ -20,7 +19,7 @@ PREDICTIONS = "/predictions/"
 @cache
 def checker_for(options: str) -> Checker:
     """The document of a server whose LMI dialect has these options, as JSON."""
-    return Checker(live_document(ApiFacts(lmi=LmiOptions(**json.loads(options)))))
+    return Checker(live_document(ModelProfile(settings=json.loads(options))))
 
 
 def answer_file(name: str) -> tuple[int, str, bytes]:

@@ -15,7 +15,6 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.app import ServerConfig
-from dragoman.server.registry import DialectSet
 from tests.support.api_document import Checker, resolved
 from tests.support.live_routes import live_document
 from tests.support.real_dialects import real_dialects
@@ -42,12 +41,12 @@ class Family(NamedTuple):
 
 
 FAMILIES = [
-    Family("/v1/completions", "completions_v1", "CompletionRequestV1", {"prompt": "a"}),
-    Family("/v3/completions", "completions_v3", "CompletionRequestV3", {"model": "fake", "prompt": "a"}),
-    Family("/invocations", "completions_invocations", "CompletionRequestInvocations", {"prompt": "a"}),
-    Family("/v1/chat/completions", "chat_v1", "ChatRequestV1", {"messages": MESSAGES}, headers=OPENAI_HEADERS),
-    Family("/v3/chat/completions", "chat_v3", "ChatRequestV3", {"model": "fake", "messages": MESSAGES}),
-    Family("/invocations", "chat_invocations", "ChatRequestInvocations", {"messages": MESSAGES}),
+    Family("/v1/completions", "openai.completions", "CompletionRequestV1", {"prompt": "a"}),
+    Family("/v3/completions", "ovms.completions", "CompletionRequestV3", {"model": "fake", "prompt": "a"}),
+    Family("/invocations", "lmi.completions", "CompletionRequestInvocations", {"prompt": "a"}),
+    Family("/v1/chat/completions", "openai.chat", "ChatRequestV1", {"messages": MESSAGES}, headers=OPENAI_HEADERS),
+    Family("/v3/chat/completions", "ovms.chat", "ChatRequestV3", {"model": "fake", "messages": MESSAGES}),
+    Family("/invocations", "lmi.chat", "ChatRequestInvocations", {"messages": MESSAGES}),
     Family("/invocations", "lmi", "LmiParameters", {"inputs": "a"}, "parameters"),
     Family("/generate", "tgi", "TgiParameters", {"inputs": "a"}, "parameters"),
 ]
@@ -163,15 +162,14 @@ def defaults() -> Iterator[Case]:
 def parsed(dialect: Dialect, family: Family, body: Mapping[str, Any]) -> Any:
     headers = {"content-type": "application/json", **family.headers}
     http = HttpCall("POST", family.path, json.dumps(body).encode(), headers, request_id="r")
-    call = dialect.parse(http)
+    call = dialect.open(http).parse()
     # a limit that was asked for is refused where it does not fit, a default one is cut to what does
     return [replace(request, on_overflow="clip") for request in call.requests], call.stream
 
 
 @pytest.mark.parametrize("case", list(defaults()), ids=lambda case: case.id)
 def test_sending_a_documented_default_is_the_same_as_leaving_it_out(case: Case) -> None:
-    dialects: DialectSet = real_dialects()
-    dialect = getattr(dialects, case.family.slot)
+    dialect = real_dialects()[case.family.slot]
     body = copy.deepcopy(dict(case.family.body))
     (body.setdefault(case.family.inside, {}) if case.family.inside else body)[case.name] = case.value
     assert parsed(dialect, case.family, body) == parsed(dialect, case.family, case.family.body)

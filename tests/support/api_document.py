@@ -9,8 +9,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
+from dragoman.server.describe.json_schema import used_components
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.openapi.json_schema import used_components
 
 Document = Mapping[str, Any]
 

@@ -110,7 +110,7 @@ def load_case(name: str) -> GoldenCase:
 def answer(dialect: Dialect, http: HttpCall, failure: Failure | None = None) -> Answer:
     """Take `http` through parse, a scripted generation and the encoder, as the service would."""
     try:
-        call = dialect.parse(http)
+        call = dialect.open(http).parse()
     except ServerError as error:
         return _of_reply(error_reply(dialect, error, http), ())
     events = list(interleaved_events(call))

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
-from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
-from dragoman.server.registry import DialectSet
+from dragoman.server.api import Call, Dialect, Encoder, Head, HttpCall, IndexedEvent, ModelProfile, PureDialect, Reply
+from dragoman.server.apis import set_up_all
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 
 STATUS = {
@@ -63,7 +63,7 @@ class LineEncoder(Encoder):
 
 
 @dataclass(frozen=True)
-class LineDialect:
+class LineDialect(PureDialect):
     """Body: `{"prompts", "max_tokens", "stream", "hold_s", "ignored", "cut", "fails_at", "padding"}`, all optional."""
 
     name: str
@@ -99,7 +99,6 @@ class LineDialect:
         return Reply(STATUS.get(error.kind, 400), msgspec.json.encode(body), "application/json")
 
 
-def line_dialects(**replacements: Any) -> DialectSet:
-    """A full set of line dialects, each with its slot's name; `replacements` by slot."""
-    slots = [field.name for field in DialectSet.__dataclass_fields__.values()]
-    return DialectSet(**{slot: replacements.get(slot, LineDialect(slot)) for slot in slots})
+def line_dialects(**replacements: Dialect) -> dict[str, Dialect]:
+    """A line dialect in the place of every real one, each with its name; `replacements` by name."""
+    return {name: replacements.get(name, LineDialect(name)) for name in set_up_all(ModelProfile())}

@@ -1,4 +1,4 @@
-"""The routes that a server has, and the document that describes them, without a server."""
+"""The document that describes a server, without one."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Any
 
 import msgspec
 
-from dragoman.cli.serve import metrics_routes
-from dragoman.server.apis.lmi.deferred import DeferredAnswers
-from dragoman.server.app import ServerConfig, all_routes
-from dragoman.server.openapi import ApiFacts, openapi_document
-from dragoman.server.registry import ModelRegistry
-from dragoman.server.routes import Route
-from tests.support.line_dialect import line_dialects
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis import all_apis
+from dragoman.server.openapi import openapi_document
+from dragoman.server.operations import Operation
 
 
-def live_routes() -> list[Route]:
-    """Every route of a server that `dragoman serve` starts."""
-    registry = ModelRegistry(line_dialects())
-    return all_routes(registry, ServerConfig(), DeferredAnswers(), metrics_routes(registry))
+def live_operations() -> list[Operation]:
+    """Every operation of a server that `dragoman serve` starts."""
+    return [operation for api in all_apis() for operation in api.operations]
 
 
-def live_document(facts: ApiFacts | None = None) -> Any:
-    """The OpenAPI document of those routes, as a client decodes it."""
-    return json.loads(msgspec.json.encode(openapi_document(live_routes(), facts or ApiFacts())))
+def live_document(profile: ModelProfile | None = None) -> Any:
+    """The OpenAPI document of those operations, as a client decodes it."""
+    return json.loads(msgspec.json.encode(openapi_document(all_apis(), profile or ModelProfile())))

@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 
 from dragoman.server.admission import Admission
+from dragoman.server.api import Dialects
 from dragoman.server.app import ServerConfig
-from dragoman.server.registry import DialectSet, GenerationService, ModelRegistry, ServedModel
+from dragoman.server.registry import GenerationService, ModelRegistry, ServedModel
 from dragoman.server.run import HttpServer, ListenConfig, loop_factory
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
@@ -26,7 +27,7 @@ class RunningServer:
         self,
         config: ServerConfig | None = None,
         listen: ListenConfig | None = None,
-        dialects: DialectSet | None = None,
+        dialects: Dialects | None = None,
         **admission: Any,
     ) -> None:
         self.dialects = dialects or line_dialects()

@@ -1,27 +1,21 @@
 """The block of text that says, once the model is loaded, what is served, where, and how to try it.
 
-Does: text only. Does not: print, or decide which routes exist. Called by `serve`.
+Does: text only. Does not: print, or decide which routes exist (the APIs do). Called by `serve`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
 from dragoman import __version__
+from dragoman.server.apis import all_apis
+from dragoman.server.operations import Api
 
-ROUTES: tuple[tuple[str, str], ...] = (
-    ("LMI", "POST /invocations  /predictions/{name}  /models/{name}/invoke"),
-    ("OpenAI", "POST /v1/chat/completions  /v1/completions   GET /v1/models"),
-    ("OpenVINO", "POST /v3/chat/completions  /v3/completions   GET /v3/models"),
-    ("SageMaker", "POST /endpoints/{name}/invocations  /endpoints/{name}/invocations-response-stream"),
-    ("TGI", "POST /  /generate  /generate_stream          GET /info"),
-    ("plain text", "POST /api/generate-one  /api/generate-batch"),
-    ("operation", "GET  /ping  /health  /v2/health/live  /v2/health/ready  /metrics"),
-)
-"""Family of clients and its routes; a test calls every one of them."""
+PLACEHOLDER = re.compile(r"{\w+}")
 
-OF_HANDLERS = ("LMI", "SageMaker", "operation")  # what is left where nothing can be generated
+TITLE_WIDTH = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +51,23 @@ def banner(facts: BannerFacts) -> str:
     lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
     lines += [f"  and {other}" for other in facts.others]
     lines.append("")
-    served = [(family, routes) for family, routes in ROUTES if facts.can_generate or family in OF_HANDLERS]
-    lines += [f"  {family:<11} {routes.format(name=facts.name)}" for family, routes in served]
+    served = [api for api in all_apis() if facts.can_generate or not api.needs_engine]
+    lines += [f"  {api.title:<{TITLE_WIDTH}} {calls}" for api in served if (calls := calls_of(api, facts.name))]
     if not facts.can_generate:
         return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
     if facts.has_chat_template:
         lines += ["", _shape_line(facts)]
     return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
+
+
+def calls_of(api: Api, model: str) -> str:
+    """The calls of an API on one line, by method; names in paths are the model's. "" = there is nothing to show."""
+    paths: dict[str, list[str]] = {}
+    for operation in api.operations:
+        if operation.in_banner:
+            path = PLACEHOLDER.sub(lambda _: model, operation.path)
+            paths.setdefault(operation.method, []).append(path)
+    return "   ".join(f"{method:<4} {'  '.join(found)}" for method, found in paths.items())
 
 
 def _shape_line(facts: BannerFacts) -> str:

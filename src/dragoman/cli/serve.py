@@ -14,17 +14,14 @@ from typing import TextIO
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import ComposedModel, api_facts, build_dialects, build_served_model
+from dragoman.compose import ComposedModel, build_served_model, model_profile
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.loading import ModelLoad, Progress
 from dragoman.memory import split_memory
-from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.models import ModelError
-from dragoman.server.api import Reply
+from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig
-from dragoman.server.exchange import Exchange
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.routes import PathParams, Route
 from dragoman.server.run import ListenConfig, run
 
 EXPECTED = (ConfigError, ModelError)
@@ -110,22 +107,12 @@ def serve(
     _start_logging(first.server.log_level, stderr)
     startup = _Startup(configs, stdout, display, loading)
     try:
-        registry = ModelRegistry(build_dialects(first), expected_names=[config.name for config in configs])
-        routes = metrics_routes(registry)
-        return run(registry, _server_config(first), _listen_config(first), startup.load, startup.listening, routes)
+        profile = model_profile(first)
+        registry = ModelRegistry(set_up_all(profile), [config.name for config in configs], profile)
+        return run(registry, _server_config(first), _listen_config(first), startup.load, startup.listening)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1
-
-
-def metrics_routes(registry: ModelRegistry) -> tuple[Route, ...]:
-    """`GET /metrics`, and the same under LMI's name; open to all, like the health checks."""
-    metrics = MetricsRegistry(lambda: registry.models)
-
-    async def scrape(exchange: Exchange, path_params: PathParams) -> None:
-        await exchange.send_reply(Reply(200, metrics.render(), METRICS_MEDIA_TYPE))
-
-    return tuple(Route(path, {"GET": scrape}) for path in ("/metrics", "/server/metrics"))
 
 
 def _start_logging(level: str, stderr: TextIO) -> None:
@@ -146,7 +133,6 @@ def _server_config(config: Config) -> ServerConfig:
         cors_allowed_origin=server.cors_allowed_origin,
         cors_allowed_methods=server.cors_allowed_methods,
         cors_allowed_headers=server.cors_allowed_headers,
-        api=api_facts(config),
     )
 
 

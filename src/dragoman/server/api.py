@@ -1,19 +1,24 @@
-"""What a dialect is: a pure translation between HTTP bytes and the neutral types.
+"""What the server and its client APIs share: calls, answers, encoders, and the dialects that translate for one model.
 
-Does: define the two protocols (`Dialect`, `Encoder`) and the values the application hands over.
-Does not: any I/O. Dialects import only `types`, `errors`, `framing` and this module. Called on the event loop.
+Does: define these values and protocols. Does not: any I/O, or know one API; operations are in `operations`.
+Imported by all of `server`. Dialects and encoders are called on the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from dragoman.errors import ServerError
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+from dragoman.server.json_body import NotJson, decode_json
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams
 
 T = TypeVar("T")
+
+
+# --- calls and answers ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,7 @@ class HttpCall:
     query: Mapping[str, str] = field(default_factory=dict)
     path_params: Mapping[str, str] = field(default_factory=dict)
     request_id: str = ""
+    _decoded: list[Any] = field(default_factory=list, repr=False, compare=False)  # of `json`, at the first call
 
     @property
     def media_type(self) -> str:
@@ -37,6 +43,26 @@ class HttpCall:
     def accept(self) -> str:
         """The Accept header, lower-case, "" when absent."""
         return self.headers.get("accept", "").lower()
+
+    def json(self) -> Any:
+        """The body's JSON value, decoded once however many ask; not to be changed. Raises: NotJson."""
+        if not self._decoded:
+            try:
+                self._decoded.append(decode_json(self.body))
+            except NotJson as error:
+                self._decoded.append(error)
+        value = self._decoded[0]
+        if isinstance(value, NotJson):
+            raise value
+        return value
+
+    def field(self, name: str) -> Any:
+        """The top-level field of a JSON object, None where there is none or the body is no such object."""
+        try:
+            value = self.json()
+        except NotJson:
+            return None
+        return value.get(name) if isinstance(value, dict) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,51 +168,83 @@ class Call:
 
 
 class ErrorTeller(Protocol):
-    """The part of a client API that answers calls which fail."""
+    """Answers calls which fail."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed before anything was sent, in this API's shape."""
         ...
 
 
+Answerer = Callable[[], Awaitable[Reply | StreamedReply | None]]
+"""Answers a call without generating; None = the call is to be parsed and generated for. Raises: ServerError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How one call is to be understood.
+
+    `parse`: the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: how to call
+    it, because it runs an operator's code; None = in place. `answer`: who is asked before; None = nobody.
+    """
+
+    parse: Callable[[], Call]
+    run_off_loop: Runner | None = None
+    answer: Answerer | None = None
+
+
 class Dialect(ErrorTeller, Protocol):
-    """One client API. Pure: no awaiting, no engine, no tokenizer, no clock of its own."""
+    """A translation between the calls of some operations and the neutral words, set up for one model.
+
+    No engine, no tokenizer, no clock of its own.
+    """
+
+    def open(self, http: HttpCall) -> Opening:
+        """How the call is to be understood. Raises: nothing; what is wrong with the call, `parse` tells."""
+        ...
+
+
+class PureDialect:
+    """A dialect that only translates: it has `parse`, which takes no time."""
 
     def parse(self, http: HttpCall) -> Call:
-        """The call in neutral words. Raises ServerError for anything the client did wrong."""
-        ...
+        """The call in neutral words. Raises: ServerError for anything the client did wrong."""
+        raise NotImplementedError
+
+    def open(self, http: HttpCall) -> Opening:
+        """The call, to be parsed in place."""
+        return Opening(partial(self.parse, http))
 
 
-def runner_of(dialect: Dialect) -> Runner | None:
-    """How to call `dialect.parse`: through its attribute `run_off_loop` if it has one, None = in place.
+Dialects = Mapping[str, Dialect]
+"""The dialects of one model by name. The name begins with that of the API that made it."""
 
-    Only dialects that run an operator's code have one; the others stay pure and are not asked to know of it.
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+ProposerKind = Literal["draft", "lookup"]
+"""Who guesses tokens for speculative decoding: a draft model or prompt lookup."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """What APIs are told of a model: all that they set themselves up with.
+
+    `settings`: the operator's choices that concern client APIs, by the names of options. `proposer`: who guesses tokens for
+    speculative decoding, if anybody. `operator_code`: functions of the operator's own, for the API they are written for.
     """
-    runner: Runner | None = getattr(dialect, "run_off_loop", None)
-    return runner
 
+    name: str = "model"
+    aliases: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    default_sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
+    proposer: ProposerKind | None = None
+    system_fingerprint: str = "fp_dragoman"
+    operator_code: object = None
 
-def ignores_unknown_model(dialect: Dialect, http: HttpCall) -> bool:
-    """Whether a name that nobody serves means the only model here, by the dialect's method of that name; else it is refused.
-
-    Only dialects with LMI's shape among theirs have one; the others are not asked to know of it.
-    """
-    ask: Callable[[HttpCall], bool] | None = getattr(dialect, "ignores_unknown_model", None)
-    return ask is not None and ask(http)
-
-
-class Answerer(Protocol):
-    """Answers calls without generating."""
-
-    async def __call__(self, http: HttpCall) -> Reply | StreamedReply | None:
-        """The answer; None = the call is to be parsed and generated for, as ever. Raises: ServerError."""
-        ...
-
-
-def answerer_of(dialect: Dialect) -> Answerer | None:
-    """Who answers the dialect's calls in place of generation: its attribute `answer` if it has one, else None.
-
-    Only dialects with an operator's own handler have one; the others are not asked to know of it.
-    """
-    answer: Answerer | None = getattr(dialect, "answer", None)
-    return answer
+    def options(self, kind: type[T], **more: Any) -> T:
+        """A dataclass of options: its fields that are settings by their names, `limits`, and `more`."""
+        names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # a dataclass
+        named = {name: value for name, value in self.settings.items() if name in names}
+        return kind(**{"limits": self.limits, **named, **more})

@@ -8,18 +8,18 @@ Built by `build_app`, called by uvicorn on the event loop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
-from dragoman.server.apis.lmi.deferred import DeferredAnswers
+from dragoman.server.apis import all_apis
+from dragoman.server.endpoints import Endpoints
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dragoman.server.front import json_reply, owner
-from dragoman.server.management import ManagementRoutes
-from dragoman.server.openapi import ApiFacts, documentation_routes
-from dragoman.server.registry import DialectSet, ModelRegistry
-from dragoman.server.responder import Responder, as_server_error, error_reply
-from dragoman.server.routes import Gate, InferenceRoutes, Route, RouteTable, joined_routes
-from dragoman.server.tokens_routes import TokenRoutes
+from dragoman.server.gate import Gate
+from dragoman.server.operations import Api
+from dragoman.server.registry import ModelRegistry
+from dragoman.server.replies import json_reply
+from dragoman.server.responder import as_server_error, error_reply
+from dragoman.server.routes import RouteTable, joined_routes
 
 MAX_SHOWN_LENGTH = 100
 
@@ -40,23 +40,19 @@ class ServerConfig:
     cors_allowed_origin: str = ""
     cors_allowed_methods: str = ""
     cors_allowed_headers: str = ""
-    api: ApiFacts = field(default_factory=ApiFacts)  # what /openapi.json tells about the default model
 
 
 class App:
     """The ASGI callable."""
 
-    def __init__(
-        self, table: RouteTable, dialects: DialectSet, front_headers: Mapping[str, str], deferred: DeferredAnswers
-    ) -> None:
-        self._table = table
-        self._dialects = dialects
+    def __init__(self, endpoints: Endpoints, front_headers: Mapping[str, str]) -> None:
+        self._endpoints = endpoints
+        self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._front_headers = front_headers
-        self._deferred = deferred
 
     async def aclose(self) -> None:
         """End what runs without a client that waits for it."""
-        await self._deferred.aclose()
+        await self._endpoints.aclose()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request. Other protocols are refused by not being spoken. Raises: ValueError for those."""
@@ -73,7 +69,7 @@ class App:
             if exchange.is_started:
                 await exchange.cut()
             else:
-                reply = error_reply(owner(self._dialects, exchange.path), failure, http)
+                reply = error_reply(self._endpoints.owner(exchange.path), failure, http)
                 await (exchange.refuse_upload if isinstance(failure, TooLarge) else exchange.send_reply)(reply)
 
     async def _dispatch(self, exchange: Exchange) -> None:
@@ -96,24 +92,14 @@ class App:
         return await exchange.send_reply(refusal)
 
 
-def build_app(registry: ModelRegistry, config: ServerConfig, extra_routes: Sequence[Route] = ()) -> App:
-    """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
-    deferred = DeferredAnswers()
-    routes = all_routes(registry, config, deferred, extra_routes)
-    return App(RouteTable(routes), registry.dialects, {**CACHE_HEADERS, **_cors_headers(config)}, deferred)
+def build_app(registry: ModelRegistry, config: ServerConfig, apis: Sequence[Api] | None = None) -> App:
+    """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
-
-def all_routes(
-    registry: ModelRegistry, config: ServerConfig, deferred: DeferredAnswers, extra_routes: Sequence[Route] = ()
-) -> list[Route]:
-    """Every route of the application, those that describe the others included."""
+    `apis` None = all that there are.
+    """
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    inference = InferenceRoutes(registry, Responder(), gate, deferred)
-    management = ManagementRoutes(registry, gate)
-    tokens = TokenRoutes(registry, gate)
-    routes = [*inference.routes(), *tokens.routes(), *management.routes(), *extra_routes]
-    api = replace(config.api, needs_key=bool(config.api_keys))
-    return joined_routes([*routes, *documentation_routes(routes, api, management.readiness)])
+    endpoints = Endpoints(tuple(all_apis() if apis is None else apis), registry, gate)
+    return App(endpoints, {**CACHE_HEADERS, **_cors_headers(config)})
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

@@ -15,9 +15,11 @@ from typing import Protocol
 from dragoman.engine.base import Capabilities, Health
 from dragoman.errors import EngineDead, NotFound, Unavailable
 from dragoman.server.admission import Admission
-from dragoman.server.api import Dialect
-from dragoman.server.apis.openai_wire.common import PLACEHOLDER_MODELS
+from dragoman.server.api import Dialects, ModelProfile
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
+
+PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
+"""Names clients send when they do not care which model answers."""
 
 
 class GenerationService(Protocol):
@@ -40,21 +42,6 @@ class ServedEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class DialectSet:
-    """One dialect per family of routes; each is configured for its model."""
-
-    lmi: Dialect
-    tgi: Dialect
-    chat_v1: Dialect
-    chat_v3: Dialect
-    chat_invocations: Dialect
-    completions_v1: Dialect
-    completions_v3: Dialect
-    completions_invocations: Dialect
-    text: Dialect
-
-
-@dataclass(frozen=True, slots=True)
 class ServedModel:
     """One model and everything needed to answer for it.
 
@@ -66,7 +53,7 @@ class ServedModel:
     name: str
     service: GenerationService
     engine: ServedEngine
-    dialects: DialectSet
+    dialects: Dialects
     admission: Admission
     aliases: tuple[str, ...] = ()
     url: str = ""
@@ -96,11 +83,14 @@ class ModelRegistry:
     """The served models by name. Starts in LOADING; models are added while the port is already open.
 
     `dialects` answer for calls that never reach a model: an unknown name, or any call while loading. `expected_names` are
-    the models that will be added, so that health checks can name them before.
+    the models that will be added, so that health checks can name them before. `profile` is the default model's.
     """
 
-    def __init__(self, dialects: DialectSet, expected_names: Sequence[str] = ()) -> None:
+    def __init__(
+        self, dialects: Dialects, expected_names: Sequence[str] = (), profile: ModelProfile | None = None
+    ) -> None:
         self.dialects = dialects
+        self.profile = profile or ModelProfile()
         self._expected_names = tuple(expected_names)
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, ServedModel] = {}

@@ -26,17 +26,15 @@ from dragoman.errors import (
     WrongMethod,
 )
 from dragoman.server.api import (
-    Answerer,
     Call,
     Dialect,
     ErrorTeller,
     HttpCall,
     IndexedEvent,
+    Opening,
     Reply,
     Runner,
     StreamedReply,
-    answerer_of,
-    runner_of,
 )
 from dragoman.server.exchange import ClientGone, Exchange
 from dragoman.server.merge import EventMerge
@@ -79,12 +77,12 @@ class Responder:
         """
         headers: Mapping[str, str] = {}
         try:
-            answer = answerer_of(dialect)
-            if answer is not None:
+            opening = dialect.open(http)
+            if opening.answer is not None:
                 with model.admission.permit():
-                    if await _answer(exchange, answer, http):
+                    if await _answer(exchange, opening.answer(), http):
                         return
-            call = await _parse(exchange, dialect, http)
+            call = await _parse(exchange, opening)
             headers = ignored_header(call.ignored)
             with model.admission.permit(len(call.requests)):
                 if call.stream:
@@ -122,9 +120,9 @@ class Responder:
             await merge.aclose()
 
 
-async def _answer(exchange: Exchange, answer: Answerer, http: HttpCall) -> bool:
-    """Send what an operator's own handler answers; False if it leaves the call to generation. Raises: ClientGone."""
-    made = await run_unless_gone(exchange, answer(http))
+async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | None], http: HttpCall) -> bool:
+    """Send what is answered without generating; False if the call is left to generation. Raises: ClientGone."""
+    made = await run_unless_gone(exchange, answer)
     if made is None:
         return False
     if isinstance(made, Reply):
@@ -135,7 +133,7 @@ async def _answer(exchange: Exchange, answer: Answerer, http: HttpCall) -> bool:
             await run_unless_gone(exchange, _write_chunks(exchange, made))
         except ClientGone:
             raise
-        except Exception as error:  # request boundary: the handler's answer broke off
+        except Exception as error:  # request boundary: the answer broke off
             if not exchange.is_started:
                 raise
             await exchange.finish(made.stream_error(as_server_error(error, http)))
@@ -178,12 +176,11 @@ def _encode_in_place(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     return b"".join([encode(index, event) for index, event in events])
 
 
-async def _parse(exchange: Exchange, dialect: Dialect, http: HttpCall) -> Call:
+async def _parse(exchange: Exchange, opening: Opening) -> Call:
     """The parsed call. Raises: what the dialect raises; ClientGone if the client leaves meanwhile."""
-    run = runner_of(dialect)
-    if run is None:
-        return dialect.parse(http)
-    return await run_unless_gone(exchange, run(partial(dialect.parse, http)))
+    if opening.run_off_loop is None:
+        return opening.parse()
+    return await run_unless_gone(exchange, opening.run_off_loop(opening.parse))
 
 
 async def _run(run: Runner | None, work: Callable[[], T]) -> T:

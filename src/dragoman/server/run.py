@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
+from dragoman.server.operations import Api
 from dragoman.server.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.routes import Route
 
 logger = logging.getLogger("dragoman.server")
 
@@ -63,13 +63,13 @@ class HttpServer:
         listen: ListenConfig,
         load: Load | None = None,
         on_listening: OnListening | None = None,
-        extra_routes: Sequence[Route] = (),
+        apis: Sequence[Api] | None = None,
     ) -> None:
         self._registry = registry
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._app = build_app(registry, config, extra_routes)
+        self._app = build_app(registry, config, apis)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -174,7 +174,7 @@ def run(
     listen: ListenConfig,
     load: Load | None = None,
     on_listening: OnListening | None = None,
-    extra_routes: Sequence[Route] = (),
+    apis: Sequence[Api] | None = None,
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
 
@@ -182,7 +182,7 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, extra_routes)))
+        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:

@@ -1,7 +1,5 @@
-"""The OpenAPI document of the running server and the page to try its routes on."""
+"""The OpenAPI document of the running server."""
 
 from dragoman.server.openapi.document import openapi_document
-from dragoman.server.openapi.facts import ApiFacts
-from dragoman.server.openapi.routes import documentation_routes
 
-__all__ = ["ApiFacts", "documentation_routes", "openapi_document"]
+__all__ = ["openapi_document"]

@@ -1,29 +1,22 @@
-"""Builds the OpenAPI document from the live route table.
+"""Builds the OpenAPI document from the operations of all APIs.
 
-Does: put routes, operations, schemas and errors together; leave out what no route uses. Does not: answer requests.
+Does: put operations, schemas and components together; leave out what no operation uses. Does not: know any API.
 Called once, when the document is first asked for, on the event loop. Source: OpenAPI Specification 3.1.0.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dragoman import __version__
-from dragoman.server.openapi import answers, errors, lmi_bodies, openai_bodies
-from dragoman.server.openapi.errors import Answer, front_answer
-from dragoman.server.openapi.facts import ApiFacts
-from dragoman.server.openapi.json_schema import TEXT, used_components
-from dragoman.server.openapi.management_operations import HEADERS, MANAGEMENT, PARAMETERS
-from dragoman.server.openapi.operations import INFERENCE, Key, Operation
-from dragoman.server.openapi.token_operations import TOKENS, token_schemas
-from dragoman.server.routes import KEY_HEADERS, Route
-
-OPERATIONS: Mapping[Key, Operation] = {**INFERENCE, **TOKENS, **MANAGEMENT}
-
-UNDESCRIBED = "x-undescribed"
-"""Marks a route that was added without a description; a test allows none."""
+from dragoman.server.api import ModelProfile
+from dragoman.server.describe.answers import Answer
+from dragoman.server.describe.components import HEADERS, PARAMETERS
+from dragoman.server.describe.json_schema import struct_schemas, used_components
+from dragoman.server.gate import KEY_HEADERS
+from dragoman.server.operations import Api, Components, Operation
 
 _SECURITY: list[dict[str, list[str]]] = [{scheme: []} for scheme in ("bearer", *KEY_HEADERS)]
 
@@ -38,85 +31,67 @@ others LMI's `{"code", "type", "message"}`.
 """
 
 
-def openapi_document(routes: Sequence[Route], facts: ApiFacts) -> dict[str, Any]:
-    """The document for these routes, as it is written to JSON."""
-    paths = {route.path: _path_item(route, facts) for route in routes if route.handlers}
-    schemas = {
-        **openai_bodies.request_bodies(facts),
-        **lmi_bodies.request_bodies(facts),
-        **answers.answer_schemas(),
-        **errors.error_schemas(),
-        **token_schemas(),
-    }
+def openapi_document(apis: Sequence[Api], profile: ModelProfile, *, needs_key: bool = False) -> dict[str, Any]:
+    """The document for these APIs, as it is written to JSON, with the options of the default model's `profile`."""
+    operations = [operation for api in apis for operation in api.operations]
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, needs_key=needs_key)
+    types = [kind for operation in operations for answer in operation.answers.values() for kind in answer.types]
+    schemas = _joined([struct_schemas(types), *(api.schemas(profile) for api in apis)])
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "dragoman",
             "version": __version__,
-            "description": _DESCRIPTION + _options_text(facts),
+            "description": _DESCRIPTION + _options_text(apis, profile),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "tags": _tags(paths),
+        "tags": [{"name": name} for name in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
         "components": {
             "schemas": used_components(paths, schemas),
-            "parameters": dict(PARAMETERS),
-            "headers": dict(HEADERS),
+            "parameters": _joined([PARAMETERS, *(api.parameters for api in apis)]),
+            "headers": _joined([HEADERS, *(api.headers for api in apis)]),
         },
     }
-    if facts.needs_key:
+    if needs_key:
         named = {name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS}
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}, **named}
     return document
 
 
-def _options_text(facts: ApiFacts) -> str:
-    lmi = facts.lmi
-    return (
-        f"\nOptions of the default model: rolling_batch={lmi.rolling_batch}, lmi_version={lmi.lmi_version}, "
-        f"tgi_compat={str(lmi.tgi_compat).lower()}, chat_format={facts.chat_format}, "
-        f"lmi_strict={str(facts.lmi_strict).lower()}.\n"
-    )
+def _joined(parts: Iterable[Components]) -> dict[str, Any]:
+    """All components by name. Raises: ValueError if two APIs mean different things by one name."""
+    together: dict[str, Any] = {}
+    for part in parts:
+        for name, component in part.items():
+            if together.setdefault(name, component) != component:
+                raise ValueError(f"two APIs describe component {name} differently")
+    return together
 
 
-def _tags(paths: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
-    names = (tag for item in paths.values() for operation in item.values() for tag in operation["tags"])
-    return [{"name": name} for name in dict.fromkeys(names)]
+def _options_text(apis: Sequence[Api], profile: ModelProfile) -> str:
+    options = [text for api in apis if (text := api.description(profile))]
+    return f"\nOptions of the default model: {', '.join(options)}.\n" if options else ""
 
 
-def _path_item(route: Route, facts: ApiFacts) -> dict[str, Any]:
-    return {method.lower(): _operation(method, route.path, facts) for method in sorted(route.handlers)}
-
-
-def _operation(method: str, path: str, facts: ApiFacts) -> dict[str, Any]:
-    described = OPERATIONS.get((method, path))
-    operation = described or _unknown(path)
+def _operation(operation: Operation, *, needs_key: bool) -> dict[str, Any]:
     item: dict[str, Any] = {
         "tags": [operation.tag],
         "summary": operation.summary,
-        "operationId": _operation_id(method, path),
+        "operationId": _operation_id(operation.method, operation.path),
         "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in (*operation.parameters, "x-request-id")],
         "responses": {str(status): _response(answer) for status, answer in operation.answers.items()},
     }
-    if described is None:
-        item[UNDESCRIBED] = True
-        item["parameters"] += [_path_parameter(name) for name in re.findall(r"{(\w+)}", path)]
     if operation.description:
         item["description"] = operation.description
     if operation.body:
         item["requestBody"] = _request_body(operation)
-    if facts.needs_key and operation.needs_key:
+    if needs_key and operation.needs_key:
         item["security"] = _SECURITY
     return item
-
-
-def _unknown(path: str) -> Operation:
-    return Operation("Other", path, {200: Answer("the answer"), 500: front_answer("it failed")})
-
-
-def _path_parameter(name: str) -> dict[str, Any]:
-    return {"in": "path", "name": name, "required": True, "schema": TEXT}
 
 
 def _operation_id(method: str, path: str) -> str:
@@ -138,6 +113,6 @@ def _response(answer: Answer) -> dict[str, Any]:
         "description": answer.description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
     }
-    if answer.content:
-        response["content"] = {media_type: {"schema": schema} for media_type, schema in answer.content.items()}
+    if schemas := answer.schemas():
+        response["content"] = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
     return response

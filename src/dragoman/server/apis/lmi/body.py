@@ -43,11 +43,11 @@ def read_payload(http: HttpCall) -> Payload:
     """The payload of a call. Raises: InvalidPayload naming what is wrong with the body."""
     match http.media_type:
         case "" | "application/json":
-            return _from_object(_json(http.body, "The body"))
+            return _from_object(_json_body(http))
         case "text/plain":
             return Payload(_text(http.body, http))
         case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
-            return _from_object(_json(http.body, "The body"))  # `curl -d` with JSON and no header says it is a form
+            return _from_object(_json_body(http))  # `curl -d` with JSON and no header says it is a form
         case media_type if media_type == FORM:
             pairs = parse_qs(_text(http.body, http), keep_blank_values=True)
             return _from_form({name: list(values) for name, values in pairs.items()})
@@ -96,6 +96,13 @@ def _from_form(fields: Mapping[str, list[str]]) -> Payload:
     if "parameters" in body:
         body["parameters"] = _json(body["parameters"].encode(), "Field 'parameters'")
     return _from_object(body)
+
+
+def _json_body(http: HttpCall) -> Any:
+    try:
+        return http.json()
+    except NotJson as error:
+        raise InvalidPayload(f"The body is not valid JSON: {error}") from error
 
 
 def _json(content: bytes, what: str) -> Any:

@@ -6,13 +6,14 @@ Called by the routes, on the event loop. A key that is null counts as absent.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from dragoman.server.api import HttpCall
+from dragoman.server.json_body import NotJson
 
-Choice = Literal["lmi", "chat", "completions"]
+INPUTS = "lmi"
+CHAT = "lmi.chat"
+COMPLETIONS = "lmi.completions"
 
 # `curl -d` calls its body a form whatever it holds; a real form is no JSON object and goes to LMI
 _JSON_TYPES = ("", "application/json", "application/x-www-form-urlencoded")
@@ -28,19 +29,31 @@ class _Keys(msgspec.Struct):
     inputs: msgspec.Raw = _NULL
 
 
-def choose(http: HttpCall) -> Choice:
-    """ "chat" for a JSON object with `messages`, "completions" for one with `prompt` and no `inputs`, else "lmi"."""
+def dialect_of_body(http: HttpCall) -> str:
+    """The dialect's name: an object with `messages` is a conversation, one with `prompt` and no `inputs` a completion."""
     if http.media_type not in _JSON_TYPES:
-        return "lmi"
+        return INPUTS
+    keys = _keys(http)
+    if "messages" in keys:
+        return CHAT
+    return COMPLETIONS if "prompt" in keys and "inputs" not in keys else INPUTS
+
+
+def _keys(http: HttpCall) -> frozenset[str]:
+    """The keys that decide, as far as they can be read: also of a body that is unusable for what their values hold."""
     try:
-        keys = msgspec.json.decode(http.body, type=_Keys)
+        value = http.json()
+    except NotJson:
+        return _undecoded_keys(http.body)
+    return frozenset(name for name in value if value[name] is not None) if isinstance(value, dict) else frozenset()
+
+
+def _undecoded_keys(body: bytes) -> frozenset[str]:
+    try:
+        keys = msgspec.json.decode(body, type=_Keys)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return "lmi"
-    if _is_given(keys.messages):
-        return "chat"
-    if _is_given(keys.prompt) and not _is_given(keys.inputs):
-        return "completions"
-    return "lmi"
+        return frozenset()
+    return frozenset(name for name in _Keys.__struct_fields__ if _is_given(getattr(keys, name)))
 
 
 def _is_given(value: msgspec.Raw) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, Encoder, HttpCall, Reply
+from dragoman.server.api import Call, Encoder, HttpCall, PureDialect, Reply
 from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, stream_error_body
@@ -58,7 +58,7 @@ class LmiOptions:
         return self.tgi_compat and not self.is_dynamic
 
 
-class LmiDialect:
+class LmiDialect(PureDialect):
     """LMI's `inputs` schema for one model, in the shapes that the options select."""
 
     def __init__(self, options: LmiOptions) -> None:

@@ -15,6 +15,7 @@ from dragoman.errors import ServerError
 from dragoman.server.api import Reply
 from dragoman.server.apis.lmi.encode import to_json
 from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.replies import json_reply
 
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 
@@ -69,6 +70,16 @@ def front_end_body(type_name: str) -> BodyBuilder:
 def front_end_error(status: int, type_name: str, message: str) -> Body:
     """An error as LMI's front end writes it."""
     return {"code": status, "type": type_name, "message": message}
+
+
+def front_error(status: int, error_type: str, message: str) -> Reply:
+    """An error of LMI's front end."""
+    return json_reply(status, front_end_error(status, error_type, message))
+
+
+def bad_request(message: str) -> Reply:
+    """A request that LMI's front end does not pass on to a model."""
+    return front_error(400, "BadRequestException", message)
 
 
 def _dynamic_body(error: ServerError, status: int) -> Body:

@@ -7,45 +7,22 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Reply
-from dragoman.server.apis.openai_wire.errors import ErrorShape, stream_error
-from dragoman.server.apis.openai_wire.profile import Profile, ProposerKind
+from dragoman.server.api import ModelProfile, ProposerKind, Reply
+from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
-from dragoman.types import LOWEST_LOGPROB, FinishReason, GenerationResult, Limits, PromptInfo, TokenOutput
-
-PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
-"""Names clients send in `model` when they do not care which model answers."""
-
-OPENAI_FINISH: Mapping[FinishReason, str] = {
-    FinishReason.EOS: "stop",
-    FinishReason.STOP_TOKEN: "stop",
-    FinishReason.STOP_STRING: "stop",
-    FinishReason.LENGTH: "length",
-    FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
-}
-
-
-class _ModelField(msgspec.Struct):
-    model: str | None = None
-
+from dragoman.server.registry import PLACEHOLDER_MODELS
+from dragoman.types import LOWEST_LOGPROB, GenerationResult, Limits, PromptInfo, TokenOutput
 
 _ENCODER = msgspec.json.Encoder()
-_MODEL_DECODER = msgspec.json.Decoder(_ModelField)
-
-
-def peek_model(body: bytes) -> str | None:
-    """The body's `model`, without building the rest of it; None if there is none or the body is unusable."""
-    try:
-        return _MODEL_DECODER.decode(body).model
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
 
 
 def requested_model(name: str | None) -> str | None:
@@ -142,8 +119,8 @@ def _prompt_candidates(token: TokenOutput, top_n: int) -> dict[str, PromptLogpro
 class Wire:
     """How the objects of one call leave: framing, end mark and errors, by the call's profile."""
 
-    def __init__(self, error_shape: ErrorShape, *, is_sse: bool) -> None:
-        self._error_shape: ErrorShape = error_shape
+    def __init__(self, errors: ErrorShape, *, is_sse: bool) -> None:
+        self._errors = errors
         self._is_sse = is_sse
 
     def frame(self, value: object) -> bytes:
@@ -157,7 +134,7 @@ class Wire:
 
     def error(self, error: ServerError) -> bytes:
         """An error inside the stream, as its last bytes."""
-        return stream_error(self._error_shape, error, is_sse=self._is_sse)
+        return self._errors.last_bytes(error, is_sse=self._is_sse)
 
     @staticmethod
     def reply(value: object) -> Reply:
@@ -212,3 +189,13 @@ class OpenAiOptions:
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
+
+
+def shared_options(profile: ModelProfile) -> dict[str, Any]:
+    """The values of `OpenAiOptions` for a model."""
+    return {
+        "names": ServedNames(profile.name, profile.aliases),
+        "limits": profile.limits,
+        "proposer": profile.proposer,
+        "system_fingerprint": profile.system_fingerprint,
+    }

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from dragoman.errors import InvalidRequest
-from dragoman.server.apis.openai_wire.profile import Bounds, Profile
-from dragoman.server.json_body import NestedTooDeep, NotJson, decode_json
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.bounds import Bounds
+from dragoman.server.json_body import NestedTooDeep, NotJson
 from dragoman.types import Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -66,13 +68,13 @@ BOUNDS: Mapping[str, Bounds] = {
 """Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
 
 
-def decode_object(body: bytes, profile: Profile) -> dict[str, Any]:
+def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
     """The body as a dictionary, without the fields that are null or set to empty, which means "not given".
 
     Raises: InvalidPayload.
     """
     try:
-        raw = decode_json(body)
+        raw = http.json()
     except NestedTooDeep as error:
         raise profile.payload_fault("nesting", f"the body is not valid JSON: {error}") from None
     except NotJson as error:
@@ -88,10 +90,10 @@ def _is_set_to_empty(name: str, value: Any) -> bool:
     return name == "top_k" and value == ""
 
 
-def peek_object(body: bytes) -> dict[str, Any]:
+def peek_object(http: HttpCall) -> dict[str, Any]:
     """The body as `decode_object` gives it, {} where that would raise."""
     try:
-        return decode_object(body, Profile(name="v1", error_shape="openai"))
+        return decode_object(http, Profile(name="v1"))
     except InvalidRequest:
         return {}
 

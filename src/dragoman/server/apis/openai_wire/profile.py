@@ -12,46 +12,30 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
+from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
+from dragoman.server.bounds import Bounds
+from dragoman.types import FinishReason
+
+OPENAI_FINISH: Mapping[FinishReason, str] = {
+    FinishReason.EOS: "stop",
+    FinishReason.STOP_TOKEN: "stop",
+    FinishReason.STOP_STRING: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
+}
 
 _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The allowed interval of a number; None = unbounded on that side."""
-
-    low: float | None = None
-    high: float | None = None
-    is_low_open: bool = False
-    is_high_open: bool = False
-    note: str = ""  # what else there is to say about what is allowed
-
-    def problem(self, value: float) -> Literal["negative", "low", "high"] | None:
-        """Which side `value` is out on, None if it is inside. "negative" is "low" for numbers that cannot be negative."""
-        if self.low is not None and (value < self.low or (self.is_low_open and value == self.low)):
-            return "negative" if value < 0 <= self.low else "low"
-        if self.high is not None and (value > self.high or (self.is_high_open and value == self.high)):
-            return "high"
-        return None
-
-    def __str__(self) -> str:
-        """What is allowed, in words."""
-        low = "" if self.low is None else f"greater than {self.low}" if self.is_low_open else f"at least {self.low}"
-        high = "" if self.high is None else f"less than {self.high}" if self.is_high_open else f"at most {self.high}"
-        if low and high and not (self.is_low_open or self.is_high_open):
-            return f"between {self.low} and {self.high}{self.note}"
-        return " and ".join(part for part in (low, high) if part) + self.note
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
     """One set of defaults. The fields' own defaults are those of OpenAI's API."""
 
-    name: Literal["v1", "v3", "lmi"]
-    error_shape: Literal["openai", "ovms", "lmi"]
+    name: str
+    errors: ErrorShape = OPENAI
+    finish_words: Mapping[FinishReason, str] = field(default_factory=lambda: OPENAI_FINISH)  # of conversations
     texts: Mapping[str, str] = field(default_factory=dict)
     payload_params: frozenset[str] = frozenset()  # parameters whose wrong type makes the whole body invalid
     bounds: Mapping[str, Bounds] = field(default_factory=dict)  # where they differ from the common ones
@@ -92,9 +76,4 @@ class Profile:
         return InvalidPayload(message if own is None else own.format(**values), param=param)
 
 
-ProposerKind = Literal["draft", "lookup"]
-"""Who guesses tokens for speculative decoding: a draft model or prompt lookup."""
-
-V1 = Profile(name="v1", error_shape="openai")
-# A completion or a conversation on /invocations: the same parameters, LMI's errors and overflow rule.
-LMI = Profile(name="lmi", error_shape="lmi", ignores_model=True, clips_overflow=True)
+V1 = Profile(name="v1")

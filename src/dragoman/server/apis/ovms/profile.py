@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from dragoman.server.apis.openai_wire.profile import Bounds, Profile
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.ovms.errors import OVMS
+from dragoman.server.bounds import Bounds
 
 _INVALID_JSON = "The file is not valid json - "
 _UINT32_MAX = 4294967295
@@ -113,7 +115,7 @@ _CHAT_TEXTS: Mapping[str, str] = {
 
 V3 = Profile(
     name="v3",
-    error_shape="ovms",
+    errors=OVMS,
     texts={**_SHARED_TEXTS, **_COMPLETIONS_TEXTS},
     payload_params=frozenset({"model", "stream"}),
     bounds={

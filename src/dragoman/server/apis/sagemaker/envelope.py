@@ -8,8 +8,9 @@ Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
@@ -23,11 +24,9 @@ from dragoman.server.api import (
     Head,
     HttpCall,
     IndexedEvent,
+    Opening,
     Reply,
-    Runner,
     StreamedReply,
-    answerer_of,
-    runner_of,
 )
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
@@ -52,21 +51,25 @@ class SageMakerDialect:
     inner: Dialect
     is_stream: bool = False
 
-    @property
-    def run_off_loop(self) -> Runner | None:
-        """Where `inner` wants to be called."""
-        return runner_of(self.inner)
+    def open(self, http: HttpCall) -> Opening:
+        """The call as `inner` opens it, its encoder and its answers wrapped."""
+        inner = self.inner.open(as_container_call(http))
+        answer = None if inner.answer is None else partial(self._answer, inner.answer, http)
+        return replace(inner, parse=partial(self._parse, inner.parse, http), answer=answer)
 
-    @property
-    def answer(self) -> Answerer | None:
-        """Who answers in place of generation, with what SageMaker puts around it; None if `inner` has nobody."""
-        answer = answerer_of(self.inner)
-        return None if answer is None else _Answerer(answer, is_stream=self.is_stream)
-
-    def parse(self, http: HttpCall) -> Call:
-        """The call as `inner` reads it, with an encoder that wraps. Raises: what `inner` raises."""
-        call = self.inner.parse(as_container_call(http))
+    def _parse(self, parse: Callable[[], Call], http: HttpCall) -> Call:
+        call = parse()
         return replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
+
+    async def _answer(self, answer: Answerer, http: HttpCall) -> Reply | StreamedReply | None:
+        """What is answered without generating, as SageMaker delivers it; None = the call is to be generated for."""
+        made = await answer()
+        if made is None:
+            return None
+        headers = _invoked(http)
+        if isinstance(made, StreamedReply):
+            return _wrapped_stream(made, headers, is_stream=self.is_stream)
+        return model_error(made) if made.status >= 400 else _wrapped_reply(made, headers, is_stream=self.is_stream)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The container's own error inside a ModelError; a call that is no operation of the runtime never gets there."""
@@ -112,33 +115,6 @@ class _Encoder:
 
 
 @dataclass(frozen=True, slots=True)
-class _Answerer:
-    """Wraps the answers of an operator's own handler."""
-
-    inner: Answerer
-    is_stream: bool
-
-    async def __call__(self, http: HttpCall) -> Reply | StreamedReply | None:
-        """The handler's answer as SageMaker delivers it; None = the call is to be generated for."""
-        made = await self.inner(as_container_call(http))
-        if made is None:
-            return None
-        if isinstance(made, StreamedReply):
-            return self._wrapped_stream(made, _invoked(http))
-        return (
-            model_error(made) if made.status >= 400 else _wrapped_reply(made, _invoked(http), is_stream=self.is_stream)
-        )
-
-    def _wrapped_stream(self, made: StreamedReply, headers: Mapping[str, str]) -> StreamedReply:
-        head = _wrapped_head(made.head, headers, is_stream=self.is_stream)
-        if not self.is_stream:
-            return replace(made, head=head)
-        return StreamedReply(
-            head, _FramedChunks(made.chunks), lambda error: _stream_error(made.stream_error(error), error)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _FramedChunks:
     """Chunks as payload."""
 
@@ -151,6 +127,13 @@ class _FramedChunks:
     async def aclose(self) -> None:
         """End what makes them."""
         await self.inner.aclose()
+
+
+def _wrapped_stream(made: StreamedReply, headers: Mapping[str, str], *, is_stream: bool) -> StreamedReply:
+    head = _wrapped_head(made.head, headers, is_stream=is_stream)
+    if not is_stream:
+        return replace(made, head=head)
+    return StreamedReply(head, _FramedChunks(made.chunks), lambda error: _stream_error(made.stream_error(error), error))
 
 
 def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> Reply:

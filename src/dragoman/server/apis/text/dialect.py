@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from dragoman.errors import InvalidParameter, ServerError
-from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, Reply
+from dragoman.server.api import Call, Encoder, Head, HttpCall, IndexedEvent, PureDialect, Reply
 from dragoman.server.apis.text.schema import BatchAnswerItem, Payload, PromptEntry, label_of, parse_batch, parse_one
 from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.types import (
@@ -72,7 +72,7 @@ class TextOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-class TextDialect:
+class TextDialect(PureDialect):
     """The plain-text service's requests and answers."""
 
     def __init__(self, options: TextOptions | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
-from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.encode import TokenEncoder, to_json
 from dragoman.server.apis.lmi.objects import Shape
@@ -50,7 +50,7 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
     docker_label: str | None = None
 
 
-class TgiDialect:
+class TgiDialect(PureDialect):
     """TGI's own routes for one model."""
 
     def __init__(self, limits: Limits) -> None:

@@ -12,20 +12,20 @@ import copy
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
 from dragoman.errors import ServerError
 from dragoman.hooks import HookLoadError, Hooks, RequestInput, TextInput
 from dragoman.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
-from dragoman.server.api import Call, Dialect, HttpCall, Reply, Runner
+from dragoman.server.api import Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
 from dragoman.server.apis.lmi.body import Payload, read_payload
-from dragoman.server.apis.lmi.choose import choose
+from dragoman.server.apis.lmi.choose import dialect_of_body
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect
 from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
 from dragoman.server.apis.lmi.operator.items import make_input
 from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.registry import DialectSet
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -78,6 +78,10 @@ class HookedDialect:
         ]
         encoder = HookedEncoder(choice.formatter, call.encoder, states)
         return replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
+
+    def open(self, http: HttpCall) -> Opening:
+        """The call, to be parsed where the operator's code runs."""
+        return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """LMI's answer to a failed call."""
@@ -159,8 +163,8 @@ def _for_prompt(described: RequestInput, text: str) -> RequestInput:
     return own
 
 
-def with_hooks(dialects: DialectSet, lmi: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner) -> DialectSet:
-    """The dialects with the operator's formatters around `lmi`.
+def with_hooks(dialects: Dialects, lmi: LmiDialect, hooks: Hooks, options: HookOptions, run: Runner) -> Dialects:
+    """The dialects of the LMI routes, by name, with the operator's formatters around `lmi`, which is the one called `lmi`.
 
     An input formatter reads every body of the LMI routes, conversations too, as LMI has it. Without one, conversations and
     completions keep their own form: LMI's output formatters do not see them either.
@@ -169,11 +173,13 @@ def with_hooks(dialects: DialectSet, lmi: LmiDialect, hooks: Hooks, options: Hoo
         return dialects
     if hooks.input_formatter is not None and takes_payload(hooks.input_formatter):
         bare = replace(hooks, input_formatter=None)
-        return _with_payloads(with_hooks(dialects, lmi, bare, options, run), hooks.input_formatter, options, run)
+        inner = with_hooks(dialects, lmi, bare, options, run)
+        behind = PayloadDialect(inner, InputFormatter(hooks.input_formatter, options.context), run)
+        return dict.fromkeys(dialects, behind)
     hooked = HookedDialect(lmi, hooks, options, run)
     if hooks.input_formatter is None:
-        return replace(dialects, lmi=hooked)
-    return replace(dialects, lmi=hooked, chat_invocations=hooked, completions_invocations=hooked)
+        return {**dialects, "lmi": hooked}
+    return dict.fromkeys(dialects, hooked)
 
 
 class PayloadDialect:
@@ -182,31 +188,24 @@ class PayloadDialect:
     Which of them answers is decided by the body that the formatter returns, as in LMI.
     """
 
-    def __init__(self, inner: DialectSet, formatter: InputFormatter, run: Runner) -> None:
+    def __init__(self, inner: Dialects, formatter: InputFormatter, run: Runner) -> None:
         self._inner = inner
         self._formatter = formatter
         self.run_off_loop = run
+
+    def open(self, http: HttpCall) -> Opening:
+        """The call, to be read where the operator's code runs."""
+        return Opening(partial(self.parse, http), run_off_loop=self.run_off_loop)
 
     def parse(self, http: HttpCall) -> Call:
         """The call that the rewritten body makes. Raises: HookError, and what the dialect raises."""
         headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}
         written = replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
-        return self._pick(written).parse(written)
+        return self._pick(written).open(written).parse()
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a failed call, in the shape that the client's own body asks for."""
         return self._pick(http).error_reply(error, http)
 
     def _pick(self, http: HttpCall) -> Dialect:
-        match choose(http):
-            case "chat":
-                return self._inner.chat_invocations
-            case "completions":
-                return self._inner.completions_invocations
-            case "lmi":
-                return self._inner.lmi
-
-
-def _with_payloads(dialects: DialectSet, function: Callable[..., Any], options: HookOptions, run: Runner) -> DialectSet:
-    made = PayloadDialect(dialects, InputFormatter(function, options.context), run)
-    return replace(dialects, lmi=made, chat_invocations=made, completions_invocations=made)
+        return self._inner[dialect_of_body(http)]

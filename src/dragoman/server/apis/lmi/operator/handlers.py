@@ -11,16 +11,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
 from dragoman.hooks import Handler, HandlerLoop, HookPool, Output
-from dragoman.server.api import Call, Dialect, Head, HttpCall, Reply, Runner, StreamedReply, runner_of
+from dragoman.server.api import Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.items import handler_input
 from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay
 from dragoman.server.apis.lmi.operator.replies import reply_of, stream_error
-from dragoman.server.registry import DialectSet
 
 logger = logging.getLogger("dragoman.hooks")
 
@@ -96,14 +96,9 @@ class HandlerDialect:
         self._inner = inner
         self._runtime = runtime
 
-    @property
-    def run_off_loop(self) -> Runner | None:
-        """Where `inner` wants to be called."""
-        return runner_of(self._inner)
-
-    def parse(self, http: HttpCall) -> Call:
-        """The call as `inner` reads it. Raises: what `inner` raises."""
-        return self._inner.parse(http)
+    def open(self, http: HttpCall) -> Opening:
+        """The call as `inner` opens it, but the handler is asked before."""
+        return replace(self._inner.open(http), answer=partial(self.answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """LMI's answer to a handler that failed; all else is `inner`'s."""
@@ -128,14 +123,9 @@ class HandlerDialect:
         return opening
 
 
-def with_handler(dialects: DialectSet, runtime: HandlerRuntime) -> DialectSet:
-    """The dialects with the operator's handler in front of those of the LMI routes: it gets every body of these."""
-    return replace(
-        dialects,
-        lmi=HandlerDialect(dialects.lmi, runtime),
-        chat_invocations=HandlerDialect(dialects.chat_invocations, runtime),
-        completions_invocations=HandlerDialect(dialects.completions_invocations, runtime),
-    )
+def with_handler(dialects: Dialects, runtime: HandlerRuntime) -> dict[str, Dialect]:
+    """The dialects with the operator's handler in front of each: it gets every body of the LMI routes."""
+    return {name: HandlerDialect(dialect, runtime) for name, dialect in dialects.items()}
 
 
 class _Run:

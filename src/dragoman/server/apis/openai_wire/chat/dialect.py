@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatFacts, ChatShape
 from dragoman.server.apis.openai_wire.chat.messages import (
     ToolUse,
@@ -23,9 +23,8 @@ from dragoman.server.apis.openai_wire.chat.messages import (
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
-from dragoman.server.apis.openai_wire.errors import error_reply
 from dragoman.server.apis.openai_wire.fields import check_number, decode_object, peek_object, read_struct
-from dragoman.server.apis.openai_wire.profile import LMI, V1, Profile
+from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
@@ -33,29 +32,24 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.apis.ovms.profile import V3_CHAT
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import ChatPrompt, GenerationRequest
-
-ChatRoute = Literal["v1", "v3", "invocations"]
 
 LMI_STRICT_MAX_TOKENS = 30  # what LMI v0.31 generates for a conversation without max_tokens
 
-OPENAI_ONLY_FIELDS = (
-    "stream_options", "tools", "functions", "response_format", "max_completion_tokens", "store", "metadata",
-)  # fmt: skip
-OPENAI_HEADERS = ("x-stainless-lang", "authorization", "api-key", "x-api-key", "openai-organization", "openai-beta")
-OPENAI_USER_AGENTS = (
-    "openai", "hf_hub", "litellm", "langchain", "llama-index", "instructor", "guidellm", "ai-sdk", "ai/",
-)  # fmt: skip
+Negotiate = Callable[["ChatOptions", HttpCall, Mapping[str, Any]], ChatShape]
+"""The shape of the answer to a call; the mapping is its decoded body, {} if it is unusable."""
 
-_PROFILES: Mapping[tuple[ChatRoute, ChatShape], Profile] = {
-    ("v1", "openai"): V1,
-    ("v1", "lmi"): LMI,
-    ("v3", "openai"): V3_CHAT,
-    ("invocations", "openai"): replace(V1, ignores_model=True, clips_overflow=True),
-    ("invocations", "lmi"): LMI,
-}
+
+@dataclass(frozen=True, slots=True)
+class ChatRoute:
+    """What differs between the routes that hold conversations.
+
+    `profiles`: by the shape of the answer. `negotiate` chooses it. `unread`: whose words tell of a body that is unusable.
+    """
+
+    profiles: Mapping[ChatShape, Profile]
+    negotiate: Negotiate
+    unread: Profile = V1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,37 +64,6 @@ class ChatOptions(OpenAiOptions):
     lmi_strict: bool = False
 
 
-def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
-    """The shape of the answer to this call, errors included; `body` is the decoded body, {} if it is unusable.
-
-    `/v3` always speaks OpenAI's. `/invocations` speaks LMI's unless server-sent events are asked for. `/v1` is documented
-    by both, so in `auto` anything only an OpenAI client sends decides, and LMI's shape is what remains.
-    """
-    if options.route == "v3":
-        return "openai"
-    if options.route == "invocations":
-        return "openai" if SSE_MEDIA_TYPE in http.accept else "lmi"
-    if JSONLINES_MEDIA_TYPE in http.accept:
-        return "lmi"
-    if options.chat_format != "auto":
-        return options.chat_format
-    return "openai" if _is_openai_client(http) or _has_openai_field(body) else "lmi"
-
-
-def _is_openai_client(http: HttpCall) -> bool:
-    headers = http.headers
-    agent = headers.get("user-agent", "").lower()
-    return (
-        SSE_MEDIA_TYPE in http.accept
-        or any(headers.get(name, "").strip() for name in OPENAI_HEADERS)
-        or any(name in agent for name in OPENAI_USER_AGENTS)
-    )
-
-
-def _has_openai_field(body: Mapping[str, Any]) -> bool:
-    return any(body.get(name) is not None for name in OPENAI_ONLY_FIELDS)
-
-
 class _Route(NamedTuple):
     """What follows from the shape of one call."""
 
@@ -108,8 +71,8 @@ class _Route(NamedTuple):
     profile: Profile
 
 
-class ChatDialect:
-    """Implements `Dialect` for chat. `clock` returns Unix time in seconds."""
+class ChatDialect(PureDialect):
+    """Translates conversations. `clock` returns Unix time in seconds."""
 
     def __init__(self, options: ChatOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
@@ -118,7 +81,7 @@ class ChatDialect:
     def parse(self, http: HttpCall) -> Call:
         """One request. Raises: InvalidRequest."""
         # An unusable body is refused before its shape matters: the words are the route's.
-        raw = decode_object(http.body, V3_CHAT if self._options.route == "v3" else V1)
+        raw = decode_object(http, self._options.route.unread)
         route = self._route(http, raw)
         reading = Reading(route.profile, self._options)
         body = read_struct(raw, ChatBody, route.profile)
@@ -137,15 +100,16 @@ class ChatDialect:
 
     def ignores_unknown_model(self, http: HttpCall) -> bool:
         """True where the answer has LMI's shape: LMI does not look at `model`."""
-        return self._route(http, peek_object(http.body)).profile.ignores_model
+        return self._route(http, peek_object(http)).profile.ignores_model
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The error in the shape this call would have been answered in."""
-        return error_reply(self._route(http, peek_object(http.body)).profile.error_shape, error)
+        return self._route(http, peek_object(http)).profile.errors.reply(error)
 
     def _route(self, http: HttpCall, raw: Mapping[str, Any]) -> _Route:
-        shape = negotiate_shape(self._options, http, raw)
-        return _Route(shape, _PROFILES[self._options.route, shape])
+        route = self._options.route
+        shape = route.negotiate(self._options, http, raw)
+        return _Route(shape, route.profiles[shape])
 
     def _is_strict(self, route: _Route) -> bool:
         return self._options.lmi_strict and route.shape == "lmi"
@@ -185,7 +149,8 @@ class ChatDialect:
             created_s=int(self._clock()),
             model=options.names.answering(route.profile, body.model),
             shape=route.shape,
-            error_shape=route.profile.error_shape,
+            errors=route.profile.errors,
+            finish_words=route.profile.finish_words,
             clock=self._clock,
             system_fingerprint=options.system_fingerprint if route.shape == "openai" else None,
             top_logprobs=top_logprobs,

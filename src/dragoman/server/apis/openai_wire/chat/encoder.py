@@ -14,7 +14,6 @@ from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Head, IndexedEvent, Reply
-from dragoman.server.apis.lmi.objects import LMI_FINISH
 from dragoman.server.apis.openai_wire.chat.schema import (
     AnswerMessage,
     ChatChoice,
@@ -28,7 +27,6 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     TopLogprob,
 )
 from dragoman.server.apis.openai_wire.common import (
-    OPENAI_FINISH,
     PromptLogprobs,
     TextChunk,
     Usage,
@@ -53,7 +51,6 @@ from dragoman.types import (
 
 ChatShape = Literal["lmi", "openai"]
 
-_FINISH: Mapping[ChatShape, Mapping[FinishReason, str]] = {"openai": OPENAI_FINISH, "lmi": LMI_FINISH}
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 
 
@@ -70,7 +67,8 @@ class ChatFacts:
     created_s: int
     model: str
     shape: ChatShape
-    error_shape: ErrorShape
+    errors: ErrorShape
+    finish_words: Mapping[FinishReason, str]
     clock: Callable[[], float]
     system_fingerprint: str | None = None
     top_logprobs: int | None = None
@@ -89,9 +87,9 @@ class ChatEncoder:
     def __init__(self, facts: ChatFacts) -> None:
         self._facts = facts
         self._is_sse = facts.shape == "openai"
-        self._wire = Wire(facts.error_shape, is_sse=self._is_sse)
+        self._wire = Wire(facts.errors, is_sse=self._is_sse)
         self._usage = UsageCounter(has_details=facts.has_usage_details)
-        self._finish = _FINISH[facts.shape]
+        self._finish = facts.finish_words
         self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
         self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
         self._begun: set[int] = set()  # sequences whose role was sent

@@ -7,16 +7,15 @@ Built by the composition root, one per served model and route; called on the eve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import Call, HttpCall, Reply
+from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
 from dragoman.server.apis.openai_wire.completions.encoder import CompletionEncoder, CompletionFacts
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.errors import error_reply
 from dragoman.server.apis.openai_wire.fields import (
     UINT32_MAX,
     check_count,
@@ -25,7 +24,7 @@ from dragoman.server.apis.openai_wire.fields import (
     read_struct,
     shown,
 )
-from dragoman.server.apis.openai_wire.profile import LMI, V1, Bounds, Profile
+from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
@@ -33,40 +32,37 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.apis.ovms.profile import V3
+from dragoman.server.bounds import Bounds
 from dragoman.server.framing import SSE_MEDIA_TYPE
 from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
-CompletionsApi = Literal["v1", "v3", "lmi"]
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
 
 
-def _with_echo(profile: Profile) -> Profile:
+def with_echo(profile: Profile) -> Profile:
+    """The profile for completions, where `echo` lets nothing be generated."""
     return replace(profile, bounds={**profile.bounds, "max_tokens": MAX_TOKENS})
-
-
-_PROFILES: Mapping[CompletionsApi, Profile] = {"v1": _with_echo(V1), "v3": _with_echo(V3), "lmi": _with_echo(LMI)}
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions(OpenAiOptions):
-    """What one completions route is configured with. `api`: the path prefix, lmi = `/invocations`."""
+    """What the completions of one API are configured with."""
 
-    api: CompletionsApi
+    profile: Profile
 
 
-class CompletionsDialect:
+class CompletionsDialect(PureDialect):
     """Implements `Dialect` for completions. `clock` returns Unix time in seconds."""
 
     def __init__(self, options: CompletionsOptions, clock: Callable[[], float] = time.time) -> None:
         self._options = options
         self._clock = clock
-        self._reading = Reading(_PROFILES[options.api], options)
+        self._reading = Reading(with_echo(options.profile), options)
 
     def parse(self, http: HttpCall) -> Call:
         """One request per prompt. Raises: InvalidRequest."""
         profile = self._reading.profile
-        raw = decode_object(http.body, profile)
+        raw = decode_object(http, profile)
         body = read_struct(raw, CompletionBody, profile)
         only_prompt = body.max_tokens == 0 and body.echo
         check_shared(raw, body, self._reading, exempt=("max_tokens",) if only_prompt else ())
@@ -81,7 +77,7 @@ class CompletionsDialect:
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The error in this route's shape."""
-        return error_reply(self._reading.profile.error_shape, error)
+        return self._reading.profile.errors.reply(error)
 
     def _check(self, body: CompletionBody) -> None:
         profile = self._reading.profile
@@ -119,7 +115,7 @@ class CompletionsDialect:
             model=options.names.answering(profile, body.model),
             system_fingerprint=options.system_fingerprint,
             requests=requests,
-            error_shape=profile.error_shape,
+            errors=profile.errors,
             is_sse=profile.name != "lmi" or SSE_MEDIA_TYPE in http.accept,
             chunk_object=profile.chunk_object,
             logprobs=body.logprobs,

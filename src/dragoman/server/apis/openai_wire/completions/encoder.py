@@ -14,7 +14,6 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import ServerError
 from dragoman.server.api import Head, IndexedEvent, Reply
 from dragoman.server.apis.openai_wire.common import (
-    OPENAI_FINISH,
     TextChunk,
     Usage,
     UsageCounter,
@@ -25,6 +24,7 @@ from dragoman.server.apis.openai_wire.common import (
 )
 from dragoman.server.apis.openai_wire.completions.schema import CompletionChoice, CompletionLogprobs, CompletionObject
 from dragoman.server.apis.openai_wire.errors import ErrorShape
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import (
     FinishReason,
@@ -46,7 +46,7 @@ class CompletionFacts:
     model: str
     system_fingerprint: str
     requests: tuple[GenerationRequest, ...]
-    error_shape: ErrorShape
+    errors: ErrorShape
     is_sse: bool
     chunk_object: str
     logprobs: int | None = None
@@ -73,7 +73,7 @@ class CompletionEncoder:
 
     def __init__(self, facts: CompletionFacts) -> None:
         self._facts = facts
-        self._wire = Wire(facts.error_shape, is_sse=facts.is_sse)
+        self._wire = Wire(facts.errors, is_sse=facts.is_sse)
         self._usage = UsageCounter(has_details=facts.has_usage_details)
         self._prompts: dict[int, PromptInfo] = {}  # by request
         self._offsets: dict[int, int] = {}  # by choice: where its next token's text begins; absent = not begun

@@ -1,7 +1,7 @@
 """The request bodies of completions and chat, one schema per family of routes.
 
 Does: take types from the Structs that parse, ranges from the tables that check, words and defaults from
-`openai_parameters`. Does not: describe answers. Called when the document is built.
+`parameters`. Does not: describe answers. Called when the document is built.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
 from dragoman.server.apis.openai_wire.chat.messages import FUNCTION_NAME
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
+from dragoman.server.apis.openai_wire.describe.parameters import CHAT, COMPLETIONS, NO_DEFAULT, SHARED, Row
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
-from dragoman.server.apis.openai_wire.profile import LMI, V1, Bounds, Profile
+from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
-from dragoman.server.apis.ovms.profile import V3, V3_CHAT
-from dragoman.server.openapi.facts import ApiFacts
-from dragoman.server.openapi.json_schema import (
+from dragoman.server.bounds import Bounds
+from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
     Schema,
@@ -34,7 +33,6 @@ from dragoman.server.openapi.json_schema import (
     struct_schemas,
     without_null,
 )
-from dragoman.server.openapi.openai_parameters import CHAT, COMPLETIONS, NO_DEFAULT, SHARED, Row
 from dragoman.types import Limits
 
 COMPLETION_ROWS: Mapping[str, Row] = {**SHARED, **COMPLETIONS}
@@ -70,28 +68,16 @@ _LENIENT = 'Numbers may also come as strings (`"256"`).'
 _NULLS = "null means not given, for every field."
 
 
-def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
-    """The components of all request bodies of completions and chat, and what they refer to."""
+def shared_schemas() -> dict[str, Schema]:
+    """The components that bodies of completions and conversations refer to."""
     shared = struct_schemas([CompletionBody, ChatBody])
     shared["ChatMessage"]["required"] = ["role"]
     shared["ChatMessage"]["properties"]["role"] = NON_EMPTY_TEXT
     shared["ContentPart"] = _content_part(shared["ContentPart"])
     shared["Tool"]["properties"]["type"] = nullable({"const": "function"})
     shared["ToolFunction"]["properties"]["name"] = {"type": "string", "pattern": f"^{FUNCTION_NAME.pattern}$"}
-    completion = shared.pop("CompletionBody")
-    chat = shared.pop("ChatBody")
-    strict_lmi = {"max_tokens": LMI_STRICT_MAX_TOKENS} if facts.lmi_strict else {}
-    lmi_default = strict_lmi if facts.chat_format == "lmi" else {}
-    limits = facts.limits
-    return {
-        **shared,
-        "CompletionRequestV1": _completion(completion, V1, limits),
-        "CompletionRequestV3": _completion(completion, V3, limits),
-        "CompletionRequestInvocations": _completion(completion, LMI, limits),
-        "ChatRequestV1": _chat(chat, V1, limits, lmi_default),
-        "ChatRequestV3": _chat(chat, V3_CHAT, limits, {}),
-        "ChatRequestInvocations": _chat(chat, LMI, limits, strict_lmi),
-    }
+    del shared["CompletionBody"], shared["ChatBody"]
+    return shared
 
 
 def _content_part(part: Schema) -> Schema:
@@ -102,7 +88,9 @@ def _content_part(part: Schema) -> Schema:
     return {"description": part["description"], **any_of(*parts)}
 
 
-def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
+def completion_body(profile: Profile, limits: Limits) -> Schema:
+    """The body of a completion."""
+    body = struct_schemas([CompletionBody])["CompletionBody"]
     rows = dict(COMPLETION_ROWS)
     if profile.name == "v3":
         rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
@@ -115,7 +103,9 @@ def _completion(body: Schema, profile: Profile, limits: Limits) -> Schema:
     return schema
 
 
-def _chat(body: Schema, profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> Schema:
+def chat_body(profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> Schema:
+    """The body of a conversation. `defaults`: by parameter, where they differ from the rows'."""
+    body = struct_schemas([ChatBody])["ChatBody"]
     rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
     schema = _body(body, rows, profile, limits, required="messages")
     schema["properties"]["messages"] |= {"minItems": 1, "maxItems": limits.max_messages}

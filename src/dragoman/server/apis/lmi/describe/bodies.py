@@ -1,4 +1,4 @@
-"""The request bodies of the LMI, TGI and plain-text routes.
+"""The request bodies of LMI's routes, and of those that share its parameters.
 
 Does: turn the rows of the parameter table, which also parse, into schemas; describe the bodies around them.
 Does not: describe answers. Called when the document is built.
@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.server.apis.lmi.dialect import LmiOptions
-from dragoman.server.apis.lmi.parameters.table import TGI, Need, Param, rows_for
+from dragoman.server.apis.lmi.parameters.table import Need, Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import MAX_INTEGER, ValueType
 from dragoman.server.apis.lmi.request import MAX_PROMPTS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
-from dragoman.server.apis.openai_wire.profile import Bounds
-from dragoman.server.apis.text.dialect import TextOptions
-from dragoman.server.openapi.facts import ApiFacts
-from dragoman.server.openapi.json_schema import (
+from dragoman.server.bounds import Bounds
+from dragoman.server.describe.json_schema import (
     BOOLEAN,
     INTEGER,
     LENIENT_BOOLEAN,
@@ -28,6 +26,7 @@ from dragoman.server.openapi.json_schema import (
     an_object,
     any_of,
     array,
+    described,
     nullable,
     range_of,
     ref,
@@ -64,31 +63,21 @@ TYPES: Mapping[ValueType, Schema] = {
 _COERCED = "Numbers may also come as strings. null means not given. Unknown parameters have no effect."
 
 
-def request_bodies(facts: ApiFacts) -> dict[str, Schema]:
-    """The components of the bodies of the LMI, TGI and text routes."""
-    lmi, limits = facts.lmi, facts.limits
+def request_bodies(options: LmiOptions) -> dict[str, Schema]:
+    """The components of the bodies of LMI's routes."""
     return {
-        "LmiParameters": _parameters(_lmi_rows(lmi), lmi.profile, lmi.lmi_version, limits),
-        "LmiRequest": _lmi_request(lmi),
-        "LmiForm": _form(),
-        "TgiParameters": _parameters(rows_for(TGI), TGI, "", limits),
-        "TgiRequest": an_object(
-            {"inputs": _described(NON_EMPTY_TEXT, "the prompt")},
-            {
-                "parameters": nullable(ref("TgiParameters")),
-                "stream": _described(nullable(LENIENT_BOOLEAN), "on `/` only: stream the answer", False),
-            },
-        ),
-        "GenerateOneRequest": _generate_one(),
-        "GenerateBatchRequest": _generate_batch(facts.text),
+        "LmiParameters": parameters(_rows(options), options.profile, options.lmi_version, options.limits),
+        "LmiRequest": _request(options),
+        "LmiForm": form(),
     }
 
 
-def _lmi_rows(options: LmiOptions) -> dict[str, Param]:
+def _rows(options: LmiOptions) -> dict[str, Param]:
     return rows_for(options.profile, with_tgi_names=options.tgi_compat)
 
 
-def _parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Limits) -> Schema:
+def parameters(rows: Mapping[str, Param], profile: str, version: str, limits: Limits) -> Schema:
+    """The `parameters` object with these rows of the table."""
     properties = {name: _parameter(name, row, profile, version, limits) for name, row in rows.items()}
     return {"type": "object", "description": _COERCED, "properties": properties}
 
@@ -105,7 +94,7 @@ def _parameter(name: str, row: Param, profile: str, version: str, limits: Limits
     effect = row.effect if row.needs is Need.NOTHING else f"{row.effect} ({row.needs})"
     default = row.default_for(profile, version)
     text = effect if name == row.name else f"the same as {row.name}"
-    return _described(nullable(schema), text, default if _is_accepted(row, default) else None)
+    return described(nullable(schema), text, default if _is_accepted(row, default) else None)
 
 
 def _limited(schema: Schema, most: int) -> Schema:
@@ -118,57 +107,26 @@ def _is_accepted(row: Param, default: Any) -> bool:
     return default is not None and default != () and not (row.low is not None and default < row.low)
 
 
-def _lmi_request(options: LmiOptions) -> Schema:
+def _request(options: LmiOptions) -> Schema:
     return an_object(
         {
-            "inputs": _described(
+            "inputs": described(
                 any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_PROMPTS)),
                 "the prompt, or several",
             )
         },
         {
             "parameters": nullable(ref("LmiParameters")),
-            "stream": _described(nullable(LENIENT_BOOLEAN), "send the answer token by token", False),
-            "model_name": _described({}, "tolerated: the model is chosen by path, query or header"),
+            "stream": described(nullable(LENIENT_BOOLEAN), "send the answer token by token", False),
+            "model_name": described({}, "tolerated: the model is chosen by path, query or header"),
         },
         text=f"Profile {options.profile}, LMI version {options.lmi_version}.",
     )
 
 
-def _form() -> Schema:
+def form() -> Schema:
+    """A body as HTML forms send it."""
     return an_object(
-        {"inputs": _described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT)), "the prompt; repeated, several prompts")},
-        {"parameters": _described(TEXT, "`parameters` as JSON text"), "stream": _described(TEXT, "true or false")},
+        {"inputs": described(any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT)), "the prompt; repeated, several prompts")},
+        {"parameters": described(TEXT, "`parameters` as JSON text"), "stream": described(TEXT, "true or false")},
     )
-
-
-def _generate_one() -> Schema:
-    return an_object(
-        {
-            "id": _described(any_of(TEXT, NUMBER), "the caller's name for the prompt"),
-            "prompt": _described(NON_EMPTY_TEXT, "the text to continue"),
-            "maxLength": _max_length("tokens to generate at most, the end-of-sequence token included"),
-        }
-    )
-
-
-def _generate_batch(options: TextOptions) -> Schema:
-    own = _generate_one()["properties"]
-    prompt = an_object(
-        {"id": own["id"], "prompt": own["prompt"]}, {"maxLength": _optional(_max_length("wins over the shared one"))}
-    )
-    prompts = {**array(prompt, minItems=1, maxItems=options.limits.max_prompts), "description": "ids must differ"}
-    return an_object({"prompts": prompts}, {"maxLength": _optional(_max_length("for prompts without their own"))})
-
-
-def _max_length(text: str) -> Schema:
-    return {"description": text, "type": "integer", "minimum": 1}
-
-
-def _optional(schema: Schema) -> Schema:
-    text = schema["description"]
-    return _described(nullable({name: value for name, value in schema.items() if name != "description"}), text)
-
-
-def _described(schema: Schema, text: str, default: Any = None) -> Schema:
-    return {"description": text, **schema, **({} if default is None else {"default": default})}

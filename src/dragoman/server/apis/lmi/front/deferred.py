@@ -1,7 +1,7 @@
 """Answers that are fetched later: a call with `x-synchronous: false` is answered at once, with a token to poll with.
 
 Does: run such a call as if its client waited, record what it is answered, hand the record out piece by piece.
-Does not: know routes, models or dialects: the routes bring the work. Used by the routes, on the event loop.
+Does not: know routes, models or dialects: `polling` brings the work. Used by `polling`, on the event loop.
 Source: LMI's front end, asynchronous results (`x-synchronous`, `x-next-token`, `x-starting-token`, `x-max-items`).
 """
 
@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from dragoman.errors import Overloaded
 from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.lmi.errors import bad_request, front_error
 from dragoman.server.exchange import CUSTOM_ATTRIBUTES, Exchange, Message
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from dragoman.server.front import bad_request, front_error
 from dragoman.server.protocol import CUT_EXTENSION
 
 SYNCHRONOUS = "x-synchronous"
@@ -89,6 +89,11 @@ class DeferredAnswers:
         self._max_records = max_records
         self._clock = clock
         self._records: dict[str, _Record] = {}
+
+    @classmethod
+    def of(cls, server: object) -> DeferredAnswers:
+        """Those of one server."""
+        return cls()
 
     def start(self, exchange: Exchange, work: Work) -> Reply:
         """Begin `work` on a detached exchange; the answer is empty and carries the first token.

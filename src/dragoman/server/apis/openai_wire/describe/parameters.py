@@ -1,7 +1,7 @@
 """What the parameters of completions and chat mean, and their defaults: one row each.
 
 Does: hold the words and the defaults that a schema cannot derive from the Structs that parse. Does not: hold types or
-ranges (`openai_bodies` takes those from the Structs and the tables that check them).
+ranges (`bodies` takes those from the Structs and the tables that check them).
 Used when the document is built. A default stands here only where sending it equals leaving the parameter out.
 """
 

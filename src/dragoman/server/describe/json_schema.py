@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.apis.openai_wire.profile import Bounds
+from dragoman.server.bounds import Bounds
 
 Schema = dict[str, Any]
 
@@ -55,6 +55,11 @@ def an_object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | N
     return {"description": text, **schema} if text else schema
 
 
+def described(schema: Schema, text: str, default: Any = None) -> Schema:
+    """The schema with a description, and a default unless that is None."""
+    return {"description": text, **schema, **({} if default is None else {"default": default})}
+
+
 def nullable(schema: Schema) -> Schema:
     """The schema, or null."""
     if NULL in schema.get("anyOf", ()):
@@ -83,10 +88,16 @@ def range_of(bounds: Bounds) -> Schema:
     return keywords
 
 
-def struct_schemas(types: Sequence[type[msgspec.Struct]]) -> dict[str, Schema]:
+def struct_schemas(types: Sequence[Any]) -> dict[str, Schema]:
     """The components of these Structs and of all that they refer to, by class name."""
     _, components = msgspec.json.schema_components(types, ref_template=f"{REFERENCE}{{name}}")
     return {name: dict(schema) for name, schema in components.items()}
+
+
+def schema_of(kind: Any) -> Schema:
+    """The schema of a Struct, or of a type made of them, that refers to the components of `struct_schemas`."""
+    (schema,), _ = msgspec.json.schema_components([kind], ref_template=f"{REFERENCE}{{name}}")
+    return schema
 
 
 def references(value: Any) -> Iterator[str]:

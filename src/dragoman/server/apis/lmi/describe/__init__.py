@@ -1,0 +1,1 @@
+"""Schemas of what LMI's routes carry."""

@@ -1,0 +1,80 @@
+"""What the operations of LMI's routes have in common in their descriptions; SageMaker's wrap the same bodies and answers.
+
+Does: hold answers, bodies, words and components. Does not: answer. Used when the APIs are imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.server.apis.lmi.body import FORM, MULTIPART
+from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, front_answer
+from dragoman.server.describe.answers import Answer, Answers, merged
+from dragoman.server.describe.components import IGNORED, QUESTION, header, parameter
+from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, any_of, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
+
+EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}
+POLLING = ("x-synchronous", "x-starting-token", "x-max-items")
+_NEXT = ("x-next-token", "X-Amzn-SageMaker-Custom-Attributes")
+
+BODIES: Mapping[str, Schema] = {
+    JSON_MEDIA_TYPE: any_of(ref("LmiRequest"), ref("ChatRequestInvocations"), ref("CompletionRequestInvocations")),
+    "text/plain": {**TEXT, "minLength": 1, "description": "the prompt"},
+    FORM: ref("LmiForm"),
+    MULTIPART: ref("LmiForm"),
+}
+_STREAM = any_of(ref("LmiStreamObject"), ref("ChatCompletionChunk"), ref("CompletionChunk"), ref("LmiChatError"))
+TEXT_OF_ALL = (
+    "A JSON object with `messages` is a conversation, one with `prompt` and without `inputs` a completion, everything else "
+    "LMI's `inputs`. Streams are JSON lines, or server-sent events if `Accept` names `text/event-stream`.\n\n"
+    "With `x-synchronous: false` the call runs without a waiting client. Its answer is fetched with calls that have "
+    "`x-starting-token`, the `x-next-token` of the answer before: 202 while there is nothing new, else what was written "
+    "since, with the status of the call itself; the last answer has no `x-next-token`."
+)
+
+
+def answered(content: Mapping[str, Schema], description: str = "the answer", *headers: str) -> Answers:
+    """The answer of a call that succeeds."""
+    return {200: Answer(description, content, (*IGNORED, *headers))}
+
+
+DEFERRED: Answers = {
+    200: Answer(
+        "empty, with a token to poll with, for `x-synchronous: false`",
+        {TEXT_MEDIA_TYPE: {**TEXT, "maxLength": 0}},
+        _NEXT,
+    ),
+    202: Answer("a poll: nothing new yet", {}, _NEXT),
+}
+REFUSED_BY_FRONT: Answers = {400: front_answer("the poll names no answer, or the call tries to override the handler")}
+
+CONTENT: Mapping[str, Schema] = {
+    JSON_MEDIA_TYPE: any_of(ref("LmiAnswer"), ref("ChatCompletion"), ref("Completion")),
+    JSONLINES_MEDIA_TYPE: _STREAM,
+    SSE_MEDIA_TYPE: any_of(*_STREAM["anyOf"], ref("OpenAiError")),
+}
+ANSWERS = merged(answered(CONTENT), DEFERRED, REFUSED_BY_FRONT, LMI_ERRORS.answers())
+
+PARAMETERS = {
+    "model_path": parameter("path", "model", "the model's name; `name/version` asks for that version", TEXT),
+    "x-synchronous": parameter(
+        "header", "x-synchronous", "false: answer at once with a token to poll with", {**BOOLEAN, "default": True}
+    ),
+    "x-starting-token": parameter(
+        "header", "x-starting-token", "a poll: send what was answered since this token was made", TEXT
+    ),
+    "x-max-items": parameter(
+        "header",
+        "x-max-items",
+        "a poll: at most this many records",
+        {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+    ),
+}
+"""What calls say outside their bodies."""
+
+HEADERS = {
+    "x-next-token": header("the token to poll with next, as long as more may come"),
+    "X-Amzn-SageMaker-Custom-Attributes": header("`x-next-token=TOKEN`, which SageMaker's runtime hands on"),
+}
+"""The headers of answers."""

@@ -1,0 +1,84 @@
+"""The dialects of LMI's routes for one model, with an operator's code around them.
+
+Does: set up. Does not: choose among them for a call (`choose` does). Called when a model is composed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dragoman.hooks import HookPool, Hooks
+from dragoman.server.api import Dialect, Dialects, HttpCall, ModelProfile
+from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
+from dragoman.server.apis.lmi.conversations import LMI
+from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
+from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
+from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.common import shared_options
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.framing import SSE_MEDIA_TYPE
+from dragoman.server.registry import GenerationService
+
+
+def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
+    """LMI's shape unless server-sent events are asked for."""
+    return "openai" if SSE_MEDIA_TYPE in http.accept else "lmi"
+
+
+CHAT_ROUTE = ChatRoute({"openai": replace(V1, ignores_model=True, clips_overflow=True), "lmi": LMI}, _negotiate)
+"""A conversation on LMI's routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCode:
+    """What an operator's file brought for one model: its functions, and where its handler runs.
+
+    `options` are for formatters, None = there is no model that they could be called for. `service` generates for a handler.
+    """
+
+    hooks: Hooks
+    timeout_s: float | None = None
+    runtime: HandlerRuntime | None = None
+    options: HookOptions | None = None
+    service: GenerationService | None = None
+
+
+def options_of(profile: ModelProfile) -> LmiOptions:
+    """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
+    options = profile.options(LmiOptions)
+    return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialects for a model."""
+    options = options_of(profile)
+    shared = shared_options(profile)
+    plain: dict[str, Dialect] = {
+        INPUTS: LmiDialect(options),
+        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=LMI, **shared)),
+    }
+    code = profile.operator_code
+    return _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
+
+
+def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:
+    """The dialects with the operator's formatters and handler around them."""
+    dialects = plain
+    if code.options is not None:
+        # an operator's formatter takes the place of option.output_formatter, which would stream every answer
+        base = options if code.hooks.output_formatter is None else replace(options, output_formatter=None)
+        dialects = with_hooks(plain, LmiDialect(base), code.hooks, code.options, HookPool(code.timeout_s).run)
+    runtime, service = code.runtime, code.service
+    if runtime is None:
+        return dialects
+    if service is not None:
+        lmi, dynamic = LmiDialect(options), LmiDialect(replace(options, rolling_batch="disable"))
+        runtime = replace(runtime, make_access=lambda http: HandlerModel(lmi, dynamic, service, http.request_id))
+    return with_handler(dialects, runtime)

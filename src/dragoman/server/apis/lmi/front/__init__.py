@@ -1,0 +1,1 @@
+"""What LMI's front end does before a model is asked."""

@@ -1,0 +1,129 @@
+"""The served models as LMI's front end lists and describes them.
+
+Does: build the bodies of GET /models and /models/{name}. Does not: load models. Called on the event loop.
+Source: djl-serving's management API, as its own test client reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.errors import InvalidParameter
+from dragoman.server.model_facts import ModelFacts
+
+_MAX_DIGITS = 18  # of a page number; one of more digits is beyond every list
+_MAX_SHOWN = 60  # characters of a wrong value that an error repeats
+DEFAULT_PAGE_SIZE = 100  # djl-serving's default for `limit`
+
+
+class ListedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """One model of the list."""
+
+    model_name: str
+    version: str | UnsetType = UNSET
+    model_url: str
+    status: str
+
+
+class ModelPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """One page of the list; `next_page_token` is there if more follow."""
+
+    models: list[ListedModel]
+    next_page_token: str | UnsetType = UNSET
+
+
+class Device(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """What a worker group runs on."""
+
+    device_type: str
+    device_id: int = -1
+
+
+class Worker(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """One worker."""
+
+    id: int = 1
+    start_time: str  # ISO 8601
+    status: str
+
+
+class WorkerGroup(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """The workers on one device."""
+
+    device: Device
+    min_workers: int = 1
+    max_workers: int = 1
+    workers: list[Worker]
+
+
+class DescribedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """One model with its queue and workers."""
+
+    model_name: str
+    version: str | UnsetType = UNSET
+    model_url: str
+    batch_size: int
+    max_batch_delay_millis: int = 0  # requests join the running batch at once
+    max_idle_seconds: int = 0
+    queue_size: int
+    request_in_queue: int
+    status: str
+    loaded_at_startup: bool = True
+    worker_groups: list[WorkerGroup]
+
+
+class Workflow(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """What djl-serving calls the models of one name."""
+
+    workflow_name: str
+    models: list[DescribedModel]
+
+
+def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = None) -> ModelPage:
+    """GET /models, one page of it: `limit` models from `next_page_token` on. Raises: InvalidParameter."""
+    limit = _page_number(query or {}, "limit", default=DEFAULT_PAGE_SIZE, low=1)
+    start = _page_number(query or {}, "next_page_token", default=0, low=0)
+    listed = [
+        ListedModel(model_name=facts.name, version=facts.version or UNSET, model_url=facts.url, status=facts.status)
+        for facts in models[start : start + limit]
+    ]
+    return ModelPage(models=listed, next_page_token=str(start + limit) if start + limit < len(models) else UNSET)
+
+
+def lmi_model(facts: ModelFacts) -> list[Workflow]:
+    """GET /models/{name}: the description of one model, in a list as djl-serving gives it."""
+    workers = [Worker(start_time=_iso_time(facts.created_s), status=facts.status)]
+    described = DescribedModel(
+        model_name=facts.name,
+        version=facts.version or UNSET,
+        model_url=facts.url,
+        batch_size=facts.batch_size,
+        queue_size=facts.queue_size,
+        request_in_queue=facts.num_waiting,
+        status=facts.status,
+        worker_groups=[WorkerGroup(device=Device(device_type=facts.device), workers=workers)],
+    )
+    return [Workflow(workflow_name=facts.name, models=[described])]
+
+
+def _page_number(query: Mapping[str, str], name: str, *, default: int, low: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return default
+    is_number = text.isascii() and text.isdigit()
+    number = int(text) if is_number and len(text) <= _MAX_DIGITS else 10**_MAX_DIGITS
+    if not is_number or number < low:
+        raise InvalidParameter(f"{name} must be an integer of at least {low}, got {_shown(text)}", param=name)
+    return number
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
+
+
+def _iso_time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")

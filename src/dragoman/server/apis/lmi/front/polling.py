@@ -1,0 +1,48 @@
+"""Calls that are answered later, as LMI's front end has them, around the operations that it would serve.
+
+Does: start such calls, answer polls, refuse to have the handler overridden. Does not: keep answers (`deferred` does).
+`Around` of the operations of LMI's routes, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.server.api import Head, HttpCall, Reply
+from dragoman.server.apis.lmi.errors import bad_request
+from dragoman.server.apis.lmi.front.deferred import DeferredAnswers, Polled, is_poll, wants_deferral
+from dragoman.server.exchange import Exchange
+from dragoman.server.operations import Proceed, Server
+
+
+def _as_is(reply: Reply) -> Reply:
+    return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Polling:
+    """What is done around a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
+
+    wrap_refusal: Callable[[Reply], Reply] = _as_is
+
+    async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> None:
+        """Answer a poll, start a call whose answer is polled for, or let the call take its common path."""
+        deferred = server.shared(DeferredAnswers.of)
+        if is_poll(http):
+            await self._send_polled(exchange, deferred.poll(http))
+        elif "handler" in http.headers:
+            refusal = bad_request("The handler can't be overridden in a request")
+            await exchange.send_reply(self.wrap_refusal(refusal))
+        elif wants_deferral(http):
+            await exchange.send_reply(deferred.start(exchange, proceed))
+        else:
+            await proceed(exchange)
+
+    async def _send_polled(self, exchange: Exchange, polled: Polled) -> None:
+        reply = polled.reply
+        if not polled.is_cut:
+            return await exchange.send_reply(self.wrap_refusal(reply) if polled.is_refused else reply)
+        await exchange.send_head(Head(reply.media_type, reply.status, reply.headers))
+        await exchange.send_chunk(reply.body)
+        return await exchange.cut()

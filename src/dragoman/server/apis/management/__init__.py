@@ -1,0 +1,1 @@
+"""Health checks, metrics, and what the server says of itself."""

@@ -1,0 +1,95 @@
+"""What every operator asks, whatever API is spoken: health, metrics, the description of all APIs."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from dragoman.metrics import METRICS_MEDIA_TYPE
+from dragoman.server.apis.management.health import Liveness, ModelStatus, live, ping
+from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
+from dragoman.server.describe.answers import Answer, json_answer
+from dragoman.server.describe.components import header
+from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.operations import AnswerOperation, Api
+
+_Statuses = dict[str, ModelStatus]
+
+_WORDS = {
+    200: "every model takes requests",
+    500: "an engine is dead, or loading failed",
+    503: "loading or shutting down",
+}
+_READY = {status: json_answer(_Statuses, words) for status, words in _WORDS.items()}
+_LIVE = {200: json_answer(Liveness, "the process is alive"), 500: json_answer(Liveness, "only a restart helps")}
+
+
+def _index_answer(words: str) -> Answer:
+    return Answer(words, {HTML_MEDIA_TYPE: TEXT}, ("Vary",), (Index,))
+
+
+_operation = partial(AnswerOperation, tag="Health", needs_key=False)
+_get = partial(_operation, method="GET")
+
+
+def _page(media_type: str, schema: Schema) -> dict[int, Answer]:
+    return {200: Answer("the page", {media_type: schema})}
+
+
+_METRICS = _page(METRICS_MEDIA_TYPE, TEXT)
+
+API = Api(
+    name="management",
+    title="operation",
+    needs_engine=False,
+    operations=(
+        _get(path="/ping", summary="Readiness, as SageMaker asks for it", answers=_READY, answer=ping),
+        _operation(
+            method="POST",
+            path="/ping",
+            summary="Readiness, for clients that can only POST",
+            answers=_READY,
+            answer=ping,
+            in_banner=False,
+        ),
+        _get(
+            path="/health",
+            summary="Readiness, where clients of vLLM and TGI wait for it",
+            answers=_READY,
+            answer=ping,
+        ),
+        _get(path="/v2/health/live", summary="Liveness", answers=_LIVE, answer=live),
+        _get(path="/v2/health/ready", summary="Readiness", answers=_READY, answer=ping),
+        _get(path="/metrics", summary="Metrics for Prometheus", answers=_METRICS, answer=metrics),
+        _get(
+            path="/server/metrics",
+            summary="The same, where LMI has it",
+            answers=_METRICS,
+            answer=metrics,
+            in_banner=False,
+        ),
+        _get(
+            path="/",
+            summary="What this server is, as ready as `/ping`",
+            description="Browsers get the page of `/docs`.",
+            answers={status: _index_answer(words) for status, words in _WORDS.items()},
+            answer=index,
+            in_banner=False,
+        ),
+        _get(
+            path="/openapi.json",
+            summary="This document",
+            answers=_page(JSON_MEDIA_TYPE, {"type": "object"}),
+            answer=document,
+            in_banner=False,
+        ),
+        _get(
+            path="/docs",
+            summary="A page to read this document and try the routes",
+            answers=_page(HTML_MEDIA_TYPE, TEXT),
+            answer=docs,
+            in_banner=False,
+        ),
+    ),
+    headers={"Vary": header("the answer depends on `Accept`")},
+)

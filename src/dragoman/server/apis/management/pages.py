@@ -1,0 +1,99 @@
+"""`GET /openapi.json`, `GET /docs`, `GET /` and the metrics: what the server says of itself.
+
+Does: build the document at the first request and keep its bytes; hand out the page, which needs nothing from elsewhere; say
+at the root what this server is. Does not: describe anything itself. On the event loop. Open to all: none of them tells about
+models' use but in totals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files
+
+import msgspec
+
+from dragoman import __version__
+from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.management.health import Statuses, readiness
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.openapi import openapi_document
+from dragoman.server.operations import Api, Server
+from dragoman.server.replies import json_reply
+
+HTML_MEDIA_TYPE = "text/html; charset=utf-8"
+
+# The page may run what it brings along and ask this server, nothing else.
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+
+class Index(msgspec.Struct, frozen=True):
+    """What `GET /` tells programs. `routes`: calls by kind."""
+
+    server: str
+    version: str
+    models: Statuses
+    docs: str
+    openapi: str
+    routes: dict[str, list[str]]
+
+
+class Document:
+    """The server's description, made once."""
+
+    def __init__(self, server: Server) -> None:
+        described = openapi_document(server.apis, server.models.profile, needs_key=server.needs_key)
+        self.reply = Reply(200, msgspec.json.encode(described), JSON_MEDIA_TYPE)
+
+
+class Metrics:
+    """The metrics of the server's models."""
+
+    def __init__(self, server: Server) -> None:
+        self.registry = MetricsRegistry(lambda: server.models.models)
+
+
+async def document(http: HttpCall, server: Server) -> Reply:
+    """The OpenAPI document."""
+    return server.shared(Document).reply
+
+
+async def docs(http: HttpCall, server: Server) -> Reply:
+    """The page to read the document and try the routes."""
+    return _page()
+
+
+async def metrics(http: HttpCall, server: Server) -> Reply:
+    """What the engines count, for Prometheus."""
+    return Reply(200, server.shared(Metrics).registry.render(), METRICS_MEDIA_TYPE)
+
+
+async def index(http: HttpCall, server: Server) -> Reply:
+    """What people and load balancers see who know only the address: the page, or what is here; as ready as `/ping`."""
+    status, statuses = readiness(server.models)
+    if "text/html" in http.accept:
+        reply = replace(_page(), status=status)
+    else:
+        reply = json_reply(status, index_of(server.apis, statuses))
+    return replace(reply, headers={**reply.headers, "vary": "accept"})
+
+
+def index_of(apis: Sequence[Api], statuses: Statuses) -> Index:
+    """What `GET /` tells programs."""
+    calls: dict[str, list[str]] = {}
+    for api in apis:
+        for operation in api.operations:
+            calls.setdefault(operation.tag, []).append(f"{operation.method} {operation.path}")
+    return Index("dragoman", __version__, statuses, "/docs", "/openapi.json", calls)
+
+
+@cache
+def _page() -> Reply:
+    html = files("dragoman.server.apis.management").joinpath("docs.html").read_bytes()
+    return Reply(200, html, HTML_MEDIA_TYPE, PAGE_HEADERS)

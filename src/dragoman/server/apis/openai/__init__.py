@@ -1,0 +1,1 @@
+"""OpenAI's API, and the token routes of servers that speak it."""

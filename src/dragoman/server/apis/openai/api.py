@@ -1,0 +1,114 @@
+"""OpenAI's API: completions, conversations, model lists, and the token operations of servers that speak it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.apis.lmi.conversations import LMI
+from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, error_schemas
+from dragoman.server.apis.lmi.describe.operations import DEFERRED, POLLING, REFUSED_BY_FRONT
+from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
+from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
+from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.openai.negotiate import negotiate_shape
+from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
+from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.common import shared_options
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.describe.answers import ERRORS, answer_schemas, openai_error
+from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
+from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.describe.answers import GENERATING, merged
+from dragoman.server.describe.json_schema import Schema, any_of, ref
+from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_body, sole_model_if_unknown
+from dragoman.server.operations import Api, Server
+
+CHAT = "openai.chat"
+COMPLETIONS = "openai.completions"
+
+CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
+"""A conversation on `/v1`, which LMI's document describes as well."""
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialects for a model."""
+    shared = shared_options(profile)
+    return {
+        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V1, **shared)),
+    }
+
+
+def _model_of_chat(http: HttpCall, server: Server) -> str | None:
+    """The model that the body names; where LMI's shape is spoken, as LMI would have it."""
+    name, dialect = model_of_body(http, server), server.models.dialects[CHAT]
+    if name is None or server.models.knows(name):
+        return name
+    is_lenient = isinstance(dialect, ChatDialect) and dialect.ignores_unknown_model(http)
+    return sole_model_if_unknown(name, server) if is_lenient else name
+
+
+def _schemas(profile: ModelProfile) -> dict[str, Schema]:
+    settings = profile.settings
+    is_strict = settings.get("lmi_strict") and settings.get("chat_format") == "lmi"
+    return {
+        **shared_schemas(),
+        **answer_schemas(),
+        **error_schemas(),
+        **token_schemas(),
+        "OpenAiError": openai_error(),
+        "CompletionRequestV1": completion_body(V1, profile.limits),
+        "ChatRequestV1": chat_body(V1, profile.limits, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
+    }
+
+
+def _description(profile: ModelProfile) -> str:
+    settings = profile.settings
+    return (
+        f"chat_format={settings.get('chat_format', 'auto')}, lmi_strict={str(bool(settings.get('lmi_strict'))).lower()}"
+    )
+
+
+_IN_LMI_SHAPE = tuple(kind for kind in GENERATING if kind not in ("unauthorized", "too_large"))  # always OpenAI's
+_CHAT_STREAM: Mapping[str, Schema] = {
+    SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OpenAiError")),
+    JSONLINES_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("LmiChatError")),
+}
+
+API = Api(
+    name="openai",
+    title="OpenAI",
+    owns=("/v1", "/tokenize", "/detokenize", "/tokenizer_info"),
+    set_up=set_up,
+    teller=lambda dialects: dialects[COMPLETIONS],
+    schemas=_schemas,
+    description=_description,
+    operations=(
+        chat_operation(
+            path="/v1/chat/completions",
+            summary="A conversation, in OpenAI's or LMI's shape",
+            stream=_CHAT_STREAM,
+            errors=merged(DEFERRED, REFUSED_BY_FRONT, ERRORS.answers(), LMI_ERRORS.answers(_IN_LMI_SHAPE)),
+            body="ChatRequestV1",
+            parameters=POLLING,
+            dialect=CHAT,
+            model=_model_of_chat,
+            around=Polling(),
+        ),
+        completions_operation(
+            path="/v1/completions",
+            summary="A completion, as OpenAI's",
+            error="OpenAiError",
+            errors=ERRORS.answers(),
+            body="CompletionRequestV1",
+            dialect=COMPLETIONS,
+        ),
+        *model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman"),
+        *TOKEN_OPERATIONS,
+    ),
+    parameters=LMI_PARAMETERS,
+    headers=LMI_HEADERS,
+)

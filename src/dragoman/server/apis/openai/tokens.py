@@ -1,0 +1,217 @@
+"""The operations between text and tokens as vLLM has them beside OpenAI's: `/tokenize`, `/detokenize`, `/tokenizer_info`.
+
+Does: read their bodies, ask the model's service. Does not: tokenise itself, or generate. Evaluation harnesses use them to
+count as the server does. On the event loop; long texts are tokenised on the service's threads.
+Source: vLLM's tokenizer endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.chat.messages import (
+    check_sizes,
+    continues_final_message,
+    template_messages,
+    tool_use,
+)
+from dragoman.server.apis.openai_wire.chat.schema import ChatBody
+from dragoman.server.apis.openai_wire.describe.answers import ERRORS
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.components import QUESTION
+from dragoman.server.describe.json_schema import (
+    INTEGER,
+    LENIENT_BOOLEAN,
+    TEXT,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    nullable,
+    ref,
+)
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_body
+from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.text_service import text_service
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer
+from dragoman.types import ChatPrompt, Limits, Prompt, TextPrompt
+
+LIMITS = Limits()
+
+ERROR_KINDS = (
+    "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
+    "unavailable", "engine_dead", "server_error",
+)  # fmt: skip
+"""What can go wrong where nothing is generated."""
+
+_IDS = array({"type": "integer", "minimum": 0})
+_MODEL = nullable({**TEXT, "description": "the model to use; the default model if absent"})
+
+
+class TokenizeBody(ChatBody, kw_only=True):
+    """The body of POST /tokenize: a `prompt`, or `messages` with what else shapes a conversation."""
+
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Tokenized(msgspec.Struct, frozen=True):
+    """The answer of /tokenize. `max_model_len`: the context in tokens."""
+
+    count: int
+    max_model_len: int
+    tokens: tuple[int, ...]
+    token_strs: list[str] | None
+
+
+class Detokenized(msgspec.Struct, frozen=True):
+    """The answer of /detokenize."""
+
+    prompt: str
+
+
+async def tokenize(http: HttpCall, server: Server) -> Tokenized:
+    """The tokens of a prompt or conversation. Raises: ServerError."""
+    raw = decode_object(http, V1)
+    body = read_struct(raw, TokenizeBody, V1)
+    service = text_service(server.models.find(body.model))
+    _, token_ids = await service.tokenize(_prompt(body, raw))
+    if not body.return_token_strs:
+        return Tokenized(len(token_ids), service.max_model_len, token_ids, None)
+    if len(token_ids) > LIMITS.max_token_ids:
+        message = f"return_token_strs lists at most {LIMITS.max_token_ids} tokens, there are {len(token_ids)}"
+        raise V1.fault("return_token_strs", "count", message)
+    texts = [service.tokenizer.token_bytes(token_id).decode("utf-8", "replace") for token_id in token_ids]
+    return Tokenized(len(token_ids), service.max_model_len, token_ids, texts)
+
+
+async def detokenize(http: HttpCall, server: Server) -> Detokenized:
+    """The text of tokens. Raises: ServerError."""
+    body = read_struct(decode_object(http, V1), DetokenizeBody, V1)
+    check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
+    return Detokenized(await text_service(server.models.find(body.model)).detokenize(body.tokens))
+
+
+async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
+    """The tokenizer's facts. Raises: ServerError."""
+    service = text_service(server.models.find(http.query.get("model") or model_of_body(http, server)))
+    return tokenizer_info(service.tokenizer, service.chat_template, service.max_model_len)
+
+
+def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> dict[str, Any]:
+    """The tokenizer's facts, by the names of tokenizer_config.json."""
+    facts = tokenizer.facts if isinstance(tokenizer, HfTokenizer) else None
+    named: dict[str, str | None] = {"pad_token": None, "unk_token": None}
+    for name, token_id in (("bos_token", tokenizer.bos_token_id), ("eos_token", tokenizer.eos_token_id)):
+        named[name] = None if token_id is None else tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+    sources = {} if template is None else dict(template.sources)
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **named,
+        **(facts.special_tokens if facts else {}),
+        "additional_special_tokens": list(facts.extra_special_tokens) if facts else [],
+        "eos_token_ids": sorted(tokenizer.eos_token_ids),
+        "vocab_size": tokenizer.vocab_size,
+        "model_max_length": max_model_len,
+        "chat_template": sources.get("default"),
+    }
+
+
+def _prompt(body: TokenizeBody, raw: Mapping[str, Any]) -> Prompt:
+    """The prompt as it would be generated from. Raises: InvalidRequest."""
+    if body.messages is None:
+        if body.prompt is None:
+            raise V1.fault("prompt", "missing", "prompt is missing: give a prompt or messages")
+        return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    if body.prompt is not None:
+        raise V1.fault("messages", "conflict", "messages cannot be used together with prompt: give one of them")
+    check_sizes(body, LIMITS, V1)
+    continues = continues_final_message(body, V1)
+    kwargs = dict(body.chat_template_kwargs or {})
+    if body.add_generation_prompt is False and not continues:
+        kwargs["add_generation_prompt"] = False
+    tools = tool_use(body, raw, V1).tools
+    return ChatPrompt(template_messages(body.messages, V1), tools, continues, kwargs)
+
+
+def token_schemas() -> dict[str, Schema]:
+    """The components of these bodies and answers."""
+    chat = "messages, and what else shapes a conversation: as in ChatRequestV1"
+    switch = nullable(LENIENT_BOOLEAN)
+    names = ("bos_token", "eos_token", "pad_token", "unk_token", "chat_template")
+    return {
+        "TokenizeRequest": any_of(
+            an_object({"prompt": TEXT}, {"model": _MODEL, "add_special_tokens": switch, "return_token_strs": switch}),
+            an_object(
+                {"messages": array(ref("ChatMessage"), minItems=1, maxItems=LIMITS.max_messages)},
+                {
+                    "model": _MODEL,
+                    "add_generation_prompt": switch,
+                    "continue_final_message": switch,
+                    "return_token_strs": switch,
+                    "tools": nullable(array(ref("Tool"), maxItems=LIMITS.max_tools)),
+                    "chat_template_kwargs": nullable({"type": "object"}),
+                },
+                chat,
+            ),
+        ),
+        "DetokenizeRequest": an_object({"tokens": {**_IDS, "maxItems": LIMITS.max_token_ids}}, {"model": _MODEL}),
+        "TokenizerInfo": an_object(
+            {
+                "tokenizer_class": TEXT,
+                **{name: nullable(TEXT) for name in names},
+                "additional_special_tokens": array(TEXT),
+                "eos_token_ids": _IDS,
+                "vocab_size": INTEGER,
+                "model_max_length": INTEGER,
+            }
+        ),
+    }
+
+
+_operation = partial(AnswerOperation, tag="Tokens", in_banner=False)
+_FAILURES = ERRORS.answers(ERROR_KINDS)
+
+TOKEN_OPERATIONS = (
+    _operation(
+        path="/tokenize",
+        summary="The tokens of a prompt or of a conversation, as vLLM tells them",
+        answers=merged({200: json_answer(Tokenized)}, _FAILURES),
+        body={JSON_MEDIA_TYPE: ref("TokenizeRequest")},
+        example={"prompt": QUESTION},
+        answer=tokenize,
+    ),
+    _operation(
+        path="/detokenize",
+        summary="The text of tokens",
+        answers=merged({200: json_answer(Detokenized)}, _FAILURES),
+        body={JSON_MEDIA_TYPE: ref("DetokenizeRequest")},
+        example={"tokens": [72, 105]},
+        answer=detokenize,
+    ),
+    _operation(
+        method="GET",
+        path="/tokenizer_info",
+        summary="The tokenizer's special tokens and chat template",
+        answers=merged({200: Answer("the answer", {JSON_MEDIA_TYPE: ref("TokenizerInfo")})}, _FAILURES),
+        answer=describe_tokenizer,
+    ),
+)

@@ -1,0 +1,1 @@
+"""Schemas of what the OpenAI wire format carries."""

@@ -1,0 +1,84 @@
+"""Operations that several APIs have in the OpenAI wire format: conversations, completions, model lists.
+
+Does: put descriptions together. Does not: decide paths, dialects or errors; each API does. Used when APIs are imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
+from dragoman.server.describe.answers import LOADING, Answer, Answers, ErrorFamily, json_answer, merged
+from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
+from dragoman.server.describe.json_schema import Schema, any_of, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_body
+from dragoman.server.model_facts import facts_by_name, facts_of
+from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
+
+_COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0, "stream": True}
+_CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
+
+
+def chat_operation(*, stream: Mapping[str, Schema], errors: Answers, body: str, **more: Any) -> GenerateOperation:
+    """A conversation. `stream`: its stream's objects by media type. `body`: the component. `more`: what differs else."""
+    content = {JSON_MEDIA_TYPE: ref("ChatCompletion"), **stream}
+    return GenerateOperation(
+        tag="Chat",
+        answers=merged({200: Answer("the answer", content, IGNORED)}, errors),
+        description="Streams in OpenAI's shape are server-sent events that end in `data: [DONE]`.",
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example=_CHAT_EXAMPLE,
+        **more,
+    )
+
+
+def completions_operation(*, error: str, errors: Answers, body: str, **more: Any) -> GenerateOperation:
+    """A completion. `error`, `body`: components. `more`: what differs else."""
+    content = {
+        JSON_MEDIA_TYPE: ref("Completion"),
+        SSE_MEDIA_TYPE: any_of(ref("CompletionChunk"), ref(error)),
+    }
+    return GenerateOperation(
+        tag="Completions",
+        answers=merged({200: Answer("the answer", content, IGNORED)}, errors),
+        description="Streams are server-sent events that end in `data: [DONE]`.",
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example=_COMPLETION_EXAMPLE,
+        model=model_of_body,
+        **more,
+    )
+
+
+def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str) -> tuple[AnswerOperation, ...]:
+    """The list of models, and one model, below `path`."""
+
+    async def models(http: HttpCall, server: Server) -> OpenAiModelList:
+        return openai_models(facts_by_name(server.models.models), owned_by)
+
+    async def model(http: HttpCall, server: Server) -> OpenAiModel:
+        return openai_model(facts_of(server.models.find(http.path_params["name"])), owned_by)
+
+    operation = partial(AnswerOperation, method="GET", tag="Models")
+    return (
+        operation(
+            path=path,
+            summary=summary,
+            answers=merged({200: json_answer(OpenAiModelList, "the list")}, errors.answers(("unauthorized",))),
+            answer=models,
+        ),
+        operation(
+            path=f"{path}/{{name}}",
+            summary="One model",
+            answers=merged(
+                {200: json_answer(OpenAiModel, "the description")},
+                errors.answers(("unauthorized", "not_found", *LOADING)),
+            ),
+            parameters=("name_path",),
+            in_banner=False,
+            answer=model,
+        ),
+    )

@@ -1,0 +1,46 @@
+"""The served models as OpenAI's API lists them, and OpenVINO Model Server after it.
+
+Does: build the bodies of GET /v1/models and /v3/models and of their /{name} forms. Called on the event loop.
+Source: OpenAI API reference, models; vLLM's `max_model_len`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.server.model_facts import ModelFacts
+
+
+class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
+    """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context."""
+
+    id: str
+    object: str = "model"
+    created: int
+    owned_by: str
+    max_model_len: int | UnsetType = UNSET
+
+
+class OpenAiModelList(msgspec.Struct, frozen=True, kw_only=True):
+    """All models."""
+
+    object: str = "list"
+    data: list[OpenAiModel]
+
+
+def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
+    """GET /v1/models/{name} and /v3/models/{name}, where `owned_by` is "OVMS", as that server says."""
+    return OpenAiModel(
+        id=facts.name,
+        created=facts.created_s,
+        owned_by=owned_by,
+        max_model_len=UNSET if facts.max_model_len is None else facts.max_model_len,
+    )
+
+
+def openai_models(models: Sequence[ModelFacts], owned_by: str = "dragoman") -> OpenAiModelList:
+    """GET /v1/models and /v3/models."""
+    return OpenAiModelList(data=[openai_model(facts, owned_by) for facts in models])

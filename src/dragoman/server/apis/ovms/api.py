@@ -1,0 +1,103 @@
+"""OpenVINO Model Server's API: OpenAI's wire format with that server's defaults, limits and words, below `/v3`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.apis.openai.tokens import ERROR_KINDS
+from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.common import shared_options
+from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
+from dragoman.server.apis.openai_wire.describe.answers import answer_schemas
+from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
+from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
+from dragoman.server.apis.ovms.errors import OVMS
+from dragoman.server.apis.ovms.profile import V3, V3_CHAT
+from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
+from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
+from dragoman.server.describe.components import QUESTION
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_body
+from dragoman.server.operations import AnswerOperation, Api
+
+CHAT = "ovms.chat"
+COMPLETIONS = "ovms.completions"
+
+OWNER = "OVMS"  # `owned_by` in its model list
+
+ERRORS = ErrorFamily(
+    {kind: row.status for kind, row in OVMS.rows.items()}, lambda status: {JSON_MEDIA_TYPE: ref("OvmsError")}
+)
+
+
+def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
+    """Always OpenAI's."""
+    return "openai"
+
+
+CHAT_ROUTE = ChatRoute({"openai": V3_CHAT}, _negotiate, unread=V3_CHAT)
+"""A conversation on `/v3`."""
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialects for a model."""
+    shared = shared_options(profile)
+    return {
+        CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
+        COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V3, **shared)),
+    }
+
+
+def _schemas(profile: ModelProfile) -> dict[str, Schema]:
+    return {
+        **shared_schemas(),
+        **answer_schemas(),
+        "OvmsError": an_object({"error": TEXT}),
+        "CompletionRequestV3": completion_body(V3, profile.limits),
+        "ChatRequestV3": chat_body(V3_CHAT, profile.limits, {}),
+        "TokenizeRequestV3": request_schema(),
+    }
+
+
+API = Api(
+    name="ovms",
+    title="OpenVINO",
+    owns=("/v3",),
+    set_up=set_up,
+    teller=lambda dialects: dialects[COMPLETIONS],
+    schemas=_schemas,
+    operations=(
+        chat_operation(
+            path="/v3/chat/completions",
+            summary="A conversation, with OpenVINO Model Server's defaults",
+            stream={SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OvmsError"))},
+            errors=ERRORS.answers(),
+            body="ChatRequestV3",
+            dialect=CHAT,
+            model=model_of_body,
+        ),
+        completions_operation(
+            path="/v3/completions",
+            summary="A completion, with OpenVINO Model Server's defaults",
+            error="OvmsError",
+            errors=ERRORS.answers(),
+            body="CompletionRequestV3",
+            dialect=COMPLETIONS,
+        ),
+        *model_operations("/v3/models", "The models, as OpenVINO Model Server lists them", ERRORS, OWNER),
+        AnswerOperation(
+            path="/v3/tokenize",
+            tag="Tokens",
+            summary="The tokens of texts, as OpenVINO Model Server tells them",
+            answers=merged({200: json_answer(TokenizedV3)}, ERRORS.answers(ERROR_KINDS)),
+            body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
+            example={"model": "default", "text": QUESTION},
+            in_banner=False,
+            answer=tokenize,
+        ),
+    ),
+)

@@ -1,0 +1,132 @@
+"""SageMaker's runtime as an API: what AWS clients call when their endpoint_url points here, around LMI's answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dragoman.errors import ALL_KINDS
+from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.apis.lmi.api import schemas as lmi_schemas
+from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
+from dragoman.server.apis.lmi.describe.operations import (
+    BODIES,
+    CONTENT,
+    DEFERRED,
+    EXAMPLE,
+    POLLING,
+    TEXT_OF_ALL,
+    answered,
+)
+from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
+from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
+from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, model_error
+from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
+from dragoman.server.describe.answers import ErrorFamily, merged
+from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
+from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_query_or_header
+from dragoman.server.operations import Api, GenerateOperation, Server
+
+ERRORS = ErrorFamily(dict.fromkeys(ALL_KINDS, MODEL_ERROR), lambda status: {JSON_MEDIA_TYPE: ref("SageMakerError")})
+
+_EVENT_STREAM: Mapping[str, Schema] = {
+    EVENTSTREAM_MEDIA_TYPE: {
+        "type": "string",
+        "format": "binary",
+        "description": "PayloadPart messages whose payloads are the container's stream; a failure in the middle is a "
+        "ModelStreamError message",
+    }
+}
+
+
+def _whole(inner: Dialect) -> Dialect:
+    return SageMakerDialect(inner)
+
+
+def _streamed(inner: Dialect) -> Dialect:
+    return SageMakerDialect(inner, is_stream=True)
+
+
+def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
+    """The model an AWS client means: the target model or component it names, else the one called like the endpoint.
+
+    An endpoint may be called anything, and then means the default model.
+    """
+    target = http.headers.get("x-amzn-sagemaker-target-model", "").lstrip("/").removesuffix(".tar.gz")
+    component = http.headers.get("x-amzn-sagemaker-inference-component", "")
+    name = http.path_params["name"]
+    named = target or component or model_of_query_or_header(http, server)
+    return named or (name if server.models.knows(name) else None)
+
+
+def _operation(
+    path: str, summary: str, content: Mapping[str, Schema], *, is_stream: bool, text: str
+) -> GenerateOperation:
+    ok = answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
+    return GenerateOperation(
+        path=path,
+        tag="SageMaker",
+        summary=summary,
+        answers=merged(ok, DEFERRED, ERRORS.answers()),
+        description=f"{text} Signatures are not checked. {TEXT_OF_ALL}",
+        parameters=(
+            "endpoint_name",
+            *BY_NAME,
+            *VERSIONED,
+            *POLLING,
+            "x-amzn-sagemaker-target-model",
+            "x-amzn-sagemaker-inference-component",
+        ),
+        body=BODIES,
+        example=EXAMPLE,
+        dialect=dialect_of_body,
+        model=_model_of_endpoint,
+        wrap=_streamed if is_stream else _whole,
+        around=Polling(model_error),
+    )
+
+
+API = Api(
+    name="sagemaker",
+    title="SageMaker",
+    owns=("/endpoints",),
+    teller=lambda dialects: SageMakerDialect(dialects[INPUTS]),
+    schemas=lambda profile: {
+        **lmi_schemas(profile),
+        "SageMakerError": an_object(
+            {"Message": TEXT, "OriginalStatusCode": INTEGER, "OriginalMessage": TEXT},
+            text="ModelError: the container's own error and its status",
+        ),
+    },
+    needs_engine=False,
+    operations=(
+        _operation(
+            "/endpoints/{name}/invocations",
+            "SageMaker's InvokeEndpoint",
+            CONTENT,
+            is_stream=False,
+            text="What AWS clients call when their endpoint_url points here.",
+        ),
+        _operation(
+            "/endpoints/{name}/invocations-response-stream",
+            "SageMaker's InvokeEndpointWithResponseStream",
+            _EVENT_STREAM,
+            is_stream=True,
+            text="What AWS clients call for streams; `X-Amzn-SageMaker-Accept` takes the place of `Accept`.",
+        ),
+    ),
+    parameters={
+        **LMI_PARAMETERS,
+        "endpoint_name": parameter("path", "name", "a model's name; any other name means the default model", TEXT),
+        "x-amzn-sagemaker-target-model": parameter("header", "X-Amzn-SageMaker-Target-Model", "the model to use", TEXT),
+        "x-amzn-sagemaker-inference-component": parameter(
+            "header", "X-Amzn-SageMaker-Inference-Component", "the model to use", TEXT
+        ),
+    },
+    headers={
+        **LMI_HEADERS,
+        "x-Amzn-Invoked-Production-Variant": header("the variant that was asked for, or the only one"),
+    },
+)

@@ -1,0 +1,104 @@
+"""Text Generation Inference as an API: its own routes, which its archived server's clients still call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman import __version__
+from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.apis.lmi.body import FORM, MULTIPART
+from dragoman.server.apis.tgi.describe import TGI_ERRORS, schemas
+from dragoman.server.apis.tgi.dialect import LIST_PATH, STREAM_PATH, TGI_VERSION, TgiDialect, TgiInfo
+from dragoman.server.describe.answers import LOADING, Answer, json_answer, merged
+from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
+from dragoman.server.describe.json_schema import TEXT, Schema, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.model_choice import model_of_query_or_header
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.registry import ServedModel
+
+NAME = "tgi"
+TAG = "Text Generation Inference"
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """Its dialect for a model."""
+    return {NAME: TgiDialect(profile.limits)}
+
+
+async def _info(http: HttpCall, server: Server) -> TgiInfo:
+    return tgi_info(server.models.find(None))
+
+
+def tgi_info(model: ServedModel) -> TgiInfo:
+    """The body of TGI's `GET /info`."""
+    max_model_len = model.engine.capabilities.max_model_len
+    return TgiInfo(
+        model_id=model.name,
+        model_dtype=model.dtype or None,
+        model_device_type=model.device,
+        max_concurrent_requests=model.admission.limit,
+        max_best_of=model.limits.max_best_of,
+        max_stop_sequences=model.limits.max_stop_strings,
+        max_input_tokens=max_model_len - 1,  # at least one token has to be generated
+        max_total_tokens=max_model_len,
+        version=TGI_VERSION,
+        docker_label=f"dragoman-{__version__}",
+    )
+
+
+_EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}}
+_STREAM: Mapping[str, Schema] = {SSE_MEDIA_TYPE: ref("TgiStreamObject")}
+
+
+def _operation(
+    path: str, summary: str, content: Mapping[str, Schema], example: Mapping[str, Any] = _EXAMPLE
+) -> GenerateOperation:
+    return GenerateOperation(
+        path=path,
+        tag=TAG,
+        summary=summary,
+        answers=merged({200: Answer("the answer", content, IGNORED)}, TGI_ERRORS.answers()),
+        parameters=(*BY_NAME, *VERSIONED),
+        body={
+            JSON_MEDIA_TYPE: ref("TgiRequest"),
+            "text/plain": {**TEXT, "minLength": 1, "description": "the prompt"},
+            FORM: ref("LmiForm"),
+            MULTIPART: ref("LmiForm"),
+        },
+        example=example,
+        dialect=NAME,
+        model=model_of_query_or_header,
+    )
+
+
+API = Api(
+    name=NAME,
+    title="TGI",
+    owns=("/", "/generate", "/generate_stream", "/info"),
+    set_up=set_up,
+    teller=lambda dialects: dialects[NAME],
+    schemas=lambda profile: schemas(profile.limits),
+    operations=(
+        _operation(
+            LIST_PATH,
+            "Generate: a list of one answer, or a stream",
+            {JSON_MEDIA_TYPE: {"type": "array", "items": ref("TgiAnswer")}, **_STREAM},
+            {**_EXAMPLE, "stream": True},
+        ),
+        _operation("/generate", "Generate", {JSON_MEDIA_TYPE: ref("TgiAnswer")}),
+        _operation(STREAM_PATH, "Generate, streamed", _STREAM),
+        AnswerOperation(
+            method="GET",
+            path="/info",
+            tag=TAG,
+            summary="The default model and its limits",
+            answers=merged(
+                {200: json_answer(TgiInfo, "the description")},
+                TGI_ERRORS.answers(("unauthorized", *LOADING)),
+            ),
+            answer=_info,
+        ),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Words and schemas that APIs describe their operations with."""

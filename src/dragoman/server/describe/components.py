@@ -1,0 +1,54 @@
+"""Parameters and headers that operations of several APIs have, as components of the document.
+
+Does: describe what calls say outside their bodies. Does not: know which operations use it. Used when APIs are imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.describe.json_schema import TEXT, Schema
+
+QUESTION = "What is Deep Learning?"
+"""What examples ask."""
+
+MESSAGES = [{"role": "user", "content": QUESTION}]
+"""A conversation for examples."""
+
+BY_NAME = ("model_name_query", "model_name_header")
+VERSIONED = ("model_version_query", "model_version_header")
+IGNORED = ("x-dragoman-ignored",)
+
+
+def parameter(where: str, name: str, text: str, schema: Schema) -> dict[str, Any]:
+    """One parameter; `where`: path, query or header."""
+    required = {"required": True} if where == "path" else {}
+    return {"in": where, "name": name, **required, "description": text, "schema": schema}
+
+
+def header(text: str, schema: Schema = TEXT) -> dict[str, Any]:
+    """One header of answers."""
+    return {"description": text, "schema": schema}
+
+
+_WHICH = "the model to use; the default model if absent"
+_VERSION = "the version that the model must have"
+
+PARAMETERS: Mapping[str, dict[str, Any]] = {
+    "x-request-id": parameter("header", "x-request-id", "names the request in answers and logs", TEXT),
+    "name_path": parameter("path", "name", "the model's name", TEXT),
+    "model_name_query": parameter("query", "model_name", _WHICH, TEXT),
+    "model_name_header": parameter("header", "model_name", f"{_WHICH}; the query wins", TEXT),
+    "model_version_query": parameter("query", "model_version", _VERSION, TEXT),
+    "model_version_header": parameter("header", "model_version", _VERSION, TEXT),
+}
+"""Everything that calls of several APIs say outside their bodies."""
+
+HEADERS: Mapping[str, dict[str, Any]] = {
+    "x-request-id": header("the call's own id, or a fresh one"),
+    "x-dragoman-ignored": header("names of parameters that were accepted and had no effect, separated by commas"),
+    "Retry-After": header("seconds after which to try again", {"type": "integer", "minimum": 1}),
+    "WWW-Authenticate": header("the scheme of the key: Bearer"),
+}
+"""The headers of answers of several APIs that mean something to clients."""

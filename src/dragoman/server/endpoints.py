@@ -1,0 +1,124 @@
+"""Makes routes of the operations of all APIs: what happens to a call between the route table and the responder.
+
+Does: check the key, read the body, choose dialect and model, hand over to the responder or send what an operation answers.
+Does not: know any API, or generate. Made by the app, runs on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
+
+from dragoman.errors import NotFound, ServerError
+from dragoman.server.api import ErrorTeller, HttpCall, Reply
+from dragoman.server.exchange import Exchange
+from dragoman.server.gate import Gate
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server
+from dragoman.server.registry import ModelRegistry, ServedModel
+from dragoman.server.replies import json_reply
+from dragoman.server.responder import Responder, error_reply, run_unless_gone
+from dragoman.server.routes import Handler, PathParams, Route
+
+T = TypeVar("T")
+
+
+class Endpoints:
+    """The operations of one process, ready to be called. Implements `operations.Server`, which they are handed."""
+
+    def __init__(self, apis: tuple[Api, ...], models: ModelRegistry, gate: Gate) -> None:
+        self.apis = apis
+        self.models = models
+        self._gate = gate
+        self._responder = Responder()
+        self._shared: dict[Callable[[Server], Any], Any] = {}
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether calls have to carry an API key."""
+        return bool(self._gate.api_keys)
+
+    def shared(self, kind: Callable[[Server], T]) -> T:
+        """The only instance of that class here, made at the first call."""
+        if kind not in self._shared:
+            self._shared[kind] = kind(self)
+        return cast(T, self._shared[kind])
+
+    async def aclose(self) -> None:
+        """End what operations have kept."""
+        for kept in self._shared.values():
+            if hasattr(kept, "aclose"):
+                async with aclosing(kept):
+                    pass
+
+    def routes(self) -> Iterator[Route]:
+        """One route per operation and per refusal, in the order of the APIs."""
+        for api in self.apis:
+            for operation in api.operations:
+                yield Route(operation.path, {operation.method: self._handler(operation)})
+            for refusal in api.refusals:
+                yield Route(refusal.path, refusals=dict.fromkeys(refusal.methods, refusal.reply))
+
+    def owner(self, path: str) -> ErrorTeller:
+        """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
+        owners = {tuple(owned.split("/")[1:]): api for api in self.apis for owned in api.owns}
+        parts = tuple(path.split("/")[1:])
+        found = next(owners[parts[:length]] for length in range(len(parts), -1, -1) if parts[:length] in owners)
+        assert found.teller is not None  # an API that owns paths answers for them
+        return found.teller(self.models.dialects)
+
+    def _handler(self, operation: Operation) -> Handler:
+        match operation:
+            case GenerateOperation():
+                return self._generating(operation)
+            case AnswerOperation():
+                return self._answering(operation)
+            case _:
+                raise TypeError(f"{operation.method} {operation.path} neither generates nor answers")
+
+    def _answering(self, operation: AnswerOperation) -> Handler:
+        async def handle(exchange: Exchange, path_params: PathParams) -> None:
+            if operation.needs_key:
+                self._gate.check_key(exchange.http_call(path_params=path_params))
+            if not operation.body:
+                made = await operation.answer(exchange.http_call(path_params=path_params), self)
+            else:
+                body = await exchange.read_body(self._gate.max_request_size_bytes)
+                made = await run_unless_gone(exchange, operation.answer(exchange.http_call(body, path_params), self))
+            await exchange.send_reply(made if isinstance(made, Reply) else json_reply(200, made))
+
+        return handle
+
+    def _generating(self, operation: GenerateOperation) -> Handler:
+        async def handle(exchange: Exchange, path_params: PathParams) -> None:
+            early = exchange.http_call(path_params=path_params)
+            self._gate.check_key(early)
+            body = await exchange.read_body(self._gate.max_request_size_bytes)
+
+            async def proceed(waiting: Exchange) -> None:
+                with self._responder.claim_id(waiting.request_id) as call_id:
+                    await self._generate(waiting, waiting.http_call(body, path_params, call_id), operation)
+
+            if operation.around is None:
+                await proceed(exchange)
+            else:
+                await operation.around(exchange, early, self, proceed)
+
+        return handle
+
+    async def _generate(self, exchange: Exchange, http: HttpCall, operation: GenerateOperation) -> None:
+        try:
+            model = self.models.find(operation.model(http, self))
+            _check_version(model, http)
+        except ServerError as error:
+            dialect = operation.chosen(self.models.dialects, http)
+            await exchange.send_reply(error_reply(dialect, error, http))
+        else:
+            await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+
+
+def _check_version(model: ServedModel, http: HttpCall) -> None:
+    """Raises: NotFound if the call asks for a version that the model does not have."""
+    version = http.query.get("model_version") or http.headers.get("model_version")
+    if version and version != model.version:
+        raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

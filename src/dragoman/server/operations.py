@@ -1,0 +1,141 @@
+"""What a client API consists of: its operations as data, and how it sets itself up for a model.
+
+Does: define `Api`, the two kinds of `Operation`, and the `Server` that operations are handed. Does not: run anything
+(`endpoints` does) or know one API. The APIs in `server.apis` are values of these types; used on the event loop.
+
+A new API is a module with an `Api` and its name in `apis.NAMES`: routes, wrong methods and unknown paths below its prefix,
+`/openapi.json`, `/docs`, the list at `/`, the start banner and the tests of errors follow from what stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile, Reply
+from dragoman.server.describe.answers import Answers
+from dragoman.server.describe.json_schema import Schema
+from dragoman.server.exchange import Exchange
+from dragoman.server.registry import ModelRegistry
+
+T = TypeVar("T")
+
+
+class Server(Protocol):
+    """What operations may use of the process that they are part of."""
+
+    @property
+    def models(self) -> ModelRegistry:
+        """The served models, and the dialects that answer where there is no model."""
+        ...
+
+    @property
+    def apis(self) -> tuple[Api, ...]:
+        """Every API that is served."""
+        ...
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether calls have to carry an API key."""
+        ...
+
+    def shared(self, kind: Callable[[Server], T]) -> T:
+        """The server's only instance of that class, made at the first call; its `aclose`, if any, ends it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One method of one path, and its description.
+
+    In `path`, a single `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
+    `parameters`: names of parameter components. `body` by media type. `example`: a JSON body that is answered.
+    `needs_key` False = open to all. `in_banner`: whether the start banner lists it.
+    """
+
+    method: str = "POST"
+    path: str
+    tag: str
+    summary: str
+    answers: Answers
+    description: str = ""
+    parameters: tuple[str, ...] = ()
+    body: Mapping[str, Schema] = field(default_factory=dict)
+    example: Any = None
+    needs_key: bool = True
+    in_banner: bool = True
+
+
+PickName = Callable[[HttpCall], str]
+PickModel = Callable[[HttpCall, Server], str | None]
+Proceed = Callable[[Exchange], Awaitable[None]]
+Around = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateOperation(Operation):
+    """An operation that generates: whose dialect translates the call, and which model it means.
+
+    `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
+    None = the default model. `wrap` puts the operation's own shape around the dialect. `around` is run in place of the
+    common path, which it may take, with the exchange to answer on, or not; the call that it sees has no body.
+    """
+
+    dialect: str | PickName
+    model: PickModel
+    wrap: Callable[[Dialect], Dialect] | None = None
+    around: Around | None = None
+
+    def chosen(self, dialects: Dialects, http: HttpCall) -> Dialect:
+        """The dialect that answers `http`."""
+        name = self.dialect if isinstance(self.dialect, str) else self.dialect(http)
+        return dialects[name] if self.wrap is None else self.wrap(dialects[name])
+
+
+AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
+"""The answer to a call: a `Reply`, or a value that is sent as JSON with status 200. Raises: ServerError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOperation(Operation):
+    """An operation that generates nothing. `answer` is given up when the client leaves meanwhile."""
+
+    answer: AnswerCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Methods of a path that other servers have and this one has not: each call gets `reply`. Nothing describes them."""
+
+    path: str
+    methods: tuple[str, ...]
+    reply: Reply
+
+
+Components = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """One client API.
+
+    `title`: what the banner calls it. `owns`: path prefixes, whole segments, below which its `teller` tells errors that
+    come before or instead of an operation; the longest of all APIs' counts, "" is everything else, "/" the root alone.
+    `set_up`: the dialects that it has for a model, by name. `teller`: who tells errors, given those of the default model.
+    `schemas`, `parameters`, `headers`: components that its descriptions refer to, for the default model's profile.
+    `needs_engine` False = its operations work where only an operator's code answers.
+    """
+
+    name: str
+    title: str
+    operations: tuple[Operation, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    owns: tuple[str, ...] = ()
+    set_up: Callable[[ModelProfile], Dialects] = lambda profile: {}
+    teller: Callable[[Dialects], ErrorTeller] | None = None
+    schemas: Callable[[ModelProfile], Components] = lambda profile: {}
+    parameters: Components = field(default_factory=dict)
+    headers: Components = field(default_factory=dict)
+    description: Callable[[ModelProfile], str] = lambda profile: ""
+    needs_engine: bool = True

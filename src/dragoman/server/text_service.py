@@ -1,0 +1,43 @@
+"""A model's service as operations use it that count tokens and generate nothing.
+
+Does: say what is needed of it. Does not: tokenise. Used by the APIs' operations, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.prepare import PromptTokens
+from dragoman.server.registry import ServedModel
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.types import Prompt
+
+
+@runtime_checkable
+class TextService(Protocol):
+    """A service that has a tokenizer."""
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def chat_template(self) -> ChatTemplate | None: ...
+
+    @property
+    def max_model_len(self) -> int: ...
+
+    async def tokenize(self, prompt: Prompt) -> PromptTokens: ...
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str: ...
+
+
+def text_service(model: ServedModel) -> TextService:
+    """The model's service. Raises: UnsupportedFeature if it has no tokenizer."""
+    if isinstance(model.service, TextService):
+        return model.service
+    raise UnsupportedFeature(
+        f"model {model.name} has no tokenizer here: its text is tokenised elsewhere", param="model"
+    )
