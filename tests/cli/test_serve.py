@@ -92,7 +92,8 @@ def test_loading_stages_are_plain_lines_and_the_block_comes_after_them(server: S
 def test_every_route_of_the_block_answers(server: ServerProcess) -> None:
     text = "".join(server.output)
     for api in all_apis():
-        assert (calls := calls_of(api, "own-model")) in text
+        calls = calls_of(api, "own-model")
+        assert calls in text
         method = ""
         for word in calls.split():
             if word in ("GET", "POST"):
