@@ -99,10 +99,9 @@ class Endpoints:
                 with self._responder.claim_id(waiting.request_id) as call_id:
                     await self._generate(waiting, waiting.http_call(body, path_params, call_id), operation)
 
-            if operation.around is None:
+            # `before` does not go round the rest: each coroutine that waits for another costs something for every token
+            if operation.before is None or not await operation.before(exchange, early, self, proceed):
                 await proceed(exchange)
-            else:
-                await operation.around(exchange, early, self, proceed)
 
         return handle
 

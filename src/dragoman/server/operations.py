@@ -70,7 +70,8 @@ class Operation:
 PickName = Callable[[HttpCall], str]
 PickModel = Callable[[HttpCall, Server], str | None]
 Proceed = Callable[[Exchange], Awaitable[None]]
-Around = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[None]]
+Before = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[bool]]
+"""Asked before the common path of a call, which it may take on another exchange; True = it has answered the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +79,14 @@ class GenerateOperation(Operation):
     """An operation that generates: whose dialect translates the call, and which model it means.
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
-    None = the default model. `wrap` puts the operation's own shape around the dialect. `around` is run in place of the
-    common path, which it may take, with the exchange to answer on, or not; the call that it sees has no body.
+    None = the default model. `wrap` puts the operation's own shape around the dialect. `before` sees the call without its
+    body.
     """
 
     dialect: str | PickName
     model: PickModel
     wrap: Callable[[Dialect], Dialect] | None = None
-    around: Around | None = None
+    before: Before | None = None
 
     def chosen(self, dialects: Dialects, http: HttpCall) -> Dialect:
         """The dialect that answers `http`."""

@@ -98,7 +98,7 @@ _generate = partial(
     body=BODIES,
     example=EXAMPLE,
     dialect=dialect_of_body,
-    around=Polling(),
+    before=Polling(),
 )
 
 API = Api(

@@ -6,6 +6,9 @@ Called by the routes, on the event loop. A key that is null counts as absent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
 from dragoman.server.api import HttpCall
@@ -34,27 +37,24 @@ def dialect_of_body(http: HttpCall) -> str:
     if http.media_type not in _JSON_TYPES:
         return INPUTS
     keys = _keys(http)
-    if "messages" in keys:
+    if keys.get("messages") is not None:
         return CHAT
-    return COMPLETIONS if "prompt" in keys and "inputs" not in keys else INPUTS
+    return COMPLETIONS if keys.get("prompt") is not None and keys.get("inputs") is None else INPUTS
 
 
-def _keys(http: HttpCall) -> frozenset[str]:
-    """The keys that decide, as far as they can be read: also of a body that is unusable for what their values hold."""
+def _keys(http: HttpCall) -> Mapping[str, Any]:
+    """The body's fields, of which only those that decide are known where the values of others are unusable."""
     try:
         value = http.json()
     except NotJson:
-        return _undecoded_keys(http.body)
-    return frozenset(name for name in value if value[name] is not None) if isinstance(value, dict) else frozenset()
+        return _undecoded(http.body)
+    return value if isinstance(value, dict) else {}
 
 
-def _undecoded_keys(body: bytes) -> frozenset[str]:
+def _undecoded(body: bytes) -> Mapping[str, Any]:
     try:
         keys = msgspec.json.decode(body, type=_Keys)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return frozenset()
-    return frozenset(name for name in _Keys.__struct_fields__ if _is_given(getattr(keys, name)))
-
-
-def _is_given(value: msgspec.Raw) -> bool:
-    return bytes(value).strip() != b"null"
+        return {}
+    values = msgspec.structs.asdict(keys)
+    return {name: value for name, value in values.items() if bytes(value).strip() != b"null"}

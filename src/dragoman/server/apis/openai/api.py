@@ -96,7 +96,7 @@ API = Api(
             parameters=POLLING,
             dialect=CHAT,
             model=_model_of_chat,
-            around=Polling(),
+            before=Polling(),
         ),
         completions_operation(
             path="/v1/completions",

@@ -84,7 +84,7 @@ def _operation(
         dialect=dialect_of_body,
         model=_model_of_endpoint,
         wrap=_streamed if is_stream else _whole,
-        around=Polling(model_error),
+        before=Polling(model_error),
     )
 
 

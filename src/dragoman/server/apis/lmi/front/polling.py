@@ -1,7 +1,7 @@
-"""Calls that are answered later, as LMI's front end has them, around the operations that it would serve.
+"""Calls that are answered later, as LMI's front end has them, before the operations that it would serve.
 
 Does: start such calls, answer polls, refuse to have the handler overridden. Does not: keep answers (`deferred` does).
-`Around` of the operations of LMI's routes, on the event loop.
+`before` of the operations of LMI's routes, on the event loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _as_is(reply: Reply) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class Polling:
-    """What is done around a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
+    """What is done before a call. `wrap_refusal`: the shape that the operation gives to the front end's refusals."""
 
     wrap_refusal: Callable[[Reply], Reply] = _as_is
 
-    async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> None:
-        """Answer a poll, start a call whose answer is polled for, or let the call take its common path."""
+    async def __call__(self, exchange: Exchange, http: HttpCall, server: Server, proceed: Proceed) -> bool:
+        """Answer a poll, or start a call whose answer is polled for; False for a call that is to take its common path."""
         deferred = server.shared(DeferredAnswers.of)
         if is_poll(http):
             await self._send_polled(exchange, deferred.poll(http))
@@ -37,7 +37,8 @@ class Polling:
         elif wants_deferral(http):
             await exchange.send_reply(deferred.start(exchange, proceed))
         else:
-            await proceed(exchange)
+            return False
+        return True
 
     async def _send_polled(self, exchange: Exchange, polled: Polled) -> None:
         reply = polled.reply
