@@ -21,7 +21,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams
 
 BLOCK_SIZE = 32
@@ -65,7 +65,7 @@ class Simulation:
         self._dice = random.Random(0)
         self._lengths: dict[int, int] = {}
         self._sampler = Sampler(VOCAB_SIZE)
-        self.stats = EngineStats()
+        self.stats = RollingStats()
         config = RollingConfig(max_num_seqs=128, assumed_output_tokens=assumed_output_tokens)
         self._blocks = BlockManager(case.num_blocks, BLOCK_SIZE)
         self._scheduler = Scheduler(config, self._blocks, self.stats)

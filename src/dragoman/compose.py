@@ -17,7 +17,8 @@ from dragoman.config.generation import default_sampling
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler, default_capabilities
+from dragoman.engine.base import Engine, EngineTools
+from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
@@ -48,11 +49,13 @@ from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneratio
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
-from dragoman.server.registry import GenerationService, ServedEngine, ServedModel
+from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.service import Extensions, Service
+from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
-from dragoman.types import Limits
+from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.types import Limits, StopCriterion, StopStrings
 
 logger = logging.getLogger("dragoman")
 
@@ -112,7 +115,8 @@ async def _build_generating(
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
-    loaded, engine = await asyncio.to_thread(_build_engine, config, loading, memory_bytes)
+    tools = _tools(text)
+    loaded, engine = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
     await engine.start()
     service = Service(
         name=config.name,
@@ -120,7 +124,7 @@ async def _build_generating(
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
-        extensions=_extensions(config, text, engine.capabilities.vocab_size),
+        extensions=_extensions(config, text, tools),
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
@@ -139,7 +143,7 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
 
 
 def _served(
-    config: Config, service: GenerationService, engine: ServedEngine, dialects: Dialects, dtype: str
+    config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str
 ) -> ServedModel:
     return ServedModel(
         name=config.name,
@@ -157,12 +161,22 @@ def _served(
     )
 
 
-def _extensions(config: Config, text: _Text, vocab_size: int) -> Extensions:
+def _tools(text: _Text) -> EngineTools:
+    """What the engine needs to know of texts."""
+    pieces = TokenPieces(text.tokenizer)
+
+    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
+        skips = stop.skip_special_tokens
+        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+
+    return EngineTools(LazyGrammarCompiler(text.tokenizer), watch_stops)
+
+
+def _extensions(config: Config, text: _Text, tools: EngineTools) -> Extensions:
     """Grammars, and the model's ways of writing tool calls and reasoning."""
     model = config.model
     output = choose_output_format(text.chat_template, text.tokenizer, model.tool_call_parser, model.reasoning_parser)
-    compiler = LazyGrammarCompiler(text.tokenizer, vocab_size)
-    return Extensions(compiler, output.parser, output.marker_ids, output.constraint)
+    return Extensions(tools.compile_grammar, output.parser, output.marker_ids, output.constraint)
 
 
 def model_profile(config: Config, operator_code: OperatorCode | None = None) -> ModelProfile:
@@ -223,7 +237,9 @@ def _is_file(text: str) -> bool:
 # --- engine -----------------------------------------------------------------------------------------------------------
 
 
-def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
+def _build_engine(
+    config: Config, loading: ModelLoad, memory_bytes: int | None, tools: EngineTools
+) -> tuple[LoadedModel, RollingEngine]:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
     loaded, progress = loading.result(), loading.progress
     draft = _load_draft(config, progress)
@@ -238,11 +254,10 @@ def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) 
         prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
         max_slowdown=config.engine.max_step_slowdown,
         best_step_tokens=loaded.best_step_tokens,
+        max_model_len=max_model_len,
     )
     proposer = _proposer(config, draft, runner)
-    own = default_capabilities(runner, proposer)
-    capabilities = replace(own, max_model_len=min(own.max_model_len, max_model_len))
-    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, capabilities, proposer)
+    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools)
 
 
 def _load_draft(config: Config, progress: Progress) -> LoadedModel | None:

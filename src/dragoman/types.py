@@ -211,10 +211,26 @@ class TokenMasker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A request as engines take it: token ids, complete, legal, seed resolved. Never validated again.
+class StopStrings:
+    """Texts that end a sequence: at the token that completes the first, which is still part of it.
 
-    `max_tokens` >= 0 (0 = only the prompt's log-probabilities) and len(prompt_ids) + max_tokens <= the context length.
+    Matches within the first `SamplingParams.min_tokens` tokens do not count. `skip_special_tokens`: their text is unseen.
+    """
+
+    strings: tuple[str, ...]
+    skip_special_tokens: bool = True
+
+
+# Made for every call; as a frozen dataclass it would cost several times as much to make.
+class EngineRequest(msgspec.Struct, frozen=True):
+    """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
+
+    Legal: every value is within the range that its type allows, and every token id within the vocabulary. Whether this
+    engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
+    `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
+    `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
+    the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `deadline_s`: when the
+    engine gives the request up, in seconds since the epoch, as it may have been made on another machine; None = never.
     """
 
     request_id: str
@@ -224,10 +240,16 @@ class EngineRequest:
     seed: int
     eos_token_ids: frozenset[int] = frozenset()
     bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    masker: TokenMasker | None = None
-    stop_criterion: StopCriterion | None = (
-        None  # only for beam search and best_of > n; else the service watches the text
-    )
+    stop: StopStrings | None = None
+    adapter: str | None = None
+    cache_salt: str = ""
+    priority: int = 0
+    deadline_s: float | None = None
+
+    @property
+    def is_ranked(self) -> bool:
+        """True if more sequences are drawn than returned: the best come out whole, when all have ended."""
+        return self.sampling.num_sequences > self.sampling.n
 
 
 @dataclass(frozen=True, slots=True)

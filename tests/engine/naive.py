@@ -13,6 +13,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.engine.fake_runner import reference_logits
+from tests.support.live_parts import criterion_of, masker_of
 
 
 @dataclass
@@ -36,7 +37,7 @@ def make_request(
 def naive_sequence(request: EngineRequest, index: int, vocab_size: int) -> Generated:
     """Sequence `index` of the request, token by token, from logits computed without a cache."""
     sampler = Sampler(vocab_size)
-    state = sampler.new_state(request, index)
+    state = sampler.new_state(request, index, masker_of(request))
     sampling = request.sampling
     result = Generated()
     while result.finish_reason is None:
@@ -75,8 +76,8 @@ class Collector:
         self.errors: dict[int, ServerError] = {}
 
     def add(self, key: int, request: EngineRequest) -> None:
-        """Queue a request."""
-        self.core.inbox.put(AddRequest(key, request))
+        """Queue a request, with the live parts that it brings."""
+        self.core.inbox.put(AddRequest(key, request, masker_of(request), criterion_of(request)))
 
     def step(self) -> None:
         """One step."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
@@ -17,6 +18,7 @@ from dragoman.errors import CapacityError, EngineFailed, InvalidRequest
 from dragoman.types import EngineRequest, FinishReason, TokenMasker
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
+from tests.support.live_parts import with_criterion, with_masker
 
 VOCAB_SIZE = 24
 
@@ -56,7 +58,9 @@ def test_a_sequence_ends_with_the_end_of_sequence_token_and_contains_it() -> Non
     request = unending([1, 2, 3], max_tokens=20)
     tokens = first_tokens(request)
     eos = tokens[6]
-    request = replace(request, eos_token_ids=frozenset({eos}), sampling=replace(request.sampling, ignore_eos=False))
+    request = msgspec.structs.replace(
+        request, eos_token_ids=frozenset({eos}), sampling=replace(request.sampling, ignore_eos=False)
+    )
     got = run_one(request).sequence(0)
     assert got == Generated(tokens[: tokens.index(eos) + 1], FinishReason.EOS)
 
@@ -64,15 +68,15 @@ def test_a_sequence_ends_with_the_end_of_sequence_token_and_contains_it() -> Non
 def test_a_stop_token_ends_a_sequence_even_if_end_of_sequence_is_ignored() -> None:
     request = unending([1, 2, 3], max_tokens=20)
     tokens = first_tokens(request)
-    request = replace(request, sampling=replace(request.sampling, stop_token_ids=(tokens[4],)))
-    got = run_one(replace(request, eos_token_ids=frozenset({tokens[4]}))).sequence(0)
+    request = msgspec.structs.replace(request, sampling=replace(request.sampling, stop_token_ids=(tokens[4],)))
+    got = run_one(msgspec.structs.replace(request, eos_token_ids=frozenset({tokens[4]}))).sequence(0)
     assert got == Generated(tokens[: tokens.index(tokens[4]) + 1], FinishReason.STOP_TOKEN)
 
 
 def test_end_tokens_before_min_tokens_are_not_generated() -> None:
     request = make_request([1, 2, 3], max_tokens=20)
-    banned = replace(request, eos_token_ids=frozenset(range(0, VOCAB_SIZE, 2)))
-    banned = replace(banned, sampling=replace(request.sampling, min_tokens=6))
+    banned = msgspec.structs.replace(request, eos_token_ids=frozenset(range(0, VOCAB_SIZE, 2)))
+    banned = msgspec.structs.replace(banned, sampling=replace(request.sampling, min_tokens=6))
     got = run_one(banned).sequence(0)
     assert all(token_id % 2 for token_id in got.token_ids[:6])
     assert len(got.token_ids) > 6
@@ -82,7 +86,7 @@ def test_end_tokens_before_min_tokens_are_not_generated() -> None:
 def test_the_stop_criterion_ends_a_sequence() -> None:
     request = unending([1, 2, 3], max_tokens=20)
     tokens = first_tokens(request)
-    request = replace(request, stop_criterion=lambda token_ids: list(token_ids[-2:]) == tokens[3:5])
+    request = with_criterion(request, lambda token_ids: list(token_ids[-2:]) == tokens[3:5])
     assert run_one(request).sequence(0) == Generated(tokens[:5], FinishReason.STOP_STRING)
 
 
@@ -170,7 +174,7 @@ def test_greedy_sequences_are_copies() -> None:
 def test_best_of_delivers_the_best_sequences_whole_and_ranked() -> None:
     request = unending([1, 2, 3], max_tokens=6, n=2, best_of=5, temperature=1.0)
     outputs = run_one(request).outputs[0]
-    scored = replace(request, sampling=replace(request.sampling, logprobs=0))
+    scored = msgspec.structs.replace(request, sampling=replace(request.sampling, logprobs=0))
     drawn = [naive_sequence(scored, index, VOCAB_SIZE) for index in range(5)]
     drawn.sort(key=lambda sequence: -sum(sequence.logprobs))
     assert [(output.index, output.token_ids) for output in outputs] == [
@@ -292,7 +296,7 @@ def test_a_failing_grammar_fails_only_its_own_request(n: int, breaks_in: str) ->
     collector = make_collector(max_batch_tokens=16)
     healthy = unending([1, 2, 3], max_tokens=5)
     scored = make_request([*range(1, 20)] * 2, max_tokens=2, prompt_logprobs=1)
-    broken = replace(unending([1, 2, 4], max_tokens=5, n=n, temperature=1.0), masker=BrokenMasker(breaks_in))
+    broken = with_masker(unending([1, 2, 4], max_tokens=5, n=n, temperature=1.0), BrokenMasker(breaks_in))
     for key, request in enumerate([healthy, broken, healthy, scored]):
         collector.add(key, request)
     collector.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
     token_ids = st.integers(0, VOCAB_SIZE - 1)
     prompt = [*draw(st.sampled_from(prefixes)), *draw(st.lists(token_ids, min_size=1, max_size=12))]
     n = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    return make_request(
+    request = make_request(
         prompt,
         max_tokens=draw(st.integers(0, 14)),
         seed=draw(st.integers(0, 3)),
@@ -45,6 +46,9 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
         repetition_penalty=draw(st.sampled_from([1.0, 1.3])),
         ignore_eos=draw(st.booleans()),
         stop_token_ids=tuple(draw(st.lists(token_ids, max_size=1))),
+    )
+    return msgspec.structs.replace(
+        request, priority=draw(st.sampled_from([0, 0, 0, 1, -1])), cache_salt=draw(st.sampled_from(["", "", "s"]))
     )
 
 
@@ -72,7 +76,7 @@ def expected_sequences(request: EngineRequest) -> list[Generated]:
     drawn = [naive_sequence(request, index, VOCAB_SIZE) for index in range(sampling.num_sequences)]
     if sampling.num_sequences == sampling.n:
         return drawn
-    scored = replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
+    scored = msgspec.structs.replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
     scores = [sum(naive_sequence(scored, index, VOCAB_SIZE).logprobs) for index in range(sampling.num_sequences)]
     ranked = sorted(range(sampling.num_sequences), key=lambda index: -scores[index])
     return [drawn[index] for index in ranked[: sampling.n]]

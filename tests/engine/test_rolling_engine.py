@@ -95,7 +95,7 @@ def test_concurrent_requests_get_their_own_tokens() -> None:
             requests = [make_request([key, 5, 6], max_tokens=12, name=f"request {key}") for key in range(12)]
             results = await asyncio.gather(*(tokens_of(engine, request) for request in requests))
             assert results == [expected(request) for request in requests]
-            assert engine.stats.num_generated_tokens == sum(map(len, results))
+            assert engine.stats().num_generated_tokens == sum(map(len, results))
 
     run(test)
 
@@ -154,7 +154,7 @@ def test_outputs_of_one_step_come_in_one_hop() -> None:
             gate.open()
             outputs = await asyncio.gather(*tasks)
             assert sum(map(len, outputs)) == 32
-            assert 0 < hops <= engine.stats.num_steps <= 5
+            assert 0 < hops <= (engine.stats().num_steps or 0) <= 5
 
     run(test)
 
@@ -171,7 +171,7 @@ def test_closing_the_iterator_frees_the_blocks_within_a_step() -> None:
             gate.open()
             await until(lambda: engine.health().num_used_blocks == 0)
             assert engine.health().num_running == 0
-            assert engine.stats.num_generated_tokens <= 2
+            assert (engine.stats().num_generated_tokens or 0) <= 2
 
     run(test)
 
@@ -203,7 +203,7 @@ def test_closing_a_waiting_request_takes_it_out_of_the_queue() -> None:
             gate.open()
             assert await first == expected(unending(0, max_tokens=9))
             await until(lambda: engine.health().num_waiting == 0)
-            assert engine.stats.num_generated_tokens == 9
+            assert engine.stats().num_generated_tokens == 9
 
     run(test)
 
@@ -359,7 +359,7 @@ def test_requests_of_a_loop_that_was_closed_are_dropped() -> None:
             request = make_request([4, 5], max_tokens=5)
             assert await tokens_of(engine, request) == expected(request)
             await until(lambda: engine.health().num_used_blocks == 0)
-            assert engine.stats.num_generated_tokens < 200
+            assert (engine.stats().num_generated_tokens or 0) < 200
             await outputs.aclose()
 
     run(test)

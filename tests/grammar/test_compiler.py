@@ -80,8 +80,8 @@ def feed(masker: TokenMasker, text: bytes) -> None:
 def walk(masker: TokenMasker, seed: int, max_tokens: int = 400) -> str | None:
     """Text of a random walk of the sampler under the grammar; None if it did not end in time."""
     sampler = Sampler(NUM_LOGITS)
-    request = make_request(masker=masker, temperature=1.0, seed=seed, eos_token_ids=frozenset({EOS, TURN}))
-    state = sampler.new_state(request, 0)
+    request = make_request(temperature=1.0, seed=seed, eos_token_ids=frozenset({EOS, TURN}))
+    state = sampler.new_state(request, 0, masker)
     favoured = np.zeros(NUM_LOGITS, dtype=np.float32)
     favoured[[ord('"'), ord("}"), ord("]"), EOS, TURN]] = 3.0  # so that strings and arrays come to an end
     text = b""

@@ -45,7 +45,7 @@ def test_a_text_is_followed_in_the_tokens_of_every_kind_of_tokenizer(
     token_ids = [token_id for piece in pieces if (token_id := file.token_to_id(piece)) is not None]
     assert len(token_ids) == len(pieces)
     text = b"".join(tokenizer.token_bytes(token_id) for token_id in token_ids).decode()
-    masker = LazyGrammarCompiler(tokenizer, tokenizer.vocab_size)(Grammar("choice", json.dumps([text])))
+    masker = LazyGrammarCompiler(tokenizer)(Grammar("choice", json.dumps([text])))
     assert masker.validate(token_ids) == len(token_ids)
     assert all(masker.advance(token_id) for token_id in token_ids)
     assert masker.is_finished
@@ -54,7 +54,7 @@ def test_a_text_is_followed_in_the_tokens_of_every_kind_of_tokenizer(
 
 def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
-    masker = LazyGrammarCompiler(tokenizer, tokenizer.vocab_size)(Grammar("regex", "(.|\n)*"))
+    masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "(.|\n)*"))
     may_follow = allowed(masker, tokenizer.vocab_size)
     assert tokenizer.token_to_id("<tool_call>") in may_follow
     assert tokenizer.token_to_id("<|fim_prefix|>") not in may_follow
@@ -64,6 +64,6 @@ def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
 def test_logits_may_be_fewer_or_more_than_the_tokenizer_has_tokens(num_more: int, tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
     vocab_size = tokenizer.vocab_size + num_more
-    masker = LazyGrammarCompiler(tokenizer, vocab_size)(Grammar("regex", "[a-c]"))
+    masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "[a-c]"))
     texts = {tokenizer.token_bytes(token_id) for token_id in allowed(masker, vocab_size)}
     assert texts == {b"a", b"b", b"c"}

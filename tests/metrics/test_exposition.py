@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.engine.base import Health
+from dragoman.engine.base import EngineStats, Health
 from dragoman.metrics import MetricsRegistry
 
 
@@ -20,7 +20,8 @@ class Model:
 
 def engine(num_running: int, **stats: int) -> Any:
     health = Health(True, num_running=num_running, num_waiting=2, num_used_blocks=3, num_blocks=9)
-    return SimpleNamespace(health=lambda: health, stats=SimpleNamespace(**stats))
+    counted = EngineStats(**stats)
+    return SimpleNamespace(health=lambda: health, stats=lambda: counted)
 
 
 def samples(registry: MetricsRegistry) -> dict[tuple[str, str], float]:

@@ -155,7 +155,7 @@ class HttpRun:
         await app.aclose()
         costs.loop, costs.engine = self._loop.counts(), self._thread.counts()
         assert all(bodies), "an answer is empty"
-        assert self._engine.stats.num_generated_tokens == costs.num_streams * costs.num_tokens
+        assert self._engine.stats().num_generated_tokens == costs.num_streams * costs.num_tokens
 
     def _app(self) -> App:
         dialects = {**real_dialects(), "text": TextDialect(TextOptions(hold_ms=0))}  # no timer decides when it sends

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -25,6 +26,7 @@ from dragoman.types import (
     Grammar,
     Prompt,
     SamplingParams,
+    StopStrings,
     TextPrompt,
     TokenPrompt,
 )
@@ -201,17 +203,18 @@ def test_the_engine_knows_every_end_of_sequence_token() -> None:
     assert prepared(asking()).eos_token_ids == ByteTokenizer().eos_token_ids
 
 
-@pytest.mark.parametrize(
-    ("options", "is_set"),
-    [({}, False), ({"n": 3}, False), ({"best_of": 3}, True), ({"num_beams": 3}, True), ({"best_of": 2, "n": 2}, False)],
-)
-def test_engines_that_rank_sequences_end_them_at_stop_strings(options: dict[str, Any], is_set: bool) -> None:
-    request = prepared(asking(stop=("k",), **options))
-    assert (request.stop_criterion is not None) == is_set
-    assert prepared(asking(**options)).stop_criterion is None
-    if request.stop_criterion is not None:
-        assert request.stop_criterion(list(b"ok"))
-        assert not request.stop_criterion(list(b"o"))
+def test_the_engine_gets_the_stop_strings_and_whether_special_tokens_count() -> None:
+    assert prepared(asking()).stop is None
+    assert prepared(asking(stop=("k", "."))).stop == StopStrings(("k", "."))
+    assert prepared(asking(stop=("k",), skip_special_tokens=False)).stop == StopStrings(("k",), False)
+
+
+def test_the_engine_is_told_when_the_request_is_given_up() -> None:
+    begin = time.time()
+    request = prepared(asking(), limits=ServiceLimits(request_timeout_s=60.0))
+    assert request.deadline_s is not None
+    assert begin <= request.deadline_s - 60.0 <= time.time()
+    assert prepared(asking()).deadline_s is None
 
 
 def test_ranked_sequences_show_the_stop_string_no_more_than_others() -> None:
@@ -221,26 +224,25 @@ def test_ranked_sequences_show_the_stop_string_no_more_than_others() -> None:
     assert all(sequence.finish_reason is FinishReason.STOP_STRING for sequence in result.sequences)
 
 
-def test_a_grammar_is_compiled_into_a_masker() -> None:
-    masker: Any = object()
+def test_a_grammar_is_compiled_once_to_see_that_it_does_and_then_given_to_the_engine_as_it_is() -> None:
     compiled: list[Grammar] = []
 
     def compile_grammar(grammar: Grammar) -> Any:
         compiled.append(grammar)
-        return masker
 
     grammar = Grammar("regex", "a+")
-    assert prepared(asking(grammar=grammar), extensions=Extensions(compile_grammar)).masker is masker
+    assert prepared(asking(grammar=grammar), extensions=Extensions(compile_grammar)).sampling.grammar == grammar
     assert compiled == [grammar]
 
 
-def test_a_grammar_that_does_not_compile_is_the_clients_error() -> None:
+def test_a_grammar_that_does_not_compile_never_reaches_the_engine() -> None:
     def compile_grammar(grammar: Grammar) -> Any:
-        raise ValueError("unclosed bracket at 3")
+        raise InvalidParameter("unclosed bracket at 3", param="response_format")
 
-    with pytest.raises(InvalidParameter, match="unclosed bracket at 3") as caught:
-        run(asking(grammar=Grammar("regex", "a[")), extensions=Extensions(compile_grammar))
-    assert caught.value.param == "grammar"
+    engine = FakeEngine(saying("ok"))
+    with pytest.raises(InvalidParameter, match="unclosed bracket at 3"):
+        run(asking(grammar=Grammar("regex", "a[")), engine, extensions=Extensions(compile_grammar))
+    assert engine.requests == []
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
@@ -280,9 +282,9 @@ def test_what_the_model_or_engine_cannot_do_is_refused_by_name(
     assert engine.requests == []
 
 
-def test_a_grammar_needs_a_compiler_even_if_the_engine_could_follow_it() -> None:
-    with pytest.raises(UnsupportedFeature, match="grammar"):
-        run(asking(grammar=Grammar("json_object")))
+def test_a_grammar_that_the_service_cannot_judge_is_left_to_the_engine() -> None:
+    grammar = Grammar("json_object")
+    assert prepared(asking(grammar=grammar)).sampling.grammar == grammar
 
 
 # --- tokenising for its own sake --------------------------------------------------------------------------------------

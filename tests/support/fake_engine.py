@@ -8,20 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.base import Capabilities, EngineStats, Health
 from dragoman.errors import ServerError
-from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob
-from tests.support.byte_tokenizer import VOCAB_SIZE
+from dragoman.tokenizer.base import TokenPieces
+from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion
+from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
 
 Script = Callable[[EngineRequest, int], Sequence[int]]
 """(request, sequence index) -> the tokens of that sequence."""
 
 ABILITIES = Capabilities(
-    max_model_len=1024, vocab_size=VOCAB_SIZE, max_logprobs=20, beam_search=True, best_of=True, grammar=True
+    max_model_len=1024,
+    vocab_size=VOCAB_SIZE,
+    max_logprobs=20,
+    beam_search=True,
+    best_of=True,
+    grammar=True,
+    stop_strings=True,
 )
 
 
 NUM_CACHED_TOKENS = 3
+_PIECES = TokenPieces(ByteTokenizer())
 
 
 def saying(*texts: str) -> Script:
@@ -81,10 +90,11 @@ class FakeEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """The scripted outputs of the request."""
+        self.capabilities.check(request)
         self.requests.append(request)
         is_finished = False
         try:
-            outputs = _ranked(request, self._script) if _is_ranked(request) else self._steps(request)
+            outputs = _ranked(request, self._script) if request.is_ranked else self._steps(request)
             for number, output in enumerate(outputs):
                 if self._gate is not None and number >= self._gate_after:
                     await self._gate.wait()
@@ -104,6 +114,10 @@ class FakeEngine:
     def health(self) -> Health:
         """Always alive."""
         return Health(is_alive=True)
+
+    def stats(self) -> EngineStats:
+        """Nothing is counted."""
+        return EngineStats()
 
     async def shutdown(self, drain_s: float) -> None:
         """Nothing to end."""
@@ -126,6 +140,7 @@ class FakeEngine:
 def generated(request: EngineRequest, script: Sequence[int]) -> tuple[list[int], FinishReason]:
     """The tokens of one sequence, its end included, and why it ended: the rules that every engine follows."""
     ids: list[int] = []
+    stops = watcher_of(request)
     ends = set() if request.sampling.ignore_eos else set(request.eos_token_ids)
     source = [*script, *sorted(ends)[:1]]
     while len(ids) < request.max_tokens:
@@ -135,13 +150,18 @@ def generated(request: EngineRequest, script: Sequence[int]) -> tuple[list[int],
             return ids, FinishReason.EOS
         if token_id in request.sampling.stop_token_ids:
             return ids, FinishReason.STOP_TOKEN
-        if request.stop_criterion is not None and request.stop_criterion(ids):
+        if stops is not None and stops(ids):
             return ids, FinishReason.STOP_STRING
     return ids, FinishReason.LENGTH
 
 
-def _is_ranked(request: EngineRequest) -> bool:
-    return request.sampling.num_sequences > request.sampling.n
+def watcher_of(request: EngineRequest) -> StopCriterion | None:
+    """What ends the request's sequences at its stop strings, None if their reader does."""
+    stop, min_tokens = request.stop, request.sampling.min_tokens
+    if stop is None or not request.is_ranked:
+        return None
+    skips = stop.skip_special_tokens
+    return StopOnTokens(_PIECES, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
 
 
 def _ranked(request: EngineRequest, script: Script) -> list[EngineOutput]:

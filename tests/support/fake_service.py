@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.server.prepare import PromptTokens
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
+from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_result
 
@@ -141,6 +141,17 @@ class FakeEngine:
         self.capabilities = Capabilities(max_model_len=64, vocab_size=1000)
         self.death = ""
         self.journal = Journal()
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """Never called: the fake service generates."""
+        raise NotImplementedError
+
+    def stats(self) -> EngineStats:
+        """Nothing is counted."""
+        return EngineStats()
 
     def health(self) -> Health:
         """Alive until a test writes a `death`."""

@@ -13,6 +13,7 @@ from dragoman.engine.rolling.sample.logits_filters import DoubleArray, Survivors
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, SamplingParams, TokenMasker
+from tests.support.live_parts import masker_of, with_masker
 
 FloatArray = npt.NDArray[np.float32]
 EOS = 0
@@ -28,7 +29,7 @@ def make_request(
     **sampling: Any,
 ) -> EngineRequest:
     """A request with these sampling parameters; greedy unless a temperature is given."""
-    return EngineRequest(
+    request = EngineRequest(
         request_id="r",
         prompt_ids=prompt_ids,
         sampling=SamplingParams(**{"temperature": 0.0, **sampling}),
@@ -36,13 +37,14 @@ def make_request(
         seed=seed,
         eos_token_ids=eos_token_ids,
         bad_word_ids=bad_word_ids,
-        masker=masker,
     )
+    return with_masker(request, masker) if masker is not None else request
 
 
 def make_state(sampler: Sampler, generated: tuple[int, ...] = (), **request: Any) -> SamplerState:
     """The state of a sequence that has generated these tokens."""
-    state = sampler.new_state(make_request(**request), 0)
+    asked = make_request(**request)
+    state = sampler.new_state(asked, 0, masker_of(asked))
     for token_id in generated:
         state.observe(token_id)
     return state

@@ -1,20 +1,22 @@
 """The protocol every engine implements; all that the server half knows about engines.
 
-Does: name what an engine can do and how it is driven. Does not: contain an engine. Called by the service, on the event loop.
+Does: name what an engine can do, how it is driven and what it promises. Does not: contain an engine. Called by the service,
+on the event loop. What is promised here, `tests/contract` asks of every engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from dragoman.types import EngineOutput, EngineRequest
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.types import EngineOutput, EngineRequest, Grammar, StopCriterion, StopStrings, TokenMasker
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, as data: the service refuses everything else up front, by name."""
+    """What an engine can do, as data: it refuses everything else up front, by name. `max_model_len` fits its cache."""
 
     max_model_len: int  # prompt + completion tokens of one sequence
     vocab_size: int
@@ -23,7 +25,41 @@ class Capabilities:
     beam_search: bool = False
     best_of: bool = False
     grammar: bool = False
+    stop_strings: bool = False  # of ranked sequences; others need not be watched
     speculative: bool = False  # a draft model or prompt lookup is loaded
+    adapters: tuple[str, ...] = ()  # names that requests may ask for
+    cache_salt: bool = False
+    priority: bool = False  # waiting requests may overtake each other
+
+    def check(self, request: EngineRequest) -> None:
+        """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
+
+        How long a request may be is for the engine to say, which knows why. Raises: UnsupportedFeature, InvalidParameter.
+        """
+        sampling = request.sampling
+        if sampling.num_beams > 1 and not self.beam_search:
+            raise _unsupported("num_beams", sampling.num_beams, "1")
+        if sampling.num_beams == 1 and request.is_ranked and not self.best_of:
+            raise _unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
+        if sampling.prompt_logprobs is not None and not self.prompt_logprobs:
+            raise _unsupported("prompt_logprobs", sampling.prompt_logprobs, "null")
+        if sampling.grammar is not None and not self.grammar:
+            raise _unsupported("grammar", sampling.grammar.kind, "none")
+        if request.stop is not None and request.is_ranked and not self.stop_strings:
+            raise _unsupported("stop", ", ".join(request.stop.strings), "none where sequences are ranked")
+        for name, given in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
+            if given is not None and given > self.max_logprobs:
+                raise InvalidParameter(f"{name} must be at most {self.max_logprobs}, got {given}", param=name)
+        if request.adapter is not None and request.adapter not in self.adapters:
+            raise _unsupported("adapter", request.adapter, f"one of: {', '.join(self.adapters) or 'none'}")
+        if request.cache_salt and not self.cache_salt:
+            raise _unsupported("cache_salt", request.cache_salt, "empty")
+        if request.priority and not self.priority:
+            raise _unsupported("priority", request.priority, "0")
+
+
+def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
+    return UnsupportedFeature(f"{name} {value} is not supported by this engine: it must be {allowed}", param=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +72,20 @@ class Health:
     num_waiting: int = 0
     num_used_blocks: int = 0
     num_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """What an engine has counted since it was made; None = it does not count that."""
+
+    num_steps: int | None = None  # forward passes
+    num_prompt_tokens: int | None = None  # computed, recomputation included
+    num_generated_tokens: int | None = None
+    num_preemptions: int | None = None
+    num_prefix_queries: int | None = None  # prompt tokens looked up in the prefix cache
+    num_prefix_hits: int | None = None  # of these, those found there
+    num_draft_tokens: int | None = None  # proposed by speculative decoding, and verified
+    num_accepted_tokens: int | None = None  # of these, those that are part of the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,26 +106,71 @@ class MemoryNeeds:
         return self.weights + self.drafts + self.least_cache
 
 
-class Engine(Protocol):
-    """Runs requests. One instance serves one model."""
+@dataclass(frozen=True, slots=True)
+class EngineTools:
+    """What an engine needs to know of texts, made for its model's tokenizer; requests name sources only.
 
-    @property
-    def capabilities(self) -> Capabilities: ...
+    `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
+    `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
+    """
 
-    async def start(self) -> None:
-        """Load what is left to load and start the engine's thread. Raises EngineDead if that fails."""
+    compile_grammar: Callable[[Grammar], TokenMasker]
+    watch_stops: Callable[[StopStrings, int], StopCriterion]
+
+
+class Outputs(Protocol):
+    """The outputs of one request. Whoever took it closes it, finished or not; closing it twice does nothing."""
+
+    def __aiter__(self) -> AsyncIterator[EngineOutput]: ...
+
+    def __anext__(self) -> Awaitable[EngineOutput]: ...
+
+    async def aclose(self) -> None:
+        """End the request, if it still runs."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[EngineOutput]:
-        """Outputs of the request as they are made, until every sequence has finished.
 
-        Closing the iterator (`aclose`) aborts the request and frees its blocks within a step.
-        Raises: CapacityError (can never fit), EngineFailed, EngineDead.
+class Engine(Protocol):
+    """Runs requests. One instance serves one model, from one `start` to one `shutdown`.
+
+    Failures: what a request does wrong, or breaks, is that request's error and nobody else's. If the engine itself dies,
+    every request fails with EngineDead, now and later, and `health` says why.
+    Same answer: a request has the same tokens whenever it runs, alone or not, as far as the engine's kernels do not depend
+    on what they compute together (docs/architecture.md).
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for; the same before and after `start`."""
+        ...
+
+    async def start(self) -> None:
+        """Load what is left to load and begin to run. Does nothing if it runs. Raises EngineDead after its end."""
+        ...
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """Outputs of the request as they are made, until each of the `n` sequences has had one with a `finish_reason`.
+
+        Nothing happens before the first is asked for. Closing the iterator, at any moment, aborts the request and frees its
+        blocks within a step. Sequences that are ranked (beams, best_of > n) come whole, best first, when all have ended.
+        Raises, with the first output: what `Capabilities.check` does, CapacityError (longer than `max_model_len`, or can
+        never fit for other reasons), InvalidRequest (no prompt, a grammar that does not compile), Overloaded (shutting
+        down). At any time: RequestTimeout (its deadline has passed), EngineFailed, EngineDead (also if it was not
+        started), Cancelled (shut down).
         """
         ...
 
-    def health(self) -> Health: ...
+    def health(self) -> Health:
+        """Alive or not, and gauges. Quick, on any thread, at any time."""
+        ...
+
+    def stats(self) -> EngineStats:
+        """Totals so far. Quick, on any thread, at any time."""
+        ...
 
     async def shutdown(self, drain_s: float) -> None:
-        """Wait up to `drain_s` seconds for running requests, abort the rest, stop the thread, release the runtime."""
+        """Wait up to `drain_s` seconds for running requests, abort the rest, stop the thread, release the runtime.
+
+        Requests that come meanwhile are refused with Overloaded. Calling it again, or without a start, is no error.
+        """
         ...

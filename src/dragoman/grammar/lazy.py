@@ -1,7 +1,7 @@
 """The grammar compiler of a served model, made when the first grammar comes.
 
 Does: put the tokenizer's vocabulary into the compiler's form. Does not: compile (`compiler` does). Made by the composition
-root, called by the service on any thread.
+root, called by the service and by its engine, on any thread.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from dragoman.types import Grammar, TokenMasker
 
 
 class LazyGrammarCompiler:
-    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any."""
+    """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any.
 
-    def __init__(self, tokenizer: HfTokenizer, vocab_size: int) -> None:
+    The model may have more logits than the tokenizer has tokens, which then are never allowed, or fewer.
+    """
+
+    def __init__(self, tokenizer: HfTokenizer) -> None:
         self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
         self._compiler: GrammarCompiler | None = None
 
     def __call__(self, grammar: Grammar) -> TokenMasker:
@@ -26,7 +28,7 @@ class LazyGrammarCompiler:
         return self._compiler.compile(grammar)
 
     def _vocabulary(self) -> Vocabulary:
-        tokenizer, ids = self._tokenizer, range(self._vocab_size)
+        tokenizer, ids = self._tokenizer, range(self._tokenizer.vocab_size)
         eos_ids = sorted(tokenizer.eos_token_ids)
         own = tokenizer.eos_token_id
         eos_id = own if own in tokenizer.eos_token_ids and own is not None else (eos_ids or [0])[0]

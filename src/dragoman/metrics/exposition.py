@@ -13,15 +13,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from dragoman.engine.base import Health
+from dragoman.engine.base import Engine
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class WatchedEngine(Protocol):
-    """What an engine must show to be watched; one that counts has `stats`, too."""
-
-    def health(self) -> Health: ...
 
 
 class WatchedModel(Protocol):
@@ -31,7 +25,7 @@ class WatchedModel(Protocol):
     def name(self) -> str: ...
 
     @property
-    def engine(self) -> WatchedEngine: ...
+    def engine(self) -> Engine: ...
 
 
 GAUGES: Mapping[str, tuple[str, str]] = {
@@ -52,7 +46,7 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_draft_tokens": ("num_draft_tokens", "Tokens proposed by speculative decoding"),
     "dragoman_accepted_tokens": ("num_accepted_tokens", "Proposed tokens that were accepted"),
 }
-"""Metric name (without `_total`) -> (field of the engine's `stats`, help); engines without the field leave it out."""
+"""Metric name (without `_total`) -> (field of EngineStats, help); engines that do not count it leave it out."""
 
 
 class MetricsRegistry:
@@ -76,10 +70,11 @@ class MetricsRegistry:
             for model in models:
                 gauge.add_metric([model.name], getattr(health[model.name], field))
             yield gauge
+        stats = {model.name: model.engine.stats() for model in models}
         for name, (field, text) in COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=["model"])
             for model in models:
-                value = getattr(getattr(model.engine, "stats", None), field, None)
+                value = getattr(stats[model.name], field)
                 if value is not None:
                     counter.add_metric([model.name], value)
             yield counter

@@ -1,8 +1,9 @@
 """Turns what a client asked into what an engine runs: tokens, limits, resolved defaults; or into the reason why not.
 
-Does: chat template, tokenising, truncation, context rules, bad words, grammars, the engine's abilities.
-Does not: run anything. `Preparer.prepare` is a pure function but for the seed it draws; the service calls it on the event
-loop, or on a tokenise thread for long prompts. Nothing after it validates again.
+Does: chat template, tokenising, truncation, context rules, bad words, grammars, legal token ids. What comes out is legal,
+and nothing looks at that again; whether the engine can do it, the engine says. Does not: run anything.
+`Preparer.prepare` is a pure function but for the seed it draws; the service calls it on the event loop, or on a tokenise
+thread for long prompts.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.engine.base import Capabilities
-from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, ServerError, UnsupportedFeature
+from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.tokenizer.stop_strings import StopOnTokens
 from dragoman.types import (
     ChatPrompt,
     EngineRequest,
@@ -24,7 +24,7 @@ from dragoman.types import (
     Limits,
     Prompt,
     SamplingParams,
-    StopCriterion,
+    StopStrings,
     TextPrompt,
     TokenMasker,
     TokenPrompt,
@@ -34,8 +34,7 @@ MAX_TEXT_CHARS = Limits().max_text_chars
 _ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
-"""Raises ServerError, or ValueError with the reason, for a grammar that does not compile."""
-
+"""Raises InvalidRequest for a grammar that does not compile; remembers those that do, for the engine asks again."""
 
 Constrain = Callable[[GenerationRequest, str], Grammar | None]
 """(request, prompt text) -> the grammar for its answer: the client's own, or one that also covers reasoning and calls."""
@@ -69,13 +68,6 @@ class PreparedRequest(NamedTuple):
     request: GenerationRequest
 
 
-class _Constraint(NamedTuple):
-    """A compiled grammar, or none."""
-
-    grammar: Grammar | None
-    masker: TokenMasker | None
-
-
 @dataclass(frozen=True, slots=True)
 class Preparer:
     """Prepares the requests for one model. Immutable; `draw_seed` and `compile_grammar` must be usable from any thread."""
@@ -102,20 +94,19 @@ class Preparer:
         num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
         return has_grammar or num_chars > self.limits.max_inline_chars
 
-    def prepare(self, request: GenerationRequest) -> PreparedRequest:
-        """The request as the engine takes it.
+    def prepare(self, request: GenerationRequest, deadline_s: float | None = None) -> PreparedRequest:
+        """The request as the engine takes it. `deadline_s`: when the engine gives it up, in seconds since the epoch.
 
         Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError.
         """
         sampling = request.sampling
-        self._check_abilities(sampling)
         self._check_token_ids(sampling)
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
         text, token_ids = self.tokenize(request.prompt, self._max_prompt_len(request))
-        constraint = self._constraint(request, text)
-        if constraint.grammar is not sampling.grammar:
-            sampling = replace(sampling, grammar=constraint.grammar)
+        grammar = self._grammar(request, text)
+        if grammar is not sampling.grammar:
+            sampling = replace(sampling, grammar=grammar)
             request = replace(request, sampling=sampling)
         token_ids = _truncated(token_ids, request.truncate_prompt_tokens)
         return PreparedRequest(
@@ -128,8 +119,8 @@ class Preparer:
                 seed=self.draw_seed() if sampling.seed is None else sampling.seed,
                 eos_token_ids=self.tokenizer.eos_token_ids,
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
-                masker=constraint.masker,
-                stop_criterion=self._stop_criterion(request),
+                stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
+                deadline_s=deadline_s,
             ),
             request,
         )
@@ -252,27 +243,6 @@ class Preparer:
             max_model_len=limit,
         )
 
-    def _check_abilities(self, sampling: SamplingParams) -> None:
-        """Raises: UnsupportedFeature or InvalidParameter for what this engine cannot do."""
-        able = self.capabilities
-        if sampling.num_beams > 1 and not able.beam_search:
-            raise self._unsupported("num_beams", sampling.num_beams, "1")
-        if sampling.num_beams == 1 and sampling.num_sequences > sampling.n and not able.best_of:
-            raise self._unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
-        if sampling.prompt_logprobs is not None and not able.prompt_logprobs:
-            raise self._unsupported("prompt_logprobs", sampling.prompt_logprobs, "null")
-        if sampling.grammar is not None and not (able.grammar and self.compile_grammar):
-            raise self._unsupported("grammar", sampling.grammar.kind, "none")
-        for name, given in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
-            if given is not None and given > able.max_logprobs:
-                raise InvalidParameter(f"{name} must be at most {able.max_logprobs}, got {given}", param=name)
-
-    def _unsupported(self, name: str, value: object, allowed: str) -> UnsupportedFeature:
-        return UnsupportedFeature(
-            f"{name} {value} is not supported by the engine of model {self.model_name}: it must be {allowed}",
-            param=name,
-        )
-
     def _check_token_ids(self, sampling: SamplingParams) -> None:
         """Raises: InvalidParameter for ids outside the vocabulary, which samplers index by."""
         size = self.capabilities.vocab_size
@@ -302,7 +272,7 @@ class Preparer:
         encoded = dict.fromkeys(tuple(self.tokenizer.encode_continuation(form)) for form in variants)
         return tuple(ids for ids in encoded if ids)
 
-    def _constraint(self, request: GenerationRequest, prompt_text: str) -> _Constraint:
+    def _grammar(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """The grammar of the answer. One that the client did not ask for is left out where it cannot be had.
 
         Raises: InvalidRequest if the client's grammar, or the tools that must be called, cannot be followed.
@@ -310,44 +280,34 @@ class Preparer:
         own = request.sampling.grammar
         wanted = own if self.constrain is None else self.constrain(request, prompt_text)
         if wanted is own:
-            return _Constraint(own, self._masker(own))
+            return self._compiled(own)
         is_forced = request.tool_choice not in ("auto", "none", None)
-        if not (self.capabilities.grammar and self.compile_grammar):
+        if not self._can_compile:
             if is_forced:
-                raise self._unsupported("tool_choice", request.tool_choice, "auto or none")
-            return _Constraint(own, self._masker(own))
+                raise UnsupportedFeature(
+                    f"tool_choice {request.tool_choice} is not supported by the engine of model {self.model_name}: "
+                    "it must be auto or none",
+                    param="tool_choice",
+                )
+            return own
         try:
-            return _Constraint(wanted, self._masker(wanted))
+            return self._compiled(wanted)
         except InvalidRequest as error:
             if is_forced:
                 problem = f"tools cannot be called as tool_choice {request.tool_choice} asks: {error.message}"
                 raise InvalidParameter(problem, param="tools") from error
-        return _Constraint(own, self._masker(own))
+        return self._compiled(own)
 
-    def _masker(self, grammar: Grammar | None) -> TokenMasker | None:
-        if grammar is None:
-            return None
-        assert self.compile_grammar is not None  # checked with the engine's abilities
-        try:
-            return self.compile_grammar(grammar)
-        except ServerError:
-            raise
-        except ValueError as error:
-            raise InvalidParameter(
-                f"grammar of kind {grammar.kind} does not compile: {error}", param="grammar"
-            ) from error
+    def _compiled(self, grammar: Grammar | None) -> Grammar | None:
+        """The same, once it is known to compile. Raises: InvalidRequest. What cannot be known here, the engine will say."""
+        if grammar is not None and self._can_compile:
+            assert self.compile_grammar is not None
+            self.compile_grammar(grammar)
+        return grammar
 
-    def _stop_criterion(self, request: GenerationRequest) -> StopCriterion | None:
-        """For engines that rank whole sequences: nobody sees the text before the ranking, so they must end them."""
-        sampling = request.sampling
-        if not request.stop or sampling.num_sequences == sampling.n:
-            return None
-        return StopOnTokens(
-            self.pieces,
-            request.stop,
-            min_tokens=sampling.min_tokens,
-            skip_special_tokens=request.skip_special_tokens,
-        )
+    @property
+    def _can_compile(self) -> bool:
+        return self.capabilities.grammar and self.compile_grammar is not None
 
 
 def num_characters(prompt: Prompt) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.base import Engine
 from dragoman.errors import EngineDead, NotFound, Unavailable
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile
@@ -30,17 +30,6 @@ class GenerationService(Protocol):
     async def generate(self, request: GenerationRequest) -> GenerationResult: ...
 
 
-class ServedEngine(Protocol):
-    """What the server needs of an engine: its abilities, its health, its end."""
-
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    def health(self) -> Health: ...
-
-    async def shutdown(self, drain_s: float) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """One model and everything needed to answer for it.
@@ -52,7 +41,7 @@ class ServedModel:
 
     name: str
     service: GenerationService
-    engine: ServedEngine
+    engine: Engine
     dialects: Dialects
     admission: Admission
     aliases: tuple[str, ...] = ()

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import Engine, Outputs
 from dragoman.errors import EngineFailed, RequestTimeout
 from dragoman.server.fold import ResultFold
 from dragoman.server.prepare import (
@@ -39,7 +40,7 @@ _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client ca
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """What a service can do beyond plain text. `compile_grammar` None = requests with a grammar are refused.
+    """What a service can do beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
 
     `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `draw_seed` gives the seed of requests that
@@ -121,7 +122,7 @@ class Service:
         finally:
             if bounded is not None:
                 bounded.close()
-            await _close(outputs)
+            await outputs.aclose()
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """The whole result: a fold over `stream`. Raises: as `stream`."""
@@ -149,9 +150,10 @@ class Service:
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def _prepare(self, request: GenerationRequest, deadline: _Deadline | None) -> PreparedRequest:
+        ends_at_s = None if deadline is None else deadline.unix_s
         if not self._preparer.is_long(request):
-            return self._preparer.prepare(request)
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._preparer.prepare, request)
+            return self._preparer.prepare(request, ends_at_s)
+        work = asyncio.get_running_loop().run_in_executor(self._pool, self._preparer.prepare, request, ends_at_s)
         return await (work if deadline is None else deadline.run(work))
 
     def _deadline(self) -> _Deadline | None:
@@ -203,11 +205,16 @@ class _Progress:
 
 
 class _Deadline:
-    """A point in time, from now, after which a request is given up."""
+    """A point in time, from now, after which a request is given up.
+
+    The engine is told and ends it by itself; this one holds also for preparing, and if the engine hangs. `when` is in the
+    event loop's time, `unix_s` in seconds since the epoch.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self.when = asyncio.get_running_loop().time() + limit_s
+        self.unix_s = time.time() + limit_s
 
     async def run(self, work: Awaitable[T]) -> T:
         """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout."""
@@ -232,7 +239,7 @@ class _Bounded:
     and takes the cancellation back.
     """
 
-    def __init__(self, outputs: AsyncIterator[EngineOutput], deadline: _Deadline) -> None:
+    def __init__(self, outputs: Outputs, deadline: _Deadline) -> None:
         self._outputs = outputs
         self._deadline = deadline
         self._is_over = False
@@ -259,6 +266,8 @@ class _Bounded:
             if self._has_passed() and task.uncancel() <= num_cancels:
                 raise self._deadline.error() from error
             raise
+        except RequestTimeout as error:  # the engine was first
+            raise self._deadline.error() from error
         finally:
             self._waiting = None
 
@@ -269,13 +278,6 @@ class _Bounded:
         self._is_over = True
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-async def _close(outputs: AsyncIterator[EngineOutput]) -> None:
-    """End the request in the engine, if it still runs there."""
-    aclose = getattr(outputs, "aclose", None)
-    if aclose is not None:
-        await aclose()
 
 
 def _draw_seed() -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from hypothesis import HealthCheck, event, given, settings
@@ -23,6 +24,7 @@ from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
+from tests.support.live_parts import masker_of, with_criterion, with_masker
 
 VOCAB_SIZE = 24
 NUM_SLOTS = 240
@@ -51,11 +53,11 @@ def naive_beams(request: EngineRequest) -> list[Generated]:
         ends |= dict.fromkeys(request.eos_token_ids, FinishReason.EOS)
     search = BeamSearch(params, len(ends), request.max_tokens)
     width = num_candidates(params, len(ends))
-    beams = {0: NaiveBeam(sampler.new_state(request, 0))}
+    beams = {0: NaiveBeam(sampler.new_state(request, 0, masker_of(request)))}
     finished: dict[int, tuple[NaiveBeam, FinishReason]] = {}
 
     def end_reason(slot: int, token_id: int) -> FinishReason | None:
-        if len(beams[slot].token_ids) + 1 < params.min_tokens and request.masker is None:
+        if len(beams[slot].token_ids) + 1 < params.min_tokens and params.grammar is None:
             return None
         return ends.get(token_id)
 
@@ -107,7 +109,8 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
         logprobs=draw(st.sampled_from([None, 0, 2])),
         ignore_eos=draw(st.booleans()),
     )
-    return replace(request, masker=EveryOther()) if draw(st.booleans()) else request
+    request = msgspec.structs.replace(request, priority=draw(st.sampled_from([0, 0, 1, -1])))
+    return with_masker(request, EveryOther()) if draw(st.booleans()) else request
 
 
 class EveryOther:
@@ -214,14 +217,11 @@ def test_more_beams_than_sequences_may_run_are_refused_by_name() -> None:
 
 def test_a_stop_criterion_ends_a_beam() -> None:
     request = make_request([1, 2], max_tokens=6, num_beams=2, n=2, ignore_eos=True)
-    stopping = EngineRequest(
-        **{name: getattr(request, name) for name in request.__slots__} | {"stop_criterion": _even_pair}
-    )
     core = EngineCore(
         FakeRunner(num_blocks=80, block_size=4, vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig()
     )
     collector = Collector(core)
-    collector.add(0, stopping)
+    collector.add(0, with_criterion(request, _even_pair))
     collector.run()
     for index in range(2):
         generated = collector.sequence(0, index)

@@ -16,6 +16,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
+from tests.support.live_parts import with_masker
 
 VOCAB_SIZE = 24
 
@@ -51,7 +52,7 @@ class OnlyOdd:
 
 def with_grammar(masker: OnlyOdd) -> EngineRequest:
     params = SamplingParams(temperature=0.0)
-    return EngineRequest("g", (1, 2, 3), params, 6, 0, frozenset(), masker=masker)
+    return with_masker(EngineRequest("g", (1, 2, 3), params, 6, 0), masker)
 
 
 def run(requests: list[EngineRequest], runner: FakeRunner) -> Collector:

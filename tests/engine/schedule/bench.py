@@ -11,7 +11,7 @@ from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import FinishReason
 from tests.engine.naive import make_request
 
@@ -32,7 +32,7 @@ class Bench:
 
     def __init__(self, config: RollingConfig, *, num_blocks: int = 64, block_size: int = 4) -> None:
         self.blocks = BlockManager(num_blocks, block_size)
-        self.stats = EngineStats()
+        self.stats = RollingStats()
         self.pace = FixedPace(max_slowdown=0)
         self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)
         self.sampler = Sampler(VOCAB_SIZE)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -166,7 +167,9 @@ def test_a_draft_stops_before_the_first_token_below_the_threshold() -> None:
     confidence = [_top_share(context[:end]) for end in range(4, len(context))]
     threshold = float(np.median(confidence))
     drafted = Drafted()
-    drafted.run(replace(request, sampling=replace(request.sampling, assistant_confidence_threshold=threshold)))
+    drafted.run(
+        msgspec.structs.replace(request, sampling=replace(request.sampling, assistant_confidence_threshold=threshold))
+    )
     position, lengths = 0, []
     while position < 58:  # the first token comes without a draft, the last one cannot be drafted
         drafts = 0

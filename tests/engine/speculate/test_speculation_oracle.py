@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request
 from tests.engine.proposers import CheckedDraft, FunctionProposer, NoSumOfThree, Oracle, SlipperyRunner
 from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, workloads
+from tests.support.live_parts import with_masker
 from tests.support.sampling import chi_square, chi_square_limit
 
 KINDS = ("right", "half right", "wrong", "lookup", "same draft", "other draft")
@@ -45,7 +47,7 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
         sampling = replace(sampling, num_assistant_tokens=None, assistant_confidence_threshold=0.08)
     words = draw(st.sampled_from([(), ((3, 4), (7,))]))
     masker = draw(st.sampled_from([None, None, NoSumOfThree()]))
-    return replace(request, sampling=sampling, bad_word_ids=words, masker=masker)
+    return with_masker(msgspec.structs.replace(request, sampling=sampling, bad_word_ids=words), masker)
 
 
 def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:

@@ -20,7 +20,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
@@ -37,7 +37,7 @@ class Run:
 
     token_ids: list[list[int]]
     logprobs: list[list[float]]
-    stats: EngineStats = field(repr=False)
+    stats: RollingStats = field(repr=False)
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter
+from time import perf_counter, time
 
 from dragoman.engine.rolling.batch_sampler import BatchSampler, StepResult
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
@@ -21,17 +22,16 @@ from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
-from dragoman.engine.rolling.schedule.capacity import check_capacity
+from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
-from dragoman.errors import EngineFailed, InvalidRequest
-from dragoman.types import EngineRequest
+from dragoman.errors import EngineFailed, RequestTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -47,25 +47,29 @@ class EngineCore:
         proposer: Proposer | None = None,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps."""
+        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps and the requests' deadlines."""
         self.inbox = Inbox()
-        self.stats = EngineStats()
+        self.stats = RollingStats()
         self._config = config
         self._runner = runner
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
-        speculation = Speculation(proposer, self._blocks, runner.max_model_len, runner.vocab_size)
+        max_model_len = context_length(runner, config)
+        speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
         pacer = Pacer(config.max_slowdown, config.best_step_tokens)
         self._scheduler = Scheduler(config, self._blocks, self.stats, speculation, pacer, clock)
         self._batch_sampler = BatchSampler(sampler)
-        self._updater = Updater(self._scheduler, self.stats, runner.max_model_len)
-        self._buffers = BatchBuffers(config.max_batch_tokens, runner.max_model_len)
+        self._updater = Updater(self._scheduler, self.stats, max_model_len)
+        self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len)
+        self._clock = clock
+        self._deadlines: list[tuple[float, int]] = []  # a heap of (clock, key); may name requests that have ended
         self._arrivals = count()
         self._deliveries: list[Delivery] = []  # of this step, so far
 
     def step(self) -> list[Delivery]:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
         self._drain_inbox()
+        self._end_overdue()
         batch = self._scheduler.schedule()
         logits = self._forward(batch)
         result = self._sample(batch, logits)
@@ -90,21 +94,39 @@ class EngineCore:
         """Take in new requests and aborts."""
         for command in self.inbox.drain():
             match command:
-                case AddRequest(key, request):
+                case AddRequest():
                     try:
-                        self._add(key, request)
+                        self._add(command)
                     except Exception as error:  # only this request is wrong, or its grammar
-                        self._deliveries.append(Delivery(key, failure_of(error)))
+                        self._deliveries.append(Delivery(command.key, failure_of(error)))
                 case AbortRequest(key):
                     self._scheduler.remove(key)
 
-    def _add(self, key: int, request: EngineRequest) -> None:
-        if not request.prompt_ids:
-            raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
-        check_capacity(request, self._runner, self._config.max_num_seqs)
-        searches = request.sampling.num_beams > 1
-        beams = BeamGroup.for_request(request, len(end_reasons(request))) if searches else None
-        self._scheduler.add(SequenceGroup(key, next(self._arrivals), request, self._sampler, beams))
+    def _add(self, command: AddRequest) -> None:
+        request = command.request
+        check_capacity(request, self._runner, self._config)
+        beams = None
+        if request.sampling.num_beams > 1:
+            beams = BeamGroup.for_request(request, len(end_reasons(request)))
+        group = SequenceGroup(
+            command.key,
+            next(self._arrivals),
+            request,
+            self._sampler,
+            beams,
+            masker=command.masker,
+            stop_criterion=command.stop_criterion,
+        )
+        self._scheduler.add(group)
+        if request.deadline_s is not None:
+            heappush(self._deadlines, (self._clock() + request.deadline_s - time(), command.key))
+
+    def _end_overdue(self) -> None:
+        """Remove requests whose deadlines have passed; their clients are told."""
+        while self._deadlines and self._deadlines[0][0] <= self._clock():
+            _, key = heappop(self._deadlines)
+            if self._scheduler.remove(key) is not None:
+                self._deliveries.append(Delivery(key, RequestTimeout("the request's deadline has passed")))
 
     # --- run ----------------------------------------------------------------------------------------------------------
 

@@ -17,17 +17,17 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from itertools import count
 
-from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.schedule.capacity import context_length
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.stats import EngineStats
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
-from dragoman.types import EngineOutput, EngineRequest
+from dragoman.types import EngineOutput, EngineRequest, TokenMasker
 
 logger = logging.getLogger(__name__)
 
@@ -78,14 +78,16 @@ class RollingEngine:
         runner: ModelRunner,
         sampler: Sampler,
         config: RollingConfig | None = None,
-        capabilities: Capabilities | None = None,
         proposer: Proposer | None = None,
+        tools: EngineTools | None = None,
     ) -> None:
-        """`capabilities` None = what this engine and the runner can do. `proposer` None = no speculative decoding."""
+        """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`."""
+        config = config or RollingConfig()
         self._runner = runner
         self._proposer = proposer
-        self._core = EngineCore(runner, sampler, config or RollingConfig(), proposer)
-        self._capabilities = capabilities or default_capabilities(runner, proposer)
+        self._tools = tools
+        self._core = EngineCore(runner, sampler, config, proposer)
+        self._capabilities = _capabilities(runner, config, proposer, tools)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
@@ -98,11 +100,6 @@ class RollingEngine:
         """What requests may ask for."""
         return self._capabilities
 
-    @property
-    def stats(self) -> EngineStats:
-        """Totals and gauges of the steps so far; live, for metrics."""
-        return self._core.stats
-
     async def start(self) -> None:
         """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
         if self._thread is not None:
@@ -114,11 +111,10 @@ class RollingEngine:
         self._thread.start()
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """Outputs as they are made, until each of the `n` sequences has finished; closing the iterator aborts.
-
-        Raises: CapacityError (can never fit), EngineFailed, EngineDead, Overloaded (shutting down), Cancelled (shut down).
-        """
-        stream = self._open_stream(request)
+        """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
+        self._capabilities.check(request)
+        masker = await self._compile(request)
+        stream = self._open_stream(request, masker)
         num_unfinished = request.sampling.n
         try:
             while num_unfinished:
@@ -144,6 +140,10 @@ class RollingEngine:
             num_blocks=self._runner.num_blocks,
         )
 
+    def stats(self) -> EngineStats:
+        """Totals of the steps so far; for any thread."""
+        return self._core.stats.totals()
+
     async def shutdown(self, drain_s: float) -> None:
         """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, close the runner."""
         self._is_draining = True
@@ -161,13 +161,24 @@ class RollingEngine:
 
     # --- streams: on event loops --------------------------------------------------------------------------------------
 
-    def _open_stream(self, request: EngineRequest) -> _Stream:
+    async def _compile(self, request: EngineRequest) -> TokenMasker | None:
+        """The start state of the request's grammar, compiled on a worker thread. Raises: InvalidRequest."""
+        grammar = request.sampling.grammar
+        if grammar is None or self._tools is None:
+            return None
         self._check_open()
+        return await asyncio.to_thread(self._tools.compile_grammar, grammar)
+
+    def _open_stream(self, request: EngineRequest, masker: TokenMasker | None) -> _Stream:
+        self._check_open()
+        criterion = None
+        if request.stop is not None and request.is_ranked and self._tools is not None:
+            criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
         stream = _Stream(next(self._keys), asyncio.get_running_loop(), _Mailbox())
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
-        if not self._core.inbox.put(AddRequest(stream.key, request)):
+        if not self._core.inbox.put(AddRequest(stream.key, request, masker, criterion)):
             self._close_stream(stream, is_finished=True)
             self._check_open()
         return stream
@@ -224,15 +235,20 @@ class RollingEngine:
             self._close_stream(stream, is_finished=False)
 
 
-def default_capabilities(runner: ModelRunner, proposer: Proposer | None = None) -> Capabilities:
-    """What the rolling engine can do with this runner: a sequence must fit the model's context and the whole cache."""
+def _capabilities(
+    runner: ModelRunner, config: RollingConfig, proposer: Proposer | None, tools: EngineTools | None
+) -> Capabilities:
+    """What the engine can do with these: a sequence must fit the context and the whole cache."""
     return Capabilities(
-        max_model_len=min(runner.max_model_len, runner.num_blocks * runner.block_size),
+        max_model_len=min(context_length(runner, config), runner.num_blocks * runner.block_size),
         vocab_size=runner.vocab_size,
         beam_search=True,
         best_of=True,
-        grammar=True,
+        grammar=tools is not None,
+        stop_strings=tools is not None,
         speculative=proposer is not None,
+        cache_salt=True,
+        priority=True,
     )
 
 

@@ -10,15 +10,20 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.types import EngineRequest
+from dragoman.types import EngineRequest, StopCriterion, TokenMasker
 
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Start `request`; its outputs are marked with `key`."""
+    """Start `request`; its outputs are marked with `key`.
+
+    `masker`: its grammar, compiled. `stop_criterion`: watches for its stop strings; None = its reader does.
+    """
 
     key: int
     request: EngineRequest
+    masker: TokenMasker | None = None
+    stop_criterion: StopCriterion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum, auto
 
+import msgspec
+
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
+from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_digest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob
+from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion, TokenMasker
 
 
 class SequenceStatus(Enum):
@@ -122,18 +125,22 @@ class Sequence:
     def end_reason(self, token_id: int) -> FinishReason | None:
         """Why the sequence would end with `token_id` as its next token, None if it goes on; limits of length aside."""
         group = self.group
-        request, reason = group.request, group.end_reasons.get(token_id)
+        reason = group.end_reasons.get(token_id)
         # The sampler bans end tokens before `min_tokens`; one that still comes was all that a grammar left.
         if reason is not None:
             num_generated = self.num_generated_tokens + 1
-            if num_generated >= request.sampling.min_tokens or request.masker is not None:
+            if num_generated >= group.request.sampling.min_tokens or self.sampler_state.masker is not None:
                 return reason
-        criterion = request.stop_criterion
+        criterion = group.stop_criterion
         if criterion is None:
             return None
         generated_ids = self.generated_ids
         generated_ids.append(token_id)
         return FinishReason.STOP_STRING if criterion(generated_ids) else None
+
+    def extend_digests(self, block_size: int, num_blocks: int) -> None:
+        """Let `digests` name at least the first `num_blocks` full blocks."""
+        extend_digests(self.digests, self.token_ids, block_size, num_blocks, self.group.root_digest)
 
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""
@@ -156,7 +163,7 @@ class SequenceGroup:
     """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
-    of its beam search, if it does one.
+    of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with.
     """
 
     __slots__ = (
@@ -170,26 +177,38 @@ class SequenceGroup:
         "num_cached_tokens",
         "prompt_logprobs",
         "request",
+        "root_digest",
         "sequences",
+        "stop_criterion",
     )
 
     def __init__(
-        self, key: int, arrival: int, request: EngineRequest, sampler: Sampler, beams: BeamGroup | None = None
+        self,
+        key: int,
+        arrival: int,
+        request: EngineRequest,
+        sampler: Sampler,
+        beams: BeamGroup | None = None,
+        *,
+        masker: TokenMasker | None = None,
+        stop_criterion: StopCriterion | None = None,
     ) -> None:
-        """`beams` is given if, and only if, the request searches."""
+        """`beams` is given if, and only if, the request searches. `masker`: the start state of the request's grammar."""
         sampling = request.sampling
         assert (beams is None) == (sampling.num_beams == 1)
         self.key = key
         self.arrival = arrival
         self.request = request
-        self.is_ranked = sampling.num_sequences > sampling.n
+        self.is_ranked = request.is_ranked
         self.is_forked = sampling.num_sequences == 1
         self.end_reasons = end_reasons(request)
         self.beams = beams
+        self.stop_criterion = stop_criterion
+        self.root_digest = root_digest(request.cache_salt)
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
-        state = sampler.new_state(_with_ranking(request), 0)
+        state = sampler.new_state(_with_ranking(request), 0, masker)
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
@@ -233,6 +252,6 @@ def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:
 def _with_ranking(request: EngineRequest) -> EngineRequest:
     """The request as the sampler gets it: ranking sums log-probabilities, so they are needed even if nobody sees them."""
     sampling = request.sampling
-    if sampling.num_sequences == sampling.n or sampling.logprobs is not None:
+    if not request.is_ranked or sampling.logprobs is not None:
         return request
-    return replace(request, sampling=replace(sampling, logprobs=0))
+    return msgspec.structs.replace(request, sampling=replace(sampling, logprobs=0))

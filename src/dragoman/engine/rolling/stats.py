@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dragoman.engine.base import EngineStats
+
 
 @dataclass(slots=True)
-class EngineStats:
+class RollingStats:
     """Totals since the start, and gauges as of the last step. Written by the engine thread; read by anyone, unlocked."""
 
     num_steps: int = 0
@@ -23,3 +25,16 @@ class EngineStats:
     num_running_requests: int = 0
     num_waiting_requests: int = 0
     num_used_blocks: int = 0
+
+    def totals(self) -> EngineStats:
+        """The totals, in the words of every engine."""
+        return EngineStats(
+            num_steps=self.num_steps,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_generated_tokens=self.num_generated_tokens,
+            num_preemptions=self.num_preemptions,
+            num_prefix_queries=self.num_prefix_queries,
+            num_prefix_hits=self.num_prefix_hits,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
+        )

@@ -17,7 +17,7 @@ from dragoman.engine.rolling.sample.sampler import Sampled
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 from dragoman.errors import EngineFailed, ServerError
 from dragoman.types import EngineOutput, FinishReason
 
@@ -34,7 +34,7 @@ class Delivery(NamedTuple):
 class Updater:
     """Changes sequences after a step, through the scheduler where blocks or queues are concerned."""
 
-    def __init__(self, scheduler: Scheduler, stats: EngineStats, max_model_len: int) -> None:
+    def __init__(self, scheduler: Scheduler, stats: RollingStats, max_model_len: int) -> None:
         self._scheduler = scheduler
         self._beams = BeamUpdater(scheduler)
         self._stats = stats

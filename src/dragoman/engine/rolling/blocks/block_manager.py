@@ -29,14 +29,24 @@ class _Table:
         self.num_committed = num_committed
 
 
-def extend_digests(digests: list[bytes], token_ids: array[int], block_size: int, num_blocks: int) -> None:
-    """Grow `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`.
+def root_digest(salt: str) -> bytes:
+    """What the hashes of a sequence's blocks start from, so that sequences of different salts never share one.
+
+    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs.
+    """
+    return blake2b(salt.encode(), digest_size=_DIGEST_BYTES, person=b"cache salt").digest() if salt else b""
+
+
+def extend_digests(
+    digests: list[bytes], token_ids: array[int], block_size: int, num_blocks: int, root: bytes = b""
+) -> None:
+    """Grow `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, beginning with `root`.
 
     Each hash covers the block's tokens and the hash before it, so that it names the whole prefix.
     """
     for index in range(len(digests), num_blocks):
         tokens = token_ids[index * block_size : (index + 1) * block_size].tobytes()
-        parent = digests[-1] if digests else b""
+        parent = digests[-1] if digests else root
         digests.append(blake2b(parent + tokens, digest_size=_DIGEST_BYTES).digest())
 
 

@@ -28,7 +28,7 @@ from dragoman.engine.rolling.sample.logits_processors import (
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
-from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob
+from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob, TokenMasker
 
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
 
@@ -77,9 +77,9 @@ class Sampler:
             GrammarMask(self._masks),
         )
 
-    def new_state(self, request: EngineRequest, sequence_index: int) -> SamplerState:
-        """The state of a sequence of `request` before its first generated token."""
-        state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index)
+    def new_state(self, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None) -> SamplerState:
+        """The state of a sequence of `request` before its first generated token. `masker`: its grammar's start state."""
+        state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker)
         for bit, processor in enumerate(self._processors):
             if processor.is_needed(state):
                 state.active |= 1 << bit

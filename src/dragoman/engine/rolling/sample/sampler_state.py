@@ -136,7 +136,9 @@ class SamplerState:
 
     __slots__ = ("active", "counts", "history", "masker", "num_generated", "plan", "sequence_index")
 
-    def __init__(self, plan: SamplingPlan, request: EngineRequest, sequence_index: int) -> None:
+    def __init__(
+        self, plan: SamplingPlan, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None
+    ) -> None:
         self.plan = plan
         self.sequence_index = sequence_index
         self.active = 0
@@ -144,7 +146,7 @@ class SamplerState:
         tail = plan.bad_words.max_context
         self.history = list(request.prompt_ids[-tail:]) if tail else None  # bad words may begin in the prompt
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
-        self.masker: TokenMasker | None = request.masker.fork() if request.masker is not None else None
+        self.masker: TokenMasker | None = masker.fork() if masker is not None else None
 
     @property
     def is_greedy(self) -> bool:

@@ -6,16 +6,19 @@ what runs now (the scheduler does). Called by `core` for every new request, on t
 
 from __future__ import annotations
 
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.errors import CapacityError
+from dragoman.errors import CapacityError, InvalidRequest
 from dragoman.types import EngineRequest
 
 
-def check_capacity(request: EngineRequest, runner: ModelRunner, max_num_seqs: int) -> None:
-    """Raises CapacityError, with both numbers, if the request can never run to its end."""
+def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
+    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt."""
+    if not request.prompt_ids:
+        raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
-    cache = runner.num_blocks * runner.block_size
-    for limit, what in ((cache, "the KV cache holds"), (runner.max_model_len, "the model's context is")):
+    cache, context = runner.num_blocks * runner.block_size, context_length(runner, config)
+    for limit, what in ((cache, "the KV cache holds"), (context, "the model's context is")):
         if num_prompt > limit:
             raise CapacityError(f"the prompt has {num_prompt} tokens, {what} {limit}", param="prompt")
         if num_prompt + num_max > limit:
@@ -24,13 +27,19 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, max_num_seqs: in
     num_beams = request.sampling.num_beams
     if num_beams == 1:
         return
-    if num_beams > max_num_seqs:
-        message = f"num_beams is {num_beams}, at most {max_num_seqs} sequences run at once (max_num_seqs)"
+    if num_beams > config.max_num_seqs:
+        message = f"num_beams is {num_beams}, at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
         raise CapacityError(message, param="num_beams")
     num_needed = num_beam_blocks(num_beams, num_prompt, num_max, runner.block_size)
     if num_needed > runner.num_blocks:
         message = f"num_beams {num_beams} with {num_prompt + num_max} tokens each needs {num_needed} KV blocks"
         raise CapacityError(f"{message}, the cache holds {runner.num_blocks}", param="num_beams")
+
+
+def context_length(runner: ModelRunner, config: RollingConfig) -> int:
+    """The most tokens of one sequence, prompt and answer, whatever the cache holds."""
+    longest = runner.max_model_len
+    return longest if config.max_model_len is None else min(longest, config.max_model_len)
 
 
 def num_beam_blocks(num_beams: int, num_prompt: int, max_tokens: int, block_size: int) -> int:

@@ -5,26 +5,28 @@ speculation for drafts. Does not: touch tensors, sample, or decide when a sequen
 Called by `core` and `update`, on the engine thread only.
 
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
-difference. Sequences are ordered by `sequence_id`, which is their order of arrival: every running sequence is older
-than every waiting one, the oldest is never preempted, so it always gets on.
+difference. Sequences are ranked by their request's priority, and by `sequence_id`, which is their order of arrival, within
+one priority: there every running sequence is older than every waiting one. The first of all is never preempted, so it
+always gets on.
 Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager, extend_digests
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.schedule.forecast import Forecast, Growing
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
-from dragoman.engine.rolling.stats import EngineStats
+from dragoman.engine.rolling.stats import RollingStats
 
 
 class Scheduler:
@@ -34,7 +36,7 @@ class Scheduler:
         self,
         config: RollingConfig,
         block_manager: BlockManager,
-        stats: EngineStats,
+        stats: RollingStats,
         speculation: Speculation | None = None,
         pacer: Pacer | None = None,
         clock: Callable[[], float] = perf_counter,
@@ -59,9 +61,9 @@ class Scheduler:
     # --- groups come and go -------------------------------------------------------------------------------------------
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group behind all others. Its key must be new, and it must fit the cache when it is alone."""
+        """Queue a group behind all others of its priority. Its key must be new, and it must fit the cache when alone."""
         self.groups[group.key] = group
-        self.waiting.append(group.sequences[0])
+        self._enqueue(group.sequences[0])
 
     def remove(self, key: int) -> SequenceGroup | None:
         """Forget a group, finished or not, and free its blocks; None if there is none of that key."""
@@ -79,6 +81,9 @@ class Scheduler:
         if sequence.group.is_finished:
             del self.groups[sequence.group.key]
 
+    def _enqueue(self, sequence: Sequence) -> None:
+        insort(self.waiting, sequence, key=_rank)
+
     def _dequeue(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
@@ -90,7 +95,7 @@ class Scheduler:
     def fork(self, group: SequenceGroup) -> None:
         """Start the group's other sequences: the first one has computed the prompt, whose blocks all now share.
 
-        Sequences beyond `max_num_seqs` go back to the queue's front instead and compute the prompt again when there is room.
+        Sequences beyond `max_num_seqs` go back to the queue instead and compute the prompt again when there is room.
         """
         group.is_forked = True
         parent, *children = group.sequences
@@ -104,7 +109,7 @@ class Scheduler:
         self.running[position:position] = children[:num_free]
         for child in children[num_free:]:
             child.status = SequenceStatus.WAITING
-        self.waiting.extendleft(reversed(children[num_free:]))
+            self._enqueue(child)
 
     def refork(self, parent: Sequence, child: Sequence) -> None:
         """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
@@ -133,7 +138,7 @@ class Scheduler:
         num_full = end // size
         if self._config.prefix_cache == "off" or num_full <= begin // size:
             return
-        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        sequence.extend_digests(size, num_full)
         self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
 
     # --- planning a step ----------------------------------------------------------------------------------------------
@@ -149,6 +154,9 @@ class Scheduler:
         prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
+            batch = self._schedule(None)
+        while not batch and self._can_yield():
+            self._preempt(self.running[-1])
             batch = self._schedule(None)
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
@@ -166,6 +174,10 @@ class Scheduler:
         num_held = sum([sequence.is_held for sequence in self.running])
         return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
 
+    def _can_yield(self) -> bool:
+        """True if the last running sequence ranks behind a waiting one: beams may have to make room for others' beams."""
+        return bool(self.running and self.waiting) and _rank(self.running[-1]) > _rank(self.waiting[0])
+
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)
         self._schedule_running(batch)
@@ -175,7 +187,7 @@ class Scheduler:
         return batch
 
     def _schedule_running(self, batch: ScheduledBatch) -> None:
-        """Plan running sequences, oldest first; whoever lacks a block preempts the youngest, at last itself."""
+        """Plan running sequences, first in rank first; whoever lacks a block preempts the last, in the end itself."""
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
@@ -202,15 +214,15 @@ class Scheduler:
             sequence.drop_drafts()
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Take all blocks from the youngest running sequence; it will be recomputed."""
+        """Take all blocks from the last running sequence; it will be recomputed."""
         self.running.pop()
         self._blocks.free(sequence.sequence_id)
         sequence.reset()
-        self.waiting.appendleft(sequence)
+        self._enqueue(sequence)
         self._stats.num_preemptions += 1
 
     def _admit_waiting(self, batch: ScheduledBatch) -> None:
-        """Let waiting sequences run, first come first served: nobody overtakes the one that does not fit."""
+        """Let waiting sequences run in the order of their rank: nobody overtakes the one that does not fit."""
         while self.waiting and self._has_room_for(self.waiting[0].group):
             sequence = self.waiting[0]
             shared = self._shared_prompt(sequence)
@@ -275,13 +287,13 @@ class Scheduler:
             return shared
         num_left = 1 if sequence.num_generated_tokens else 2
         num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
-        extend_digests(sequence.digests, sequence.token_ids, self._blocks.block_size, num_blocks)
+        sequence.extend_digests(self._blocks.block_size, num_blocks)
         return shared + self._blocks.match_prefix(sequence.digests[:num_blocks])[len(shared) :]
 
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
         sequence.status = SequenceStatus.RUNNING
-        self.running.append(sequence)
+        insort(self.running, sequence, key=_rank)
         if not sequence.num_generated_tokens:  # it begins; else it was preempted
             sequence.group.num_cached_tokens = num_cached
         if self._config.prefix_cache != "off":
@@ -327,8 +339,14 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError if the queues contradict each other or the block manager; for tests, after every step."""
         self._blocks.check_integrity()
-        ids = [sequence.sequence_id for sequence in (*self.running, *self.waiting)]
-        assert ids == sorted(set(ids)), "the sequences are not in order of arrival"
+        ranks = [_rank(sequence) for sequence in (*self.running, *self.waiting)]
+        assert len(set(ranks)) == len(ranks), "a sequence is in a queue twice"
+        for queue in (self.running, self.waiting):
+            assert list(queue) == sorted(queue, key=_rank), "the sequences are not in the order of their rank"
+        for priority in {rank[0] for rank in ranks}:
+            peers = [rank for rank in ranks if rank[0] == priority]
+            assert peers == sorted(peers), "the sequences of one priority do not run in order of arrival"
+        ids = [rank[1] for rank in ranks]
         assert len(self.running) <= self._config.max_num_seqs, "too many sequences run"
         known = [sequence for group in self.groups.values() for sequence in group.live_sequences()]
         started = {sequence.sequence_id for sequence in known if sequence.status is not SequenceStatus.UNFORKED}
@@ -340,6 +358,11 @@ class Scheduler:
             num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
             assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
+
+
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    """Who goes first: the smallest."""
+    return -sequence.group.request.priority, sequence.sequence_id
 
 
 def _growing(sequence: Sequence, num_held: int, num_released: int) -> Growing:

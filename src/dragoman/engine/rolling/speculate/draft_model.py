@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.blocks.block_manager import extend_digests
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
 from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
 
@@ -122,7 +121,7 @@ class DraftModelProposer:
         """How many of the first `num_tokens` the draft has in the sequence's blocks, counted in full blocks."""
         sequence, table, size = wish.sequence, wish.block_table, self._runner.block_size
         num_full = num_tokens // size
-        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        sequence.extend_digests(size, num_full)
         for index in range(num_full):
             if self._content[table[index]] != sequence.digests[index]:
                 return index * size
@@ -184,7 +183,7 @@ class DraftModelProposer:
         end = row.begin + len(row.token_ids)
         self._progress[sequence.sequence_id].num_computed = end
         num_full = min(end, sequence.num_tokens) // size
-        extend_digests(sequence.digests, sequence.token_ids, size, num_full)
+        sequence.extend_digests(size, num_full)
         for index in range(row.begin // size, -(-end // size)):
             self._content[table[index]] = sequence.digests[index] if index < num_full else None
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from dragoman.engine.base import Capabilities, Health
+from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.errors import UnsupportedFeature
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult
+from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult
 
 
 class NoGeneration:
@@ -28,13 +28,24 @@ class NoGeneration:
 
 
 class NoEngine:
-    """The engine."""
+    """The engine. Its service refuses whatever would come to it."""
 
     capabilities = Capabilities(max_model_len=1, vocab_size=1)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """Raises: UnsupportedFeature."""
+        raise UnsupportedFeature("there is no engine: this model answers with its own handler only", param="model")
 
     def health(self) -> Health:
         """Alive: the handler is."""
         return Health(is_alive=True)
+
+    def stats(self) -> EngineStats:
+        """Nothing is counted."""
+        return EngineStats()
 
     async def shutdown(self, drain_s: float) -> None:
         """Nothing to stop: the handler's threads do not keep the process."""
