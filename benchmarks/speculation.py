@@ -24,10 +24,11 @@ from pathlib import Path
 from benchmarks.copier import write_copier
 from benchmarks.serving.model import VOCAB_SIZE, BenchShape
 from dragoman.config.resolve import demo_model_dir
-from dragoman.engine.rolling import RollingConfig, Sampler
+from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model

@@ -26,6 +26,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),
     "dragoman.grammar": ("dragoman.types", "dragoman.errors", "dragoman.tokenizer"),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),
+    "dragoman.engine.factory": ("dragoman.engine.base",),
     "dragoman.server": (
         "dragoman",
         "dragoman.types",
@@ -38,7 +39,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.server.framing": (),
     "dragoman.server.bounds": (),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
-    "dragoman.loading": ("dragoman.config", "dragoman.models"),
+    "dragoman.loading": ("dragoman.config", "dragoman.engine.base", "dragoman.engine.factory"),
     "dragoman.memory": ("dragoman.config", "dragoman.loading"),
     "dragoman.compose": (
         "dragoman.types",
@@ -49,7 +50,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
         "dragoman.grammar",
         "dragoman.models",
-        "dragoman.engine",
+        "dragoman.engine.base",
+        "dragoman.engine.factory",
         "dragoman.server",
         "dragoman.metrics",
         "dragoman.hooks",
@@ -58,6 +60,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.types",
         "dragoman.errors",
         "dragoman.config",
+        "dragoman.engine.factory",
         "dragoman.loading",
         "dragoman.compose",
         "dragoman.server",
@@ -65,6 +68,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.cli": (
         "dragoman",
         "dragoman.config",
+        "dragoman.engine.factory",
         "dragoman.loading",
         "dragoman.memory",
         "dragoman.compose",

@@ -9,8 +9,9 @@ import pytest
 
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
+from dragoman.engine.rolling.factory import LoadedRolling
 from dragoman.loading import LoadAbandoned, ModelLoad, has_model
-from dragoman.models import ModelError
+from dragoman.models import LoadedModel, ModelError
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 
 
@@ -21,6 +22,12 @@ def config_of(directory: Path, **options: str) -> Config:
     return resolve(givens, {}, demo_model_dir())
 
 
+def _model_of(loading: ModelLoad) -> LoadedModel:
+    loaded = loading.result()
+    assert isinstance(loaded, LoadedRolling)
+    return loaded.model
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(UNTIED, tmp_path_factory.mktemp("model"))
@@ -29,7 +36,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
-    assert loading.result().config.hidden_size == UNTIED.hidden_size
+    assert _model_of(loading).config.hidden_size == UNTIED.hidden_size
     assert list(dict.fromkeys(stages)) == ["building the graph", "compiling", "warming up"]
     stages.clear()
     ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage)).wait()

@@ -11,18 +11,13 @@ import logging
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal, cast
 
 from dragoman.config.generation import default_sampling
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import Engine, EngineTools
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
-from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.hooks import (
@@ -35,9 +30,9 @@ from dragoman.hooks import (
     load_hooks,
     own_traceback,
 )
-from dragoman.loading import ModelLoad, Progress, has_model, model_options
-from dragoman.memory import available_memory_bytes, choose_num_blocks
-from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
+from dragoman.loading import ModelLoad, citing, has_model
+from dragoman.memory import available_memory_bytes
+from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
@@ -116,11 +111,11 @@ async def _build_generating(
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
     tools = _tools(text)
-    loaded, engine = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
-    await engine.start()
+    built = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
+    await built.engine.start()
     service = Service(
         name=config.name,
-        engine=engine,
+        engine=built.engine,
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
@@ -129,8 +124,8 @@ async def _build_generating(
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
     dialects = set_up_all(model_profile(config, code))
-    served = _served(config, service, engine, dialects, loaded.options.weight_type)
-    return ComposedModel(served, _facts(loaded, engine), text.chat_template is not None)
+    served = _served(config, service, built.engine, dialects, built.dtype)
+    return ComposedModel(served, built.facts, text.chat_template is not None)
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
@@ -237,80 +232,11 @@ def _is_file(text: str) -> bool:
 # --- engine -----------------------------------------------------------------------------------------------------------
 
 
-def _build_engine(
-    config: Config, loading: ModelLoad, memory_bytes: int | None, tools: EngineTools
-) -> tuple[LoadedModel, RollingEngine]:
+def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None, tools: EngineTools) -> BuiltEngine:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
-    loaded, progress = loading.result(), loading.progress
-    draft = _load_draft(config, progress)
-    max_model_len = _max_model_len(config, loaded)
-    block_bytes = loaded.block_bytes + (draft.block_bytes if draft is not None else 0)
-    num_blocks = _num_blocks(config, block_bytes, max_model_len, memory_bytes)
-    progress("allocating the key/value cache", 0.0)
-    runner = OpenVinoRunner(loaded, num_blocks)
-    limits = RollingConfig(
-        max_batch_tokens=config.engine.max_batch_tokens,
-        max_num_seqs=config.engine.max_num_seqs,
-        prefix_cache=cast(Literal["prompt", "all", "off"], config.engine.prefix_cache),
-        max_slowdown=config.engine.max_step_slowdown,
-        best_step_tokens=loaded.best_step_tokens,
-        max_model_len=max_model_len,
-    )
-    proposer = _proposer(config, draft, runner)
-    return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools)
-
-
-def _load_draft(config: Config, progress: Progress) -> LoadedModel | None:
-    """The draft model of speculative decoding, with the model's own precisions; None if there is none."""
-    directory = config.speculation.draft_model
-    if directory is None:
-        return None
-    if not directory.is_dir():
-        raise ConfigError([f"{config.cite('draft_model')}: must be a directory on this machine that holds a model"])
-    return load_model(directory, model_options(config), lambda stage, part: progress(f"draft model: {stage}", part))
-
-
-def _proposer(config: Config, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
-    """Who guesses for speculative decoding. Raises: ConfigError if the draft model does not fit the model."""
-    asked = config.speculation
-    limits = SpeculationConfig(asked.num_assistant_tokens, asked.max_ngram_size, asked.speculative_max_batch)
-    if draft is None:
-        return PromptLookupProposer(limits) if asked.prompt_lookup else None
-    try:
-        return DraftModelProposer(OpenVinoRunner(draft, runner.num_blocks), runner, limits)
-    except ValueError as error:
-        raise ConfigError([f"{config.cite('draft_model')}: {error}"]) from error
-
-
-def _max_model_len(config: Config, loaded: LoadedModel) -> int:
-    own, asked = loaded.config.max_position, config.model.max_model_len
-    if asked is not None and asked > own:
-        raise ConfigError([f"{config.cite('max_model_len')}: must be at most {own}, the model's context length"])
-    return asked or own
-
-
-def _num_blocks(config: Config, block_bytes: int, max_model_len: int, memory_bytes: int | None) -> int:
-    try:
-        return choose_num_blocks(
-            block_bytes,
-            BLOCK_SIZE,
-            max_model_len=max_model_len,
-            max_num_seqs=config.engine.max_num_seqs,
-            kv_cache_gb=config.engine.kv_cache_gb,
-            available_bytes=available_memory_bytes() if memory_bytes is None else memory_bytes,
-        )
-    except ValueError as error:
-        raise ConfigError([f"{config.cite('kv_cache_gb')}: {error}"]) from error
-
-
-def _facts(loaded: LoadedModel, engine: RollingEngine) -> tuple[str, ...]:
-    capacity = engine.health().num_blocks * BLOCK_SIZE
-    return (
-        loaded.config.architecture,
-        f"{loaded.options.weight_type} weights",
-        f"{engine.capabilities.max_model_len} tokens of context",
-        f"{loaded.kv_type} cache for {capacity} tokens",
-    )
+    loaded = loading.result()
+    with citing(config):
+        return loaded.build(tools, available_memory_bytes() if memory_bytes is None else memory_bytes)
 
 
 # --- an operator's own code -------------------------------------------------------------------------------------------

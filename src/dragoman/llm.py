@@ -25,7 +25,7 @@ from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given, environment
-from dragoman.loading import Progress
+from dragoman.engine.factory import Progress
 from dragoman.types import (
     ChatPrompt,
     GenerationRequest,

@@ -1,7 +1,7 @@
 """Loads one configured model on a thread of its own, so that what else a start needs happens meanwhile.
 
-Does: translate a configuration into a model's options, load, hand over the result or the failure, give up when
-nobody wants it any more. Does not: know how a model is loaded (`models` does) or what is made of it (`compose` does). The
+Does: translate a configuration for the factory of its engine, let it load, hand over the result or the failure, give up when
+nobody wants it any more. Does not: know how a model is loaded (the engine does) or what is made of it (`compose` does). The
 command line begins with it before it imports the server: compiling keeps one core busy, importing another. Imports little,
 therefore.
 """
@@ -9,17 +9,16 @@ therefore.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.models import LoadedModel, ModelOptions, load_model
-
-Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
-
-DEFAULT_DTYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
+from dragoman.engine.base import MemoryNeeds
+from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine, Progress, find_factory
 
 
 class ModelLoad:
@@ -30,16 +29,15 @@ class ModelLoad:
         self._config = config
         self._progress = progress
         self._is_abandoned = False
-        self._loaded: Future[LoadedModel] = Future()
+        self._loaded: Future[LoadedEngine] = Future()
+        with suppress(EngineOptionError):  # the thread meets it again, and tells
+            find_factory(
+                config.engine.engine_factory
+            )  # imported here: beside the server's imports it would take twice as long
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
-    @property
-    def progress(self) -> Progress:
-        """Where loading reports; for those who continue after it."""
-        return self._progress
-
-    def result(self) -> LoadedModel:
+    def result(self) -> LoadedEngine:
         """The loaded model, waiting for it. Raises: ModelError or ConfigError if the directory or an option does not fit."""
         return self._loaded.result()
 
@@ -53,7 +51,9 @@ class ModelLoad:
 
     def _run(self) -> None:
         try:
-            self._loaded.set_result(load_model(self._config.model_dir, model_options(self._config), self._report))
+            with citing(self._config):
+                factory = find_factory(self._config.engine.engine_factory)
+                self._loaded.set_result(factory.load(_setup(self._config, self._report)))
         except BaseException as error:  # whoever asks for the result gets it
             self._loaded.set_exception(error)
 
@@ -72,12 +72,36 @@ def has_model(config: Config) -> bool:
     return (config.model_dir / WEIGHTS_CONFIG).is_file()
 
 
-def model_options(config: Config) -> ModelOptions:
-    """How the model of `config` is stored and run. Raises: ConfigError if its cache directory cannot be made."""
-    model = config.model
-    weight_type: Any = DEFAULT_DTYPE if model.dtype == "auto" else model.dtype  # the option's words are the loader's
-    kv_type: Any = model.kv_dtype
-    return ModelOptions(weight_type, kv_type, model.threads, _cache_dir(config))
+def memory_needs(config: Config) -> MemoryNeeds:
+    """What the model of `config` will take, told from its files; nothing for a directory with a handler only.
+
+    Raises: ModelError or ConfigError if it cannot be told; OSError.
+    """
+    if not has_model(config):
+        return MemoryNeeds(0)
+    with citing(config):
+        return find_factory(config.engine.engine_factory).needs(_setup(config))
+
+
+@contextmanager
+def citing(config: Config) -> Iterator[None]:
+    """Turns what an engine says about an option into ConfigError, with the option's value and source."""
+    try:
+        yield
+    except EngineOptionError as error:
+        raise ConfigError([f"{config.cite(error.option)}: {error}"]) from error
+
+
+def _setup(config: Config, progress: Progress | None = None) -> EngineSetup:
+    """What an engine's factory is told. Raises: ConfigError if the cache directory cannot be made."""
+    options: dict[str, Any] = {
+        **config.own_options,
+        **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
+        "cache_dir": _cache_dir(config),
+    }
+    return (
+        EngineSetup(config.model_dir, options) if progress is None else EngineSetup(config.model_dir, options, progress)
+    )
 
 
 def _cache_dir(config: Config) -> Path | None:

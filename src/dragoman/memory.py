@@ -1,4 +1,4 @@
-"""Accounts for memory, once, at the start: what there is, each model's part of it, and how many KV blocks that makes.
+"""Accounts for memory, once, at the start: what there is, and each model's part of it.
 
 Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate.
 Called by the composition root and the command line.
@@ -13,11 +13,6 @@ from dragoman.config.resolve import Config
 from dragoman.loading import has_model
 
 GIB = 1024**3
-
-# Of what is free after the weights are loaded. The rest is for activations, HTTP and the page cache.
-_SHARE_OF_FREE_MEMORY = 0.5
-# More cache than this is rarely used by one CPU, whose speed bounds the number of useful sequences.
-_MOST_AUTOMATIC_BYTES = 8 * GIB
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -49,29 +44,3 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
-
-
-def choose_num_blocks(
-    block_bytes: int,
-    block_size: int,
-    *,
-    max_model_len: int,
-    max_num_seqs: int,
-    kv_cache_gb: float | None,
-    available_bytes: int,
-) -> int:
-    """Blocks to allocate.
-
-    With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded by
-    a share of the available memory, but never less than one sequence of full length.
-    Raises: ValueError if `kv_cache_gb` is smaller than one block.
-    """
-    if kv_cache_gb is not None:
-        num_blocks = int(kv_cache_gb * GIB) // block_bytes
-        if num_blocks < 1:
-            raise ValueError(f"kv-cache-gb {kv_cache_gb} is smaller than one block ({block_bytes} bytes)")
-        return num_blocks
-    blocks_per_sequence = -(-max_model_len // block_size)
-    wanted = blocks_per_sequence * max_num_seqs
-    affordable = int(min(available_bytes * _SHARE_OF_FREE_MEMORY, _MOST_AUTOMATIC_BYTES)) // block_bytes
-    return max(min(wanted, affordable), min(blocks_per_sequence, wanted))

@@ -9,8 +9,10 @@ import numpy as np
 
 from benchmarks.serving.load import Workload
 from benchmarks.serving.recording import RecordingRunner, Step, copied, replay
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.forward import forward_batch

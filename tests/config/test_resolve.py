@@ -40,7 +40,22 @@ def problems(model_dir: Path, **sources: str | Mapping[str, str]) -> list[str]:
 
 def example(option: Option) -> str:
     """A legal text that differs from the option's default."""
-    for text in ("7", "true", "false", "17", "bf16", "all", "vllm", "0.26", "sse", "lmi", "debug", "none", "some-name"):
+    for text in (
+        "7",
+        "true",
+        "false",
+        "17",
+        "bf16",
+        "all",
+        "vllm",
+        "0.26",
+        "sse",
+        "lmi",
+        "debug",
+        "none",
+        "some-name",
+        "a.b:c",
+    ):
         try:
             if option.row.kind.parse(text) != option.default:
                 return text

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from dragoman.engine.base import Engine
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import Cancelled, CapacityError, EngineDead, EngineFailed, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeRunner

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from dragoman.engine.rolling import RollingConfig, RollingEngine, Sampler
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.server.admission import Admission
 from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from dragoman.server.app import App, ServerConfig, build_app

@@ -16,7 +16,8 @@ from dragoman.cli.banner import BannerFacts, banner
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import ComposedModel, build_served_model, model_profile
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.loading import ModelLoad, Progress
+from dragoman.engine.factory import Progress
+from dragoman.loading import ModelLoad
 from dragoman.memory import split_memory
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all

@@ -179,6 +179,32 @@ class FunctionOr:
 
 
 @dataclass(frozen=True, slots=True)
+class WordOrAddress:
+    """One of a few words, in any case, or `module:attribute` of Python code that can be imported."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words, and what else there may be."""
+        return "one of " + ", ".join(self.words) + ", or module:factory as Python would import it"
+
+    @property
+    def placeholder(self) -> str:
+        """The words, and an address."""
+        return "{" + ",".join(self.words) + ",MODULE:FACTORY}"
+
+    def parse(self, text: str) -> str:
+        """The word, or the address as it is."""
+        if text.lower() in self.words:
+            return text.lower()
+        module, _, attribute = text.partition(":")
+        if not attribute.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True)
 class Text:
     """Any text that is not empty."""
 

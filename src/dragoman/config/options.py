@@ -12,7 +12,18 @@ from pathlib import Path
 from typing import cast
 
 from dragoman.config.entries import ModelList
-from dragoman.config.kinds import Choice, FilePath, FunctionOr, Integer, Names, Number, Switch, Text, Value
+from dragoman.config.kinds import (
+    Choice,
+    FilePath,
+    FunctionOr,
+    Integer,
+    Names,
+    Number,
+    Switch,
+    Text,
+    Value,
+    WordOrAddress,
+)
 from dragoman.config.option import Alias, Option, option
 from dragoman.types import Limits
 
@@ -131,6 +142,11 @@ class ModelSettings:
 class EngineSettings:
     """Batching and cache"""
 
+    engine_factory: str = option(
+        "rolling",
+        WordOrAddress(("rolling",)),
+        "What runs the model: the built-in engine, or the engine factory of a Python module that can be imported.",
+    )
     kv_cache_gb: float | None = option(
         None,
         Number(0, auto=True),

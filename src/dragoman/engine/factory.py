@@ -1,0 +1,113 @@
+"""Engines by name: what makes one, and how it is found.
+
+Does: define the protocol of factories and the values they are given, import the one that was chosen. Does not: know any
+engine but by its address. Imports little: loading begins with it, before the server is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
+
+Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
+
+BUILT_IN: Mapping[str, str] = {"rolling": "dragoman.engine.rolling.factory:factory"}
+"""Short name -> address, for the engines that come with dragoman."""
+
+ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
+
+
+def _no_progress(stage: str, fraction: float) -> None:
+    """Nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSetup:
+    """The model that an engine is to run. `options`: the value of every option by its name, secrets excepted.
+
+    Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
+    wants any more; it is called on the thread that loads.
+    """
+
+    model_dir: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+    progress: Progress = _no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltEngine:
+    """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
+
+    `cache_bytes`: what it has allocated, or will, besides its weights.
+    """
+
+    engine: Engine
+    facts: tuple[str, ...] = ()
+    dtype: str = ""
+    cache_bytes: int = 0
+
+
+class LoadedEngine(Protocol):
+    """A model that was loaded, and becomes an engine once."""
+
+    def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        """The engine. `memory_bytes`: what it may count on besides its weights, of which it leaves something to others.
+
+        Raises: EngineOptionError. Called on a worker thread.
+        """
+        ...
+
+
+class EngineFactory(Protocol):
+    """Makes the engines of one kind. What `module:factory` names; has no state, called on any thread."""
+
+    def needs(self, setup: EngineSetup) -> MemoryNeeds:
+        """What the model will take, told from its files, which are only looked at.
+
+        Raises: EngineOptionError; models.ModelError if the directory holds no model of that kind; OSError.
+        """
+        ...
+
+    def load(self, setup: EngineSetup) -> LoadedEngine:
+        """The model, read and compiled. Takes long; begins before the server is imported, on a thread of its own.
+
+        Raises: EngineOptionError; models.ModelError if the directory holds no model of that kind.
+        """
+        ...
+
+
+class EngineOptionError(ValueError):
+    """The option `option` does not go with this model or engine; the message says what it must be."""
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(problem)
+        self.option = option
+
+
+def find_factory(name: str) -> EngineFactory:
+    """The factory of a built-in engine, or the one at the address `module:factory`, which is imported.
+
+    Raises: EngineOptionError for the option `engine_factory`, on one line, if there is none.
+    """
+    module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
+    if not attribute:
+        raise EngineOptionError("engine_factory", f"must be {ALLOWED}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:  # whatever a module of somebody else's raises while it is imported
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        problem = f"module {module_name} cannot be imported ({reason})"
+        raise EngineOptionError("engine_factory", f"{problem}; must be {ALLOWED}") from error
+    factory = getattr(module, attribute, None)
+    missing = [method for method in ("needs", "load") if not callable(getattr(factory, method, None))]
+    if factory is None:
+        raise EngineOptionError("engine_factory", f"module {module_name} has no {attribute}; must be {ALLOWED}")
+    if missing:
+        problem = f"{attribute} in module {module_name} is no engine factory: it has no method {missing[0]}"
+        raise EngineOptionError("engine_factory", f"{problem}; must be {ALLOWED}")
+    return cast(EngineFactory, factory)

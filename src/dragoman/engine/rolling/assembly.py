@@ -1,0 +1,53 @@
+"""Puts a rolling engine together from a loaded model: runner, sampler, proposer, limits.
+
+Does: connect. Does not: load, or choose sizes. Called by the factory, on a worker thread.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from dragoman.engine.base import EngineTools
+from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.models import LoadedModel
+
+
+def assemble(
+    options: RollingOptions,
+    model: LoadedModel,
+    draft: LoadedModel | None,
+    num_blocks: int,
+    max_model_len: int,
+    tools: EngineTools,
+) -> RollingEngine:
+    """The engine, not started yet. Allocates the cache. Raises: EngineOptionError if the draft model does not fit."""
+    runner = OpenVinoRunner(model, num_blocks)
+    limits = RollingConfig(
+        max_batch_tokens=options.max_batch_tokens,
+        max_num_seqs=options.max_num_seqs,
+        prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
+        max_slowdown=options.max_step_slowdown,
+        best_step_tokens=model.best_step_tokens,
+        max_model_len=max_model_len,
+    )
+    proposer = _proposer(options, draft, runner)
+    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools)
+
+
+def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
+    """Who guesses for speculative decoding; None = nobody."""
+    limits = SpeculationConfig(options.num_assistant_tokens, options.max_ngram_size, options.speculative_max_batch)
+    if draft is None:
+        return PromptLookupProposer(limits) if options.prompt_lookup else None
+    try:
+        return DraftModelProposer(OpenVinoRunner(draft, runner.num_blocks), runner, limits)
+    except ValueError as error:
+        raise EngineOptionError("draft_model", str(error)) from error

@@ -1,0 +1,67 @@
+"""Makes rolling engines: tells what a model will take, loads it, and puts the engine together.
+
+Does: the order of loading and building, the checks of options against the model. Does not: read options' sources. Imported
+when this engine is chosen, and its own modules only when it is built: compiling a graph keeps one core busy, importing
+another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dragoman.engine.base import EngineTools, MemoryNeeds
+from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
+from dragoman.engine.rolling.needs import draft_directory, max_model_len, memory_needs, num_blocks
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
+
+
+class RollingFactory:
+    """Makes rolling engines on the OpenVINO runtime."""
+
+    def needs(self, setup: EngineSetup) -> MemoryNeeds:
+        """See `EngineFactory`."""
+        return memory_needs(setup.model_dir, RollingOptions.among(setup.options))
+
+    def load(self, setup: EngineSetup) -> LoadedRolling:
+        """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
+        options, report = RollingOptions.among(setup.options), setup.progress
+        model = load_model(setup.model_dir, options.model_options, report)
+        context = max_model_len(options, model.config.max_position)
+        draft = None
+        if options.draft_model is not None:
+            directory = draft_directory(options.draft_model)
+            draft = load_model(
+                directory, options.model_options, lambda stage, part: report(f"draft model: {stage}", part)
+            )
+        return LoadedRolling(options, model, draft, context, report)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRolling:
+    """A model on its way to a rolling engine. `draft` has the model's own precisions; None = there is none."""
+
+    options: RollingOptions
+    model: LoadedModel
+    draft: LoadedModel | None
+    max_model_len: int
+    progress: Progress
+
+    def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        """The engine over the loaded model. Raises: EngineOptionError."""
+        from dragoman.engine.rolling.assembly import assemble
+
+        block_bytes = self.model.block_bytes + (0 if self.draft is None else self.draft.block_bytes)
+        blocks = num_blocks(self.options, block_bytes, self.max_model_len, memory_bytes)
+        self.progress("allocating the key/value cache", 0.0)
+        engine = assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
+        facts = (
+            self.model.config.architecture,
+            f"{self.model.options.weight_type} weights",
+            f"{engine.capabilities.max_model_len} tokens of context",
+            f"{self.model.kv_type} cache for {blocks * BLOCK_SIZE} tokens",
+        )
+        return BuiltEngine(engine, facts, self.model.options.weight_type, blocks * block_bytes)
+
+
+factory = RollingFactory()

@@ -1,0 +1,128 @@
+"""What the rolling engine will take for a model, told from config.json and the headers of its weight files.
+
+Does: add up bytes. Does not: load anything, or know what memory there is. Called by the factory, on any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from dragoman.engine.base import MemoryNeeds
+from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.cache_size import PLENTY_BYTES, choose_num_blocks
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
+from dragoman.models.config import read_json
+from dragoman.models.processor import is_arm
+from dragoman.models.quantize import INT4_GROUP_SIZE
+from dragoman.models.registry import family_for
+from dragoman.models.weights import weight_files
+
+_LENGTH_BYTES = 8  # of the number a safetensors file begins with: the bytes of its header
+_TABLE = "embed_tokens.weight"  # is looked up, not multiplied with; also the head's matrix where there is no other
+_HEAD = "lm_head.weight"
+_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
+_PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
+_U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
+
+
+class _ModelSize(NamedTuple):
+    weights: int
+    block_bytes: int
+    max_position: int
+
+
+def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
+    """Bytes of weights and drafts as they will be stored, of the smallest cache, and of the largest.
+
+    Raises: EngineOptionError, ModelError, OSError.
+    """
+    model = _model_size(model_dir, options.model_options)
+    draft = _ModelSize(0, 0, 0)
+    if options.draft_model is not None:
+        draft = _model_size(draft_directory(options.draft_model), options.model_options)
+    block_bytes = model.block_bytes + draft.block_bytes
+    context = max_model_len(options, model.max_position)
+    least, useful = (num_blocks(options, block_bytes, context, available) for available in (0, PLENTY_BYTES))
+    return MemoryNeeds(model.weights, draft.weights, least * block_bytes, useful * block_bytes)
+
+
+def max_model_len(options: RollingOptions, longest: int) -> int:
+    """The context length that was asked for, or the model's. Raises: EngineOptionError if it is longer than that."""
+    if options.max_model_len is not None and options.max_model_len > longest:
+        raise EngineOptionError("max_model_len", f"must be at most {longest}, the model's context length")
+    return options.max_model_len or longest
+
+
+def num_blocks(options: RollingOptions, block_bytes: int, context: int, available_bytes: int) -> int:
+    """The blocks of the cache. Raises: EngineOptionError if there would be none."""
+    try:
+        return choose_num_blocks(
+            block_bytes,
+            BLOCK_SIZE,
+            max_model_len=context,
+            max_num_seqs=options.max_num_seqs,
+            kv_cache_gb=options.kv_cache_gb,
+            available_bytes=available_bytes,
+        )
+    except ValueError as error:
+        raise EngineOptionError("kv_cache_gb", str(error)) from error
+
+
+def draft_directory(path: Path) -> Path:
+    """The draft model's directory. Raises: EngineOptionError if it is none."""
+    if not path.is_dir():
+        raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model")
+    return path
+
+
+def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
+    raw = read_json(model_dir / "config.json")
+    config = family_for(raw).parse_config(raw)
+    shapes = _tensor_shapes(model_dir)
+    stored = sum(_stored_bytes(name, shape, options.weight_type) for name, shape in shapes.items())
+    if not any(name.endswith(_HEAD) for name in shapes):
+        table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
+        stored += _stored_bytes(_HEAD, table, options.weight_type)
+    values = 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE
+    return _ModelSize(int(stored * _PACKED), values * _head_bytes(config.head_size, options), config.max_position)
+
+
+def _head_bytes(head_size: int, options: ModelOptions) -> int:
+    """Of one key or value of one head."""
+    if options.kv_type == "u8":
+        return head_size + _U8_OVERHEAD
+    is_wide = options.kv_type == "f32" or (options.kv_type == "auto" and (options.weight_type == "f32" or is_arm()))
+    return head_size * (4 if is_wide else 2)
+
+
+def _stored_bytes(name: str, shape: tuple[int, ...], weight_type: str) -> float:
+    """A tensor's bytes in the graph: matrices compressed with their scales, tables of embeddings as f16, the rest as f32."""
+    size = prod(shape)
+    if len(shape) < 2:
+        return size * 4
+    if name.endswith(_TABLE):
+        return size * (4 if weight_type == "f32" else 2)
+    columns = shape[-1]
+    if weight_type == "int4" and not columns % INT4_GROUP_SIZE:
+        return size * _BYTES["int4"] + size / INT4_GROUP_SIZE * 2
+    if weight_type in ("int8", "int4"):
+        return size * _BYTES["int8"] + size / columns * 3
+    return size * _BYTES[weight_type]
+
+
+def _tensor_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor, from the files' headers. Source: huggingface.co/docs/safetensors, "Format"."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in weight_files(model_dir):
+        try:
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
+            header.pop("__metadata__", None)
+            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+            raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
+    return shapes

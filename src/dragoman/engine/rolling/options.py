@@ -1,0 +1,51 @@
+"""What the rolling engine takes from the options, as plain values.
+
+Does: pick them, and say how the model is stored and run. Does not: read their sources. Made by the factory, read by what it
+builds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dragoman.models import ModelOptions
+
+DEFAULT_WEIGHT_TYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
+
+
+@dataclass(frozen=True, slots=True)
+class RollingOptions:
+    """The options by their names, as docs/options.md tells them; None = as there."""
+
+    dtype: str = "auto"
+    kv_dtype: str = "auto"
+    threads: int | None = None
+    cache_dir: Path | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_batch_tokens: int = 512
+    max_step_slowdown: float = 2.5
+    prefix_cache: str = "prompt"
+    kv_cache_gb: float | None = None
+    draft_model: Path | None = None
+    prompt_lookup: bool = False
+    num_assistant_tokens: int = 5
+    max_ngram_size: int = 3
+    speculative_max_batch: int = 8
+
+    @classmethod
+    def among(cls, options: Mapping[str, Any]) -> RollingOptions:
+        """Those of the options that concern this engine; the others, and what is missing, stay as they are."""
+        return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
+
+    @property
+    def model_options(self) -> ModelOptions:
+        """How the model, and the draft model, are stored and run."""
+        weight_type: Any = (
+            DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
+        )  # the options' words are the loader's
+        kv_type: Any = self.kv_dtype
+        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir)

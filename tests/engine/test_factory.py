@@ -1,0 +1,108 @@
+"""Engines by name: which are found, what is said of those that are not, and what a model is told to need."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.options import OPTIONS
+from dragoman.config.resolve import demo_model_dir
+from dragoman.engine.factory import EngineOptionError, EngineSetup, find_factory
+from dragoman.engine.rolling.factory import factory
+from dragoman.engine.rolling.options import RollingOptions
+from dragoman.models import ModelError
+from dragoman.models.stored_weights import WeightType
+from tests.support.live_parts import LIVE_TOOLS
+from tests.support.random_checkpoint import UNTIED, write_checkpoint
+
+MIB = 1024**2
+
+
+def test_the_built_in_engine_is_found_by_its_name_and_by_its_address() -> None:
+    assert find_factory("rolling") is factory
+    assert find_factory("dragoman.engine.rolling.factory:factory") is factory
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("rollin", "must be rolling, or module:factory"),
+        ("no.such.module:factory", "module no.such.module cannot be imported (ModuleNotFoundError"),
+        ("json:factory", "module json has no factory; must be rolling, or module:factory"),
+        ("json:loads", "loads in module json is no engine factory: it has no method needs"),
+    ],
+)
+def test_a_wrong_name_is_refused_on_one_line_with_what_is_allowed(name: str, says: str) -> None:
+    with pytest.raises(EngineOptionError) as caught:
+        find_factory(name)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.option == "engine_factory"
+
+
+def test_what_the_engine_assumes_of_options_is_what_the_table_of_options_says() -> None:
+    told = {option.name: option.default for option in OPTIONS}
+    assert {field.name: field.default for field in fields(RollingOptions)}.items() <= told.items()
+
+
+def setup_of(model_dir: Path, **options: object) -> EngineSetup:
+    return EngineSetup(model_dir, {"dtype": "f32", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "says"),
+    [
+        ({"max_model_len": 1_000_000}, "max_model_len", "must be at most"),
+        ({"kv_cache_gb": 1e-9}, "kv_cache_gb", "smaller than one block"),
+        ({"draft_model": Path("/nowhere")}, "draft_model", "must be a directory"),
+    ],
+)
+def test_what_does_not_go_with_the_model_is_known_before_it_is_loaded(
+    options: dict[str, object], option: str, says: str
+) -> None:
+    with pytest.raises(EngineOptionError, match=says) as caught:
+        factory.needs(setup_of(demo_model_dir(), **options))
+    assert caught.value.option == option
+
+
+def test_a_broken_weight_file_is_told_before_it_is_loaded(tmp_path: Path) -> None:
+    directory = write_checkpoint(UNTIED, tmp_path)
+    (directory / "model.safetensors").write_bytes(b"no header")
+    with pytest.raises(ModelError, match="not a readable safetensors file"):
+        factory.needs(setup_of(directory))
+
+
+@pytest.mark.parametrize("kv_dtype", ["auto", "u8"])
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
+    dtype: WeightType, kv_dtype: str, tmp_path: Path
+) -> None:
+    setup = setup_of(demo_model_dir(), dtype=dtype, kv_dtype=kv_dtype, max_num_seqs=3, cache_dir=tmp_path)
+    needs = factory.needs(setup)
+    loaded = factory.load(setup)
+    least = loaded.build(LIVE_TOOLS, 0)
+    useful = loaded.build(LIVE_TOOLS, 1 << 50)
+    assert (needs.least_cache, needs.useful_cache) == (least.cache_bytes, useful.cache_bytes)
+    (kept,) = tmp_path.glob("*.blob")
+    assert 0.9 < needs.weights / kept.stat().st_size < 1.2
+    assert needs.drafts == 0
+
+
+def test_a_draft_model_counts(tmp_path: Path) -> None:
+    draft = write_checkpoint(UNTIED, tmp_path)
+    alone, with_draft = (
+        factory.needs(setup_of(demo_model_dir(), draft_model=directory)) for directory in (None, draft)
+    )
+    assert with_draft.weights == alone.weights
+    assert with_draft.drafts > 0
+    assert with_draft.least_cache > alone.least_cache
+    assert with_draft.least == with_draft.weights + with_draft.drafts + with_draft.least_cache
+
+
+def test_the_facts_name_architecture_precisions_context_and_cache() -> None:
+    built = factory.load(setup_of(demo_model_dir(), max_model_len=64, max_num_seqs=1)).build(LIVE_TOOLS, 64 * MIB)
+    assert built.facts == ("LlamaForCausalLM", "f32 weights", "64 tokens of context", "f32 cache for 64 tokens")
+    assert built.dtype == "f32"
+    assert built.engine.capabilities.max_model_len == 64
