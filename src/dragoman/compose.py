@@ -110,7 +110,7 @@ async def _build_generating(
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
-    tools = _tools(text)
+    tools = engine_tools(text.tokenizer)
     built = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
     await built.engine.start()
     service = Service(
@@ -156,15 +156,15 @@ def _served(
     )
 
 
-def _tools(text: _Text) -> EngineTools:
-    """What the engine needs to know of texts."""
-    pieces = TokenPieces(text.tokenizer)
+def engine_tools(tokenizer: HfTokenizer) -> EngineTools:
+    """What an engine needs to know of texts, for a model with that tokenizer."""
+    pieces = TokenPieces(tokenizer)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
         skips = stop.skip_special_tokens
         return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
 
-    return EngineTools(LazyGrammarCompiler(text.tokenizer), watch_stops)
+    return EngineTools(LazyGrammarCompiler(tokenizer), watch_stops)
 
 
 def _extensions(config: Config, text: _Text, tools: EngineTools) -> Extensions:

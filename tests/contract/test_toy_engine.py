@@ -1,0 +1,65 @@
+"""An engine in one file, named by its address in the options, serves like the one that comes with dragoman."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.compose import build_served_model
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.sources import Given
+from dragoman.loading import memory_needs
+from dragoman.types import GenerationRequest, GenerationResult, SamplingParams, TextPrompt
+from tests.support.toy_engine import ToyEngine
+
+TOY = Path(__file__).resolve().parents[1] / "support" / "toy_engine.py"
+
+
+def config_of(engine: str) -> Config:
+    return resolve([Given("--engine-factory", "engine_factory", engine, "command line")], {}, demo_model_dir())
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that nobody has heard of, with a copy of the toy in it."""
+    (tmp_path / "somebodys_engine.py").write_text(TOY.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "somebodys_engine", raising=False)
+    return "somebodys_engine"
+
+
+async def answer(config: Config, request: GenerationRequest) -> tuple[GenerationResult, object]:
+    composed = await build_served_model(config, lambda stage, fraction: None)
+    try:
+        return await composed.served.service.generate(request), composed
+    finally:
+        await composed.served.engine.shutdown(0.0)
+
+
+def test_an_engine_in_a_module_of_its_own_is_chosen_by_an_option_and_serves(module: str) -> None:
+    sampling = SamplingParams(temperature=0.0, ignore_eos=True)
+    request = GenerationRequest("r", TextPrompt("What is deep learning?"), sampling, max_tokens=5)
+    config = config_of(f"{module}:factory")
+    result, composed = asyncio.run(answer(config, request))
+    (sequence,) = result.sequences
+    assert len(sequence.tokens) == 5
+    assert all(token.id < 32 for token in sequence.tokens)  # the toy's vocabulary
+    assert composed.facts == ("a toy",)  # type: ignore[attr-defined]
+    engine = composed.served.engine  # type: ignore[attr-defined]
+    assert type(engine).__module__ == module
+    assert not isinstance(engine, ToyEngine)
+    assert memory_needs(config).least == 0
+
+
+@pytest.mark.parametrize("name", ["no_such_module:factory", "json:nothing", "json:loads"])
+def test_a_wrong_address_stops_the_start_with_one_line_that_says_what_is_allowed(name: str) -> None:
+    request = GenerationRequest("r", TextPrompt("a"))
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(answer(config_of(name), request))
+    (problem,) = caught.value.problems
+    assert f"engine-factory={name} (command line)" in problem
+    assert "must be rolling, or module:factory" in problem
+    assert "\n" not in problem

@@ -1,0 +1,44 @@
+"""A vocabulary of 32 tokens, each a letter but the first, which ends a sequence; for engines without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from dragoman.engine.base import EngineTools
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.types import StopCriterion, StopStrings
+
+VOCAB_SIZE = 32
+EOS_ID = 0
+LETTERS = [b"", *(bytes([ord("a") + number]) for number in range(26)), b"A", b"B", b"C", b"D", b"E"]
+
+
+class _Letters:
+    """As much of a tokenizer as watching for stop strings takes."""
+
+    def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
+        return LETTERS[token_id]
+
+    def is_special(self, token_id: int) -> bool:
+        return token_id == EOS_ID
+
+
+def text_of(token_ids: Sequence[int]) -> str:
+    """What the tokens write."""
+    return b"".join(LETTERS[token_id] for token_id in token_ids).decode()
+
+
+def letter_tools() -> EngineTools:
+    """The grammar compiler and the watcher of stop strings for letters."""
+    tokens = [b"</s>", *LETTERS[1:]]
+    compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID))
+    pieces = TokenPieces(cast(Tokenizer, _Letters()))
+
+    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
+        skips = stop.skip_special_tokens
+        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+
+    return EngineTools(compiler.compile, watch_stops)
