@@ -137,9 +137,7 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
     )
 
 
-def _served(
-    config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str
-) -> ServedModel:
+def _served(config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str) -> ServedModel:
     return ServedModel(
         name=config.name,
         aliases=config.model.name[1:],
