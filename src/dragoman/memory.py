@@ -1,7 +1,7 @@
-"""Accounts for memory, once, at the start: what there is, each model's part of it, and how many KV blocks that makes.
+"""Accounts for memory when a model is loaded: what there is, each model's part of it, and how many KV blocks that makes.
 
 Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate.
-Called by the composition root and the command line.
+Called by the host and the composition root.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.config.resolve import Config
+from dragoman.engine.base import MemoryNeeds
 from dragoman.loading import has_model
 
 GIB = 1024**3
@@ -49,6 +50,12 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
+
+
+def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:
+    """The bytes of the cache that a model will allocate if it may count on `memory_bytes` besides its weights."""
+    affordable = int(min(memory_bytes * _SHARE_OF_FREE_MEMORY, _MOST_AUTOMATIC_BYTES))
+    return max(min(needs.useful_cache, affordable), needs.least_cache)
 
 
 def choose_num_blocks(
