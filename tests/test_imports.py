@@ -39,7 +39,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.server.bounds": (),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.loading": ("dragoman.config", "dragoman.models"),
-    "dragoman.memory": ("dragoman.config", "dragoman.engine.base", "dragoman.loading"),
+    "dragoman.memory": ("dragoman.config", "dragoman.engine.base", "dragoman.loading", "dragoman.models"),
     "dragoman.host": (
         "dragoman.errors",
         "dragoman.config",

@@ -1,4 +1,5 @@
-"""Accounts for memory when a model is loaded: what there is, each model's part of it, and how many KV blocks that makes.
+"""Accounts for memory when a model is loaded: what there is, each model's part of it, and how many KV blocks that
+makes.
 
 Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate.
 Called by the host and the composition root.
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dragoman.config.resolve import Config
+from dragoman.config.resolve import WEIGHTS_CONFIG, Config
 from dragoman.engine.base import MemoryNeeds
-from dragoman.loading import has_model
+from dragoman.loading import has_model, model_options
+from dragoman.models import BLOCK_SIZE
+from dragoman.models.config import parse_llama_config, read_json
+from dragoman.models.weights import weight_files
 
 GIB = 1024**3
 
@@ -19,6 +23,10 @@ GIB = 1024**3
 _SHARE_OF_FREE_MEMORY = 0.5
 # More cache than this is rarely used by one CPU, whose speed bounds the number of useful sequences.
 _MOST_AUTOMATIC_BYTES = 8 * GIB
+
+_BITS = {"int4": 4, "int8": 8, "u8": 8, "bf16": 16, "bfloat16": 16, "f16": 16, "float16": 16, "f32": 32, "float32": 32}
+# Scales and zero points, tables for positions, and what the kernels pack beside the weights.
+_SCALES_AND_KERNELS = 1.15
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -37,7 +45,8 @@ def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path =
 
 
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
-    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if alone.
+    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if
+    alone.
 
     Models with `kv_cache_gb` take that; the others share the rest, but for handlers without a model. Decided before the
     first is loaded, so that the last one gets as much as the first: a cache that was allocated and not yet used still
@@ -50,6 +59,45 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
+
+
+def memory_needs(config: Config) -> MemoryNeeds:
+    """What the built-in engine will take for the model of `config`, told from config.json and the sizes of files.
+
+    Nothing for a directory that has only an operator's handler. Raises: ModelError or ConfigError if it cannot be told.
+    """
+    if not has_model(config):
+        return MemoryNeeds(0)
+    weights, block_bytes, max_position = _model_size(config, config.model_dir)
+    drafts = 0
+    if config.speculation.draft_model is not None:
+        drafts, more, _ = _model_size(config, config.speculation.draft_model)
+        block_bytes += more
+    max_model_len = min(config.model.max_model_len or max_position, max_position)
+    least, most = (
+        block_bytes * choose_num_blocks(
+            block_bytes,
+            BLOCK_SIZE,
+            max_model_len=max_model_len,
+            max_num_seqs=config.engine.max_num_seqs,
+            kv_cache_gb=config.engine.kv_cache_gb,
+            available_bytes=available,
+        )
+        for available in (0, 2 * _MOST_AUTOMATIC_BYTES)
+    )  # fmt: skip
+    return MemoryNeeds(weights, drafts, least, most)
+
+
+def _model_size(config: Config, directory: Path) -> tuple[int, int, int]:
+    """Bytes of a model's weights as they will be stored, bytes of one cache block, and its context length."""
+    raw = read_json(directory / WEIGHTS_CONFIG)
+    shape, options = parse_llama_config(raw), model_options(config)
+    stored = _BITS.get(str(raw.get("torch_dtype") or raw.get("dtype")), 16)
+    in_files = sum(path.stat().st_size for path in weight_files(directory))
+    weights = int(in_files * min(1.0, _BITS[options.weight_type] / stored) * _SCALES_AND_KERNELS)
+    kv_bits = _BITS[options.kv_type] if options.kv_type != "auto" else 32 if options.weight_type == "f32" else 16
+    values = 2 * shape.num_layers * shape.num_kv_heads * BLOCK_SIZE * (shape.head_size + 8 * (kv_bits == 8))
+    return weights, values * kv_bits // 8, shape.max_position
 
 
 def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:
@@ -69,8 +117,8 @@ def choose_num_blocks(
 ) -> int:
     """Blocks to allocate.
 
-    With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded by
-    a share of the available memory, but never less than one sequence of full length.
+    With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded
+    by a share of the available memory, but never less than one sequence of full length.
     Raises: ValueError if `kv_cache_gb` is smaller than one block.
     """
     if kv_cache_gb is not None:

@@ -6,17 +6,18 @@ Does not: read sources or resolve options, `resolve` does. Called by the command
 
 Which models, first match: 1. MODEL_DIR on the command line; 2. load_models; 3. model_store; 4. the default store, where it
 holds anything (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
+A model_store that somebody names is also where models may be loaded from later, whatever is served at first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from dragoman.config.archives import ArchiveError, is_archive, unpack
 from dragoman.config.combinations import Origins, cite
-from dragoman.config.entries import ALL, ModelEntry, parse_entry, store_entries
+from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.options import ServerSettings
@@ -32,13 +33,44 @@ PER_MODEL = frozenset({"job_queue_size", "predict_timeout"})  # of the server's 
 PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.name not in PER_MODEL)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a process serves. `models`: the default one's configuration first; () = none until one is asked for.
+
+    `process`: the configuration whose options of the whole server act, the default model's if there is one. `store`: where
+    models may be loaded from at run time, None = nowhere.
+    """
+
+    process: Config
+    models: tuple[Config, ...]
+    store: Path | None
+
+
 def resolve_all(
     command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path = DEFAULT_STORE
-) -> tuple[Config, ...]:
-    """The configuration of every model to serve, the default model's first.
+) -> Resolved:
+    """The configuration of every model to serve. Raises: ConfigError with the problems of all of them."""
+    values, origins = given_options(command_line, environ)
+    store = values["model_store"] if isinstance(values["model_store"], Path) else None
+    if values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE:
+        return Resolved(_without_models(command_line, environ, demo_dir, store), (), store)
+    models = _resolve_models(command_line, environ, demo_dir, default_store)
+    return Resolved(models[0], models, store)
 
-    Raises: ConfigError with the problems of all of them.
-    """
+
+def _without_models(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, store: Path | None
+) -> Config:
+    """The options of the whole server, where no model is served yet. Raises: ConfigError if there never could be one."""
+    config = resolve(command_line, environ, demo_dir, ModelEntry(demo_dir, "the bundled demo model"))
+    if store is None or not store.is_dir():
+        raise ConfigError([f"{config.cite('load_models')}: needs model_store, a directory to load models from later"])
+    return config
+
+
+def _resolve_models(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path
+) -> tuple[Config, ...]:
     values, origins = given_options(command_line, environ)
     entries, notices = _entries(values, origins, default_store)
     if not entries:

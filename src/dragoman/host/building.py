@@ -5,7 +5,7 @@ Does: name it. Does not: build; `compose` does, for the command line. Called by 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from dragoman.config.resolve import Config
 from dragoman.engine.base import MemoryNeeds
@@ -28,7 +28,11 @@ class BuiltModel(Protocol):
         ...
 
 
-class ModelBuilder(Protocol):
+Built = TypeVar("Built", bound=BuiltModel)
+Built_co = TypeVar("Built_co", bound=BuiltModel, covariant=True)
+
+
+class ModelBuilder(Protocol[Built_co]):
     """Builds models."""
 
     def needs(self, config: Config) -> MemoryNeeds:
@@ -38,10 +42,11 @@ class ModelBuilder(Protocol):
         """
         ...
 
-    async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> BuiltModel:
-        """The model, its engine started. `memory_bytes`: what it may count on besides its weights; None = what is free then.
+    async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> Built_co:
+        """The model, its engine started. `memory_bytes`: what it may count on besides its weights; None = what is free
+        then.
 
-        Raises: ConfigError or ModelError if the directory or an option does not fit; anything else is unexpected. A failed or
-        cancelled build leaves nothing behind.
+        Raises: ConfigError or ModelError if the directory or an option does not fit; anything else is unexpected. A
+        failed or cancelled build leaves nothing behind.
         """
         ...

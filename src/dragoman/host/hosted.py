@@ -1,14 +1,14 @@
 """One model in the host's care, from the moment room is reserved for it until that is given back.
 
-Does: hold what is known of it, and tell its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up` runs on
-worker threads.
+Does: hold what is known of it, and tell its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up`
+runs on worker threads.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dragoman.config.resolve import Config
@@ -22,7 +22,7 @@ Identity = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model that is to be loaded: its configuration, where it was asked for, what it needs, and what makes it another one."""
+    """A model that is to be loaded: its configuration, where it is, what it needs, and what makes it another one."""
 
     config: Config
     url: str
@@ -92,14 +92,15 @@ class Hosted:
 
 def identity(config: Config) -> Identity:
     """What makes a model another one: its options, and the names, sizes and times of its files. Reads the directories."""
-    options = (config.model, config.engine, config.speculation, config.server, config.clients, dict(config.own_options))
-    places = (config.directory, config.model_dir, config.version)
-    return (*options, *places, *_files(dict.fromkeys((config.directory, config.model_dir))))
+    settings = (replace(config.model, model_id=None), config.engine, config.speculation, config.server, config.clients)
+    places = (config.directory.resolve(), config.model_dir.resolve())
+    files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
+    return (*settings, dict(config.own_options), config.version, *places, *files)
 
 
-def _files(directories: Sequence[Path] | dict[Path, None]) -> Iterator[tuple[str, int, int]]:
-    for directory in directories:
-        for path in sorted(directory.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                facts = path.stat()
-                yield str(path), facts.st_size, facts.st_mtime_ns
+def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """What loading reads: the directory's own files, and an operator's packages beside model.py."""
+    for path in sorted((*directory.glob("*"), *directory.glob("*/*.py"))):
+        if path.is_file():
+            facts = path.stat()
+            yield str(path), facts.st_size, facts.st_mtime_ns

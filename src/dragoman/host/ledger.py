@@ -1,11 +1,12 @@
 """The ledger of memory: who holds how many bytes, and what is left.
 
-Does: arithmetic; reserve before a model is loaded, correct when it is known what was taken, release after it is gone, hand what
-leaving models hold to the one that comes in their place. Does not: allocate, or know models. Used by `ModelHost` on the event
-loop, and by nobody else.
+Does: arithmetic; reserve before a model is loaded, correct when it is known what was taken, release after it is gone,
+hand what leaving models hold to the one that comes in their place. Does not: allocate, or know models. Used by
+`ModelHost` on the event loop, and by nobody else.
 
-All bytes are counted in one of three ways: weights, caches, drafts. The sum of what is held never exceeds the limit, unless an
-operator's own start asked for more than there is (`is_forced`), or a model took more than it was estimated to.
+All bytes are counted in one of three ways: weights, caches, drafts. The sum of what is held never exceeds the limit,
+unless an operator's own start asked for more than there is (`is_forced`), or a model took more than it was estimated
+to.
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class MemoryLedger:
     def available_bytes(self, leaving: Sequence[Holding] = ()) -> int:
         """What one more model may take, once those that are `leaving` have gone.
 
-        A cache that was allocated and not yet used still looks free to the machine, and other programs' memory is unknown to
-        the ledger: so the smaller of both.
+        A cache that was allocated and not yet used still looks free to the machine, and other programs' memory is
+        unknown to the ledger: so the smaller of both.
         """
         freed = sum(holding.num_bytes for holding in leaving)
         return max(0, min(self.limit_bytes - self.held_bytes, self._measure()) + freed)
