@@ -163,7 +163,7 @@ def test_a_name_is_one_word(store: Path, name: str) -> None:
     "name",
     ["model_id", "option.model_id", "OPTION.MODEL_ID", "draft_model", "cache_dir", "entryPoint", "option.entryPoint",
      "entrypoint", "handler", "hooks", "chat_template", "port", "host", "model_store", "load_models", "config_file",
-     "api_key_file", "drain_timeout", "log_level", "name", "max_request_size"],
+     "api_key_file", "drain_timeout", "log_level", "option.name", "max_request_size"],
 )  # fmt: skip
 def test_what_is_the_operators_cannot_be_set_by_a_call(store: Path, name: str) -> None:
     [problem] = refusals(opened(store), "one", **{name: "1"})
@@ -175,14 +175,7 @@ def test_what_is_the_operators_cannot_be_set_by_a_call(store: Path, name: str) -
 
 def test_bad_and_unknown_options_are_told_with_what_is_allowed(store: Path) -> None:
     found = opened(store)
-    assert (
-        refusals(found, dtype="int5")
-        == [
-            "dtype=int5 (this call): must be one of auto, int8, int4, bf16, f16, f32 "
-            "(fp16, fp32, half, float16, float, float32, bfloat16, i8, i4 also work)"
-        ]
-        or "dtype=int5 (this call): must be" in refusals(found, dtype="int5")[0]
-    )
+    assert refusals(found, dtype="int5")[0].startswith("dtype=int5 (this call): must be one of auto, int8")
     assert "unknown option; the nearest known one is" in refusals(found, max_model_length="3")[0]
 
 

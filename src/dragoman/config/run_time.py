@@ -46,14 +46,14 @@ class NotStored(ConfigError):
 class ModelStore:
     """The operator's model store, and what every model's configuration is made of beside its own file.
 
-    `root` None = the server was started without a store: every call is refused. `process`: the configuration whose
-    options of the whole server act.
+    `variables`: the environment. `root` None = the server was started without a store: every call is refused.
+    `process`: the configuration whose options of the whole server act.
     """
 
     root: Path | None
     process: Config
     command_line: Sequence[Given]
-    environ: Mapping[str, str]
+    variables: Mapping[str, str]
     demo_dir: Path
 
     def entries(self) -> list[ModelEntry]:
@@ -85,10 +85,10 @@ class ModelStore:
         problems = [problem for given in call if (problem := _refusal(given))]
         if problems:
             raise ConfigError(problems)
-        ready = unpacked(entry, archive_cache(self.process.model.cache_dir, self.environ))
+        ready = unpacked(entry, archive_cache(self.process.model.cache_dir, self.variables))
         shared = [given for given in self.command_line if not _targets(given) & _OF_ONE_MODEL]
-        names = {given.name for given in read_environment(self.environ) if "name" in _targets(given)}
-        environ = {name: text for name, text in self.environ.items() if name not in names}
+        names = {given.name for given in read_environment(self.variables) if "name" in _targets(given)}
+        environ = {name: text for name, text in self.variables.items() if name not in names}
         config = resolve(shared, environ, self.demo_dir, ready, call)
         if problems := process_wide_conflicts(self.process, config):
             raise ConfigError(problems)
