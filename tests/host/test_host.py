@@ -82,7 +82,7 @@ def test_a_model_is_served_once_it_is_loaded_and_never_before(tmp_path: Path) ->
         assert (status.state, status.url, status.version) == (ModelState.READY, str(found.store / "a"), "2")
         assert status.loaded_s > 0
         assert found.registry.find("a") is found.registry.find("a/2") is found.registry.find(None)
-        assert found.registry.expected_names == ()
+        assert not found.registry.expected_names
 
     play(tmp_path, scenario)
 
