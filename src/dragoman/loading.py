@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ class ModelLoad:
         self._config = config
         self._progress = progress
         self._is_abandoned = False
-        self._loaded: Future[LoadedModel] = Future()
+        self._loaded: LoadedModel | None = None
+        self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
@@ -40,8 +40,17 @@ class ModelLoad:
         return self._progress
 
     def result(self) -> LoadedModel:
-        """The loaded model, waiting for it. Raises: ModelError or ConfigError if the directory or an option does not fit."""
-        return self._loaded.result()
+        """The loaded model, waiting for it. Whoever gets it has it alone: nothing of it stays here.
+
+        Raises: ModelError or ConfigError if the directory or an option does not fit; RuntimeError the second time.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            raise RuntimeError("the loaded model was handed over already")
+        return loaded
 
     def abandon(self) -> None:
         """Stop as soon as may be; nothing happens if the model is loaded already."""
@@ -53,9 +62,9 @@ class ModelLoad:
 
     def _run(self) -> None:
         try:
-            self._loaded.set_result(load_model(self._config.model_dir, model_options(self._config), self._report))
+            self._loaded = load_model(self._config.model_dir, model_options(self._config), self._report)
         except BaseException as error:  # whoever asks for the result gets it
-            self._loaded.set_exception(error)
+            self._failure = error
 
     def _report(self, stage: str, fraction: float) -> None:
         if self._is_abandoned:

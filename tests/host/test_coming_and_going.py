@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.compose import ComposedModel, Composer, build_dialects
+from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, demo_model_dir
 from dragoman.config.run_time import ModelStore
 from dragoman.config.several import resolve_all
@@ -29,6 +29,7 @@ from dragoman.host.ledger import MemoryLedger
 from dragoman.host.reclaim import give_back_memory
 from dragoman.loading import Progress
 from dragoman.memory import available_memory_bytes
+from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
@@ -98,7 +99,7 @@ def world(tmp_path: Path) -> World:
     line = f"--load-models NONE --model-store {store} --cache-dir {tmp_path}/cache --dtype f32 --kv-cache-gb 0.01"
     givens = read_arguments(line.split()).givens
     found = resolve_all(givens, {}, demo_model_dir())
-    registry = ModelRegistry(build_dialects(found.process), can_be_empty=True)
+    registry = ModelRegistry(set_up_all(model_profile(found.process)), can_be_empty=True)
     ledger = MemoryLedger(230 * MIB, available_memory_bytes)  # too little for all of them
     model_store = ModelStore(found.store, found.process, givens, {}, demo_model_dir())
     builder = MixedBuilder()

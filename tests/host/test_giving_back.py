@@ -10,13 +10,14 @@ from collections import Counter
 from pathlib import Path
 
 from dragoman.cli.arguments import read_arguments
-from dragoman.compose import ComposedModel, Composer, build_dialects
+from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import demo_model_dir
 from dragoman.config.run_time import ModelStore
 from dragoman.config.several import resolve_all
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.memory import available_memory_bytes
+from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry
 from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
@@ -59,7 +60,7 @@ def host_over(tmp_path: Path) -> ModelHost[ComposedModel]:
     line = f"--load-models NONE --model-store {tmp_path}/store --cache-dir {tmp_path}/cache --kv-cache-gb 0.01"
     givens = read_arguments(line.split()).givens
     found = resolve_all(givens, {}, demo_model_dir())
-    registry = ModelRegistry(build_dialects(found.process), can_be_empty=True)
+    registry = ModelRegistry(set_up_all(model_profile(found.process)), can_be_empty=True)
     ledger = MemoryLedger(available_memory_bytes(), available_memory_bytes)
     store = ModelStore(found.store, found.process, givens, {}, demo_model_dir())
     host = ModelHost(registry, Composer(), store, ledger, drain_s=10.0)

@@ -6,22 +6,25 @@ A fake model answers calls as long as its engine runs; see `answer`. Loading wai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.resolve import Config
 from dragoman.config.run_time import ModelStore
 from dragoman.config.several import resolve_all
 from dragoman.engine.base import MemoryNeeds
-from dragoman.errors import Cancelled
+from dragoman.errors import Cancelled, ServerError
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.loading import Progress
 from dragoman.server.admission import Admission
-from dragoman.server.hosting import ModelMemory
+from dragoman.server.hosting import ModelMemory, ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
@@ -190,3 +193,36 @@ async def until(condition: Callable[[], object]) -> None:
 def held(ledger: MemoryLedger) -> Mapping[str, int]:
     """Who holds how many bytes."""
     return {holding.name: holding.num_bytes for holding in ledger.holdings}
+
+
+Scenario = Callable[[Hosting], Awaitable[None]]
+
+
+def play(tmp_path: Path, scenario: Scenario, *names: str, **options: Any) -> None:
+    """Run the scenario over a host whose store has these models, and end the host."""
+
+    async def run() -> None:
+        found = hosting(tmp_path, *(names or ("a", "b", "c")), **options)
+        async with asyncio.timeout(60):
+            await scenario(found)
+            await found.host.close()
+
+    asyncio.run(run())
+
+
+async def load(found: Hosting, *names: str) -> None:
+    """Load these, one after the other."""
+    for name in names:
+        await found.host.load(ModelSource(name))
+
+
+async def refusal(work: Awaitable[object]) -> ServerError:
+    """The error that it raises."""
+    with pytest.raises(ServerError) as caught:
+        await work
+    return caught.value
+
+
+def states(found: Hosting) -> dict[str, str]:
+    """Each model's state."""
+    return {status.name: str(status.state) for status in found.host.statuses()}
