@@ -16,6 +16,7 @@ from dragoman.config.run_time import ModelStore
 from dragoman.config.several import resolve_all
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
+from dragoman.loading import ModelLoad
 from dragoman.memory import available_memory_bytes
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
@@ -56,14 +57,14 @@ def objects() -> Counter[str]:
     return found
 
 
-def host_over(tmp_path: Path) -> ModelHost[ComposedModel]:
+def host_over(tmp_path: Path, begun: ModelLoad | None = None) -> ModelHost[ComposedModel]:
     line = f"--load-models NONE --model-store {tmp_path}/store --cache-dir {tmp_path}/cache --kv-cache-gb 0.01"
     givens = read_arguments(line.split()).givens
     found = resolve_all(givens, {}, demo_model_dir())
     registry = ModelRegistry(set_up_all(model_profile(found.process)), can_be_empty=True)
     ledger = MemoryLedger(available_memory_bytes(), available_memory_bytes)
     store = ModelStore(found.store, found.process, givens, {}, demo_model_dir())
-    host = ModelHost(registry, Composer(), store, ledger, drain_s=10.0)
+    host = ModelHost(registry, Composer(begun), store, ledger, drain_s=10.0)
     registry.mark_ready()
     return host
 
@@ -95,6 +96,25 @@ def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
             assert set(sys.modules) == modules
             assert sys.meta_path == finders
         assert not [name for name in objects() if name.endswith("OperatorsOwn")]
+        await host.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_model_of_the_start_goes_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    line = f"{demo_model_dir()} --cache-dir {tmp_path}/cache --kv-cache-gb 0.01"
+    [config] = resolve_all(read_arguments(line.split()).givens, {}, demo_model_dir()).models
+
+    async def scenario() -> None:
+        before = objects()["dragoman.models.loader.LoadedModel"]
+        begun = ModelLoad(config, lambda stage, part: None)  # the command line holds on to it
+        host = host_over(tmp_path, begun)
+        del (await host.start([config]))[:]
+        assert objects()["dragoman.models.loader.LoadedModel"] == before + 1
+        await host.unload(config.name)
+        assert objects()["dragoman.models.loader.LoadedModel"] == before
+        begun.wait()
         await host.close()
 
     asyncio.run(scenario())

@@ -167,6 +167,23 @@ def test_room_is_made_by_the_least_recently_used_and_never_by_pinned_or_busy_mod
     play(tmp_path, scenario, *names)
 
 
+def test_a_dropped_model_comes_back_as_it_was_until_it_is_unloaded(tmp_path: Path) -> None:
+    async def scenario(found: Hosting) -> None:
+        found.builder.needs_by_name.update(x=needs(60), b=needs(60))
+        await found.host.load(ModelSource("a", "x", "7", {"max_num_seqs": "3"}))
+        async with found.host.get_or_load("b"):
+            assert found.names == ["b"]
+            assert states(found) == {"b": "ready"}
+        async with found.host.get_or_load("x/7") as model:
+            assert (model.name, model.version) == ("x", "7")
+            assert found.builder.configs[-1].engine.max_num_seqs == 3
+        async with found.host.get_or_load("b"):
+            await found.host.unload("x")
+        assert isinstance(await refusal(found.host.get_or_load("x").__aenter__()), NotFound)
+
+    play(tmp_path, scenario)
+
+
 def test_what_several_callers_are_waiting_for_is_not_dropped_for_each_other(tmp_path: Path) -> None:
     """More models are asked for than fit, by callers who come back: each gets its model, and holds it while it works."""
     names = [f"m{number}" for number in range(8)]

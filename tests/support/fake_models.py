@@ -67,7 +67,7 @@ class FakeBuilder:
 
     `needs_by_name`, `memory_by_name`: what a model is estimated to take, and what it says it took. `gates`: names whose
     building waits. `failures`: names whose building fails. `started`, `ended`: names in the order in which building began
-    and ended; `rooms`: the memory that each could count on.
+    and ended; `configs`: what was built; `rooms`: the memory that each could count on.
     """
 
     needs_by_name: dict[str, MemoryNeeds] = field(default_factory=dict)
@@ -76,6 +76,7 @@ class FakeBuilder:
     failures: dict[str, BaseException] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
     rooms: list[int | None] = field(default_factory=list)
 
     def needs(self, config: Config) -> MemoryNeeds:
@@ -85,6 +86,7 @@ class FakeBuilder:
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> FakeBuilt:
         """A model, unless a test says something else."""
         self.started.append(config.name)
+        self.configs.append(config)
         self.rooms.append(memory_bytes)
         try:
             if config.name in self.gates:

@@ -74,12 +74,12 @@ class ModelHost(Generic[Built]):
         self._hosted: dict[str, Hosted] = {}  # by name, those that FAILED too
         self._operations: dict[str, _Operation] = {}  # by each name they are about
         self._leaving: dict[asyncio.Task[None], Hosted] = {}  # replaced models, while they finish their calls
+        self._dropped: dict[str, Wanted] = {}  # to make room; they come back as they were
         self._num_callers: dict[str, int] = {}  # of `get_or_load` on their way to a model, by name
         self._is_syncing = False
         self._must_hurry = asyncio.Event()  # set by `close`: nobody waits for running calls any more
 
-    # --- the process
-    # ------------------------------------------------------------------------------------------------------
+    # --- the process --------------------------------------------------------------------------------------------------
 
     async def start(self, configs: Sequence[Config]) -> list[Built]:
         """Load the models that the operator asked for, one after the other, and serve each as soon as it is ready.
@@ -105,8 +105,7 @@ class ModelHost(Generic[Built]):
         await asyncio.gather(*operations, *self._leaving, return_exceptions=True)
         await asyncio.gather(*(_stop(hosted.built) for hosted in self._hosted.values() if hosted.built is not None))
 
-    # --- operations
-    # -------------------------------------------------------------------------------------------------------
+    # --- operations ---------------------------------------------------------------------------------------------------
 
     async def load(self, source: ModelSource) -> ModelStatus:
         """See `ModelHosting.load`."""
@@ -116,6 +115,8 @@ class ModelHost(Generic[Built]):
     async def unload(self, name: str) -> None:
         """See `ModelHosting.unload`."""
         self._check_open()
+        if self._forget_dropped(name):
+            return
         hosted = self._find(name)
         self._check_claims(hosted.names)
         if hosted.state is ModelState.FAILED:
@@ -186,8 +187,7 @@ class ModelHost(Generic[Built]):
         finally:
             self._is_syncing = False
 
-    # --- what is wanted
-    # ---------------------------------------------------------------------------------------------------
+    # --- what is wanted -----------------------------------------------------------------------------------------------
 
     async def _resolve(self, source: ModelSource) -> Wanted:
         """The model that a call names. Raises: InvalidRequest, NotFound, Unavailable."""
@@ -201,6 +201,10 @@ class ModelHost(Generic[Built]):
         return self._describe(self._store.config(entry, source.options), str(entry.directory))
 
     def _describe_stored(self, name: str) -> Wanted:
+        """What `name` means: a model that was dropped, else what the store holds under it."""
+        for dropped in list(self._dropped.values()):
+            if name in dropped.names:
+                return self._describe(dropped.config, dropped.url)
         entry = self._store.named(name)
         return self._describe(self._store.config(entry, {}), str(entry.directory))
 
@@ -217,8 +221,7 @@ class ModelHost(Generic[Built]):
                 logger.info("model %s: %s", config.name, notice)
         return Wanted(config, url, needs, identity(config))
 
-    # --- names
-    # ------------------------------------------------------------------------------------------------------------
+    # --- names --------------------------------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
         if self._registry.state is ServerState.LOADING:
@@ -261,8 +264,7 @@ class ModelHost(Generic[Built]):
         if not task.cancelled():
             task.exception()  # whoever waited has it; if nobody did, it was logged
 
-    # --- loading
-    # ----------------------------------------------------------------------------------------------------------
+    # --- loading ------------------------------------------------------------------------------------------------------
 
     def _begin_load(self, wanted: Wanted) -> asyncio.Task[ModelStatus]:
         """Raises: Conflict, NoMemory; nothing has changed then."""
@@ -295,6 +297,7 @@ class ModelHost(Generic[Built]):
             self._give_up(hosted, error)
             raise
         hosted.become_ready(built)
+        self._dropped.pop(hosted.name, None)
         return built
 
     async def _build(self, hosted: Hosted, memory_bytes: int | None) -> Built:
@@ -316,8 +319,7 @@ class ModelHost(Generic[Built]):
         for one in [*failed[: max(0, len(failed) - MAX_FAILED + 1)], *(one for one in failed if one.name == name)]:
             self._hosted.pop(one.name, None)
 
-    # --- loading on demand
-    # ------------------------------------------------------------------------------------------------
+    # --- loading on demand --------------------------------------------------------------------------------------------
 
     async def _bring(self, name: str) -> None:
         """Return when `name` may be served: after its load, or after whatever was being done to it.
@@ -344,6 +346,7 @@ class ModelHost(Generic[Built]):
         leaving = self._choose_leaving(wanted)
         hosted, memory_bytes = self._make_room(wanted, [one.holding for one in leaving])
         self._operations.update(dict.fromkeys(others, own))
+        self._dropped.update((one.name, one.wanted) for one in leaving)
         try:
             await asyncio.gather(*(asyncio.shield(self._begin_unload(one)) for one in leaving))
         except BaseException:
@@ -366,8 +369,14 @@ class ModelHost(Generic[Built]):
         is_wanted = any(name in self._num_callers or name in self._operations for name in hosted.names)
         return hosted.built.served.admission.is_idle and not is_wanted
 
-    # --- replacing
-    # --------------------------------------------------------------------------------------------------------
+    def _forget_dropped(self, name: str) -> bool:
+        """True if a model of that name was dropped; it does not come back any more."""
+        found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
+        for one in found:
+            del self._dropped[one.name]
+        return bool(found)
+
+    # --- replacing ----------------------------------------------------------------------------------------------------
 
     def _begin_replace(self, wanted: Wanted) -> asyncio.Task[ModelStatus]:
         """Raises: NotFound, Conflict, NoMemory; nothing has changed then."""
@@ -399,8 +408,7 @@ class ModelHost(Generic[Built]):
         ending.add_done_callback(self._leaving.pop)
         return new.status()
 
-    # --- unloading
-    # --------------------------------------------------------------------------------------------------------
+    # --- unloading ----------------------------------------------------------------------------------------------------
 
     def _begin_unload(self, hosted: Hosted) -> asyncio.Task[None]:
         """From here on no new call finds the model; the task ends when it is gone."""
@@ -439,8 +447,7 @@ class ModelHost(Generic[Built]):
         finally:
             self._ledger.release(hosted.holding)
 
-    # --- reconciliation
-    # ---------------------------------------------------------------------------------------------------
+    # --- reconciliation -----------------------------------------------------------------------------------------------
 
     async def _plan(self, sources: Sequence[ModelSource]) -> Plan:
         """Raises: InvalidRequest if two sources have one name."""
@@ -466,6 +473,7 @@ class ModelHost(Generic[Built]):
 
     async def _carry_out(self, plan: Plan) -> SyncResult:
         failures = dict(plan.failures)
+        self._dropped.clear()  # what is wanted is loaded now, and the rest is not to come back
         unloaded = [one.name for one in plan.gone if await _tried(self.unload(one.name), one.name, failures)]
         replaced = []
         for old, new in plan.changed:

@@ -118,7 +118,7 @@ class ModelHosting(Protocol):
     async def load(self, source: ModelSource) -> ModelStatus:
         """Load a model and serve it beside the others; its status, READY. The names answer once this returns.
 
-        A model that FAILED earlier under this name is forgotten. A cancelled load is given up, and leaves nothing.
+        A model that FAILED earlier under this name is forgotten. A caller that goes away does not end the load.
 
         Raises: InvalidRequest (path, options, or files that are no usable model; the problems in one line), NotFound
         (the store holds nothing there), Conflict (a name is served already, or is being loaded or unloaded), NoMemory,
@@ -130,7 +130,8 @@ class ModelHosting(Protocol):
         """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest, give its
         memory back.
 
-        Returns when the memory is free. A FAILED model is forgotten. If it was the default model, the next one is.
+        Returns when the memory is free. If it was the default model, the next one is. One that FAILED, or was dropped
+        to make room, is forgotten.
 
         Raises: NotFound (no such model), Conflict (it is pinned: unpin it first; or it is being loaded, replaced or
         unloaded), Unavailable (shutting down).
@@ -145,8 +146,8 @@ class ModelHosting(Protocol):
         back (or after the drain timeout). Both are in memory for a while, and both have to fit. Pins and the place as
         default stay.
 
-        Raises: as `load`, but NotFound also if nothing is served under the name, and Conflict also if a model still on
-        its way out has it. A failure leaves the old model as it was.
+        Raises: as `load`, but NotFound also if nothing is served under the name. A failure leaves the old model as it
+        was.
         """
         ...
 
@@ -165,13 +166,17 @@ class ModelHosting(Protocol):
     def get_or_load(self, name: str) -> AbstractAsyncContextManager[ServedModel]:
         """The model of that name, loaded from the model store if need be; it stays while the `async with` block runs.
 
-        `name` is a served name, or that of a directory or archive (without its suffix) in the store. Callers that ask
-        for one name at the same time share one load; giving up waiting does not end a load that others wait for. To
-        make room, models that are neither pinned nor answering calls are dropped, the least recently used first, and
-        only if that suffices; models that answer calls are never dropped.
+        `name` is a served name, that of a model that was dropped, or that of a directory or archive (without its
+        suffix) in the store. Callers that ask for one name at the same time share one load; giving up waiting does not
+        end a load that others wait for.
+
+        To make room, models that are neither pinned nor answering calls are dropped, the least recently used first,
+        and only if that suffices; models that answer calls are never dropped. A dropped model is not listed any more,
+        and comes back with the options it had when it is asked for here again.
 
         Raises on entering: NotFound (neither served nor in the store), NoMemory (it would not fit, even without the
-        idle models), InvalidRequest (its options or files are unusable), EngineFailed, Unavailable (shutting down).
+        idle models), InvalidRequest (its options or files are unusable), Conflict (one of its aliases is another
+        model's), EngineFailed, Unavailable (shutting down).
         """
         ...
 
