@@ -14,5 +14,5 @@ def test_it_counts_operations_and_reads_the_memory(tmp_path: Path) -> None:
     samples = asyncio.run(run(trial, 2, 6, 3))
     assert sum(trial.outcomes[kind] for kind in KINDS) >= 6
     assert len(trial.expected) == len(PROMPTS)
-    assert [sample["operations"] for sample in samples][0] == 0
+    assert samples[0]["operations"] == 0
     assert all(sample["resident_mib"] > 0 for sample in samples)
