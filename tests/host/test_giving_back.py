@@ -60,7 +60,7 @@ def objects() -> Counter[str]:
 
 
 async def nothing_left(before: Counter[str]) -> None:
-    """Return once there is nothing that was not there before: a thread that ends lets go of the last things a little later."""
+    """Return once there is nothing that was not there before: a thread that ends lets go a little later."""
     end_s = time.monotonic() + PATIENCE_S
     while left := objects() - before:
         assert time.monotonic() < end_s, f"still reachable: {left}"
