@@ -1,7 +1,7 @@
 """Builds one served model from a configuration: the only place where tokenizer, engine, service and dialects meet.
 
 Does: construct and connect. Does not: resolve options, run a server, or contain behaviour of its own.
-Called by `cli.serve` and by `LLM`; the heavy parts run on worker threads, the rest on the event loop.
+Called by the host and by `LLM`; the heavy parts run on worker threads, the rest on the event loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dragoman.config.generation import default_sampling
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.engine.base import Engine, EngineTools
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
 from dragoman.grammar.lazy import LazyGrammarCompiler
@@ -30,8 +30,8 @@ from dragoman.hooks import (
     load_hooks,
     own_traceback,
 )
-from dragoman.loading import ModelLoad, citing, has_model
-from dragoman.memory import available_memory_bytes
+from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
+from dragoman.host.memory import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
@@ -42,6 +42,7 @@ from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
+from dragoman.server.hosting import ModelMemory
 from dragoman.server.output_parsers import choose_output_format
 from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import GenerationService, ServedModel
@@ -59,13 +60,37 @@ logger = logging.getLogger("dragoman")
 class ComposedModel:
     """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
 
-    `can_generate` False = only the operator's handler answers.
+    `can_generate` False = only the operator's handler answers. `memory`: what it takes, None = nothing worth counting.
+    `hooks`: the operator's file.
     """
 
     served: ServedModel
     facts: tuple[str, ...]
     has_chat_template: bool
     can_generate: bool = True
+    memory: ModelMemory | None = None
+    hooks: Hooks | None = None
+
+    def close(self) -> None:
+        """Forget the operator's code; after the engine's shutdown, when no call is left."""
+        if self.hooks is not None:
+            self.hooks.close()
+
+
+class Composer:
+    """Builds models for the host. `begun`: the load of the only model, if it has begun already."""
+
+    def __init__(self, begun: ModelLoad | None = None) -> None:
+        self._begun = begun
+
+    def needs(self, config: Config) -> MemoryNeeds:
+        """What the model will take. Raises: ModelError or ConfigError if its files do not fit; OSError."""
+        return memory_needs(config)
+
+    async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> ComposedModel:
+        """As `build_served_model`."""
+        begun, self._begun = self._begun, None
+        return await build_served_model(config, progress, memory_bytes, begun)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,25 +109,38 @@ async def build_served_model(
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
     """
+    hooks = None
     try:
         hooks = await asyncio.to_thread(_load_operator_file, config)
         runtime = await _start_handler(config, hooks)
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
-        if code is not None and code.runtime is not None and not has_model(config):
-            return _build_handler_only(config, code, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
-        loading = loading or ModelLoad(config, progress)
-        try:
-            return await _build_generating(config, loading, memory_bytes, code)
-        except ModelError as error:
-            if code is None or code.runtime is None:
-                raise
-            # a handler may serve what the engine cannot
-            logger.warning("model %s is served by its handler only: %s", config.name, error)
-            return _build_handler_only(config, code, str(error))
+        if runtime is None or has_model(config):
+            loading = loading or ModelLoad(config, progress)
+        return await _build(config, loading, memory_bytes, code)
+    except BaseException:
+        if hooks is not None:
+            hooks.close()
+        raise
     finally:
         if loading is not None:
             loading.abandon()  # no effect unless something else failed first
             await asyncio.to_thread(loading.wait)
+
+
+async def _build(
+    config: Config, loading: ModelLoad | None, memory_bytes: int | None, code: OperatorCode | None
+) -> ComposedModel:
+    """The model, or what its handler alone serves. Raises: as `build_served_model`."""
+    try:
+        if loading is None:
+            raise ModelError(f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
+        return await _build_generating(config, loading, memory_bytes, code)
+    except ModelError as error:
+        if code is None or code.runtime is None:
+            raise
+        if loading is not None:  # a handler may serve what the engine cannot
+            logger.warning("model %s is served by its handler only: %s", config.name, error)
+        return _build_handler_only(config, code, str(error))
 
 
 async def _build_generating(
@@ -125,16 +163,17 @@ async def _build_generating(
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
     dialects = set_up_all(model_profile(config, code))
     served = _served(config, service, built.engine, dialects, built.dtype)
-    return ComposedModel(served, built.facts, text.chat_template is not None)
+    needs, hooks = memory_needs(config), None if code is None else code.hooks
+    memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
+    return ComposedModel(served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks)
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
     """A model whose LMI routes the operator's handler answers; all others say that nothing can be generated."""
     dialects = set_up_all(model_profile(config, code))
     served = _served(config, NoGeneration(config.name, reason), NoEngine(), dialects, "")
-    return ComposedModel(
-        served, ("its own handler only, on the LMI routes",), has_chat_template=False, can_generate=False
-    )
+    facts = ("its own handler only, on the LMI routes",)
+    return ComposedModel(served, facts, has_chat_template=False, can_generate=False, hooks=code.hooks)
 
 
 def _served(config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str) -> ServedModel:

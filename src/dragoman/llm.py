@@ -59,7 +59,8 @@ class LLM:
         self._thread.start()
         self._is_closed = False
         try:
-            self._model = self._run(build_served_model(self.config, progress or _no_progress)).served
+            self._composed = self._run(build_served_model(self.config, progress or _no_progress))
+            self._model = self._composed.served
         except BaseException:
             self._stop_loop()
             raise
@@ -124,6 +125,7 @@ class LLM:
         if self._is_closed:
             return
         self._run(self._model.engine.shutdown(0.0))
+        self._composed.close()
         self._stop_loop()
 
     def __enter__(self) -> LLM:

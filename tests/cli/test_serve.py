@@ -112,6 +112,18 @@ def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
     assert '"choices"' in result.stdout
 
 
+def test_a_server_may_begin_without_a_model(tmp_path: Path) -> None:
+    with serve("--load-models", "NONE", "--model-store", str(tmp_path)) as running:
+        assert "serves no model yet" in "".join(running.output)
+        assert str(tmp_path) in "".join(running.output)
+        assert httpx.get(f"{running.base_url}/ping", timeout=60).status_code == 200
+        assert httpx.get(f"{running.base_url}/health", timeout=60).status_code == 200
+        answer = httpx.post(f"{running.base_url}/v1/completions", json={"prompt": "Hi"}, timeout=60)
+        assert answer.status_code == 404
+        assert "no model is loaded" in answer.json()["error"]["message"]
+        assert running.terminate() == 0
+
+
 def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
     """`-f` with LMI's config.properties, and a store with an archive: as an operator brings them along from LMI."""
     (tmp_path / "store").mkdir()

@@ -104,7 +104,7 @@ def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name
 
 def given(tmp_path: Path, line: str, environ: Mapping[str, str] | None = None) -> tuple[Config, ...]:
     arguments = read_arguments(line.split())
-    return resolve_all(arguments.givens, environ or {}, tmp_path, tmp_path / "no-store")
+    return resolve_all(arguments.givens, environ or {}, tmp_path, tmp_path / "no-store").models
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def given(home: Path, *, line: str = "", env: Mapping[str, str] | None = None) -
     arguments = read_arguments(line.replace("{}", str(home)).split())
     assert arguments.problems == ()
     environ = {name: text.replace("{}", str(home)) for name, text in (env or {}).items()}
-    return resolve_all(arguments.givens, environ, home.parent / "demo", home / "no-store")
+    return resolve_all(arguments.givens, environ, home.parent / "demo", home / "no-store").models
 
 
 def problems(home: Path, **sources: str | Mapping[str, str]) -> list[str]:

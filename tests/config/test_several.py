@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dragoman.cli.arguments import read_arguments
 from dragoman.config.entries import ModelList, parse_entry
 from dragoman.config.resolve import Config, ConfigError
-from dragoman.config.several import resolve_all
+from dragoman.config.several import Resolved, resolve_all
 
 
 @pytest.fixture
@@ -27,10 +28,15 @@ def write(directory: Path, text: str) -> None:
     (directory / "serving.properties").write_text(text, encoding="utf-8")
 
 
-def given(
+def given(models: Path, **sources: Any) -> tuple[Config, ...]:
+    """The configurations of the models; see `resolved`."""
+    return resolved(models, **sources).models
+
+
+def resolved(
     models: Path, *, line: str = "", env: Mapping[str, str] | None = None, default_store: str = "none"
-) -> tuple[Config, ...]:
-    """The configurations of a command line and an environment, in which {} stands for the models' directory."""
+) -> Resolved:
+    """What a command line and an environment say, in which {} stands for the models' directory."""
     arguments = read_arguments(line.replace("{}", str(models)).split())
     assert arguments.problems == ()
     environ = {name: text.replace("{}", str(models)) for name, text in (env or {}).items()}
@@ -39,7 +45,7 @@ def given(
 
 def problems(models: Path, **sources: str | Mapping[str, str]) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        given(models, **sources)  # type: ignore[arg-type]
+        given(models, **sources)
     return [problem.replace(f"{models}/", "") for problem in caught.value.problems]
 
 
@@ -82,9 +88,26 @@ def test_the_flags_of_lmis_command_line_say_the_same(models: Path) -> None:
     assert notice.endswith("(command line): no effect here; workflows of several models are not run")
 
 
-def test_a_store_beside_a_list_of_models_is_told_to_do_nothing(models: Path) -> None:
-    [notice] = given(models, line="-m b={}/two -s {}")[0].notices
-    assert notice == f"-s={models} (command line): no effect here; load_models names the models"
+def test_a_store_beside_other_models_is_where_more_may_come_from(models: Path) -> None:
+    for line, name in (("-m b={}/two -s {}", "b"), ("{}/two -s {}", "two")):
+        found = resolved(models, line=line)
+        assert names(found.models) == [(name,)]
+        assert found.models[0].notices == ()
+        assert found.process is found.models[0]
+        assert found.store == models
+
+
+@pytest.mark.parametrize("word", ["NONE", "none"])
+def test_a_server_may_begin_without_a_model(models: Path, word: str) -> None:
+    found = resolved(models, line=f"--load-models {word} --model-store {{}} --port 9")
+    assert found.models == ()
+    assert found.store == models
+    assert found.process.server.port == 9
+    assert "needs model_store" in problems(models, line=f"--load-models {word}")[0]
+
+
+def test_the_default_store_is_no_place_to_load_from_later(models: Path) -> None:
+    assert resolved(models, default_store="models").store is None
 
 
 def test_the_default_store_counts_where_nobody_names_models(models: Path) -> None:
@@ -102,7 +125,7 @@ def test_without_models_anywhere_it_is_one_model_as_ever(models: Path) -> None:
 def test_a_directory_on_the_command_line_goes_before_the_environments_list(models: Path) -> None:
     [config] = given(models, line="{}/two", env={"SERVING_LOAD_MODELS": "{}/one", "SERVING_MODEL_STORE": "{}"})
     assert config.name == "two"
-    assert [notice.partition("=")[0] for notice in config.notices] == ["SERVING_LOAD_MODELS", "SERVING_MODEL_STORE"]
+    assert [notice.partition("=")[0] for notice in config.notices] == ["SERVING_LOAD_MODELS"]
 
 
 def test_weights_may_lie_where_the_environment_says_and_options_in_the_store(models: Path) -> None:
@@ -181,13 +204,12 @@ def test_two_models_cannot_have_one_name(models: Path) -> None:
     assert found_one.endswith("--name (command line) names one model only")
 
 
-@pytest.mark.parametrize("option", ["--load-models {}/one", "--model-store {}"])
-def test_the_command_line_cannot_say_both(models: Path, option: str) -> None:
-    [found] = problems(models, line="{}/two " + option)
+def test_the_command_line_cannot_say_both(models: Path) -> None:
+    [found] = problems(models, line="{}/two --load-models {}/one")
     assert found.endswith("contradicts MODEL_DIR; give one of them")
 
 
-@pytest.mark.parametrize("text", ["NONE", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
+@pytest.mark.parametrize("text", ["NONE,a", "s3://bucket/model", "=dir", "a=", "a:b:c:d:e=dir", "a,a", "ALL,b", ","])
 def test_what_cannot_be_loaded_is_refused_with_what_is_allowed(models: Path, text: str) -> None:
     [found] = problems(models, env={"SERVING_LOAD_MODELS": text})
     assert found == f"SERVING_LOAD_MODELS={text} (environment): must be {ModelList().allowed}"

@@ -11,7 +11,7 @@ import pytest
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
-from dragoman.loading import memory_needs
+from dragoman.host.loading import memory_needs
 from dragoman.types import GenerationRequest, GenerationResult, SamplingParams, TextPrompt
 from tests.support.toy_engine import ToyEngine
 

@@ -70,6 +70,18 @@ def calls_of(api: Api, model: str) -> str:
     return "   ".join(f"{method:<4} {'  '.join(found)}" for method, found in paths.items())
 
 
+def empty_banner(store: str, host: str, port: int) -> str:
+    """The block where no model is served yet."""
+    url = base_url(host, port)
+    lines = [
+        "",
+        f"dragoman {__version__} serves no model yet at {url}",
+        f"  models are loaded from {store} on demand",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def _shape_line(facts: BannerFacts) -> str:
     """Whose shape a plain call gets on the route that two APIs document, and how to change it."""
     shapes = {"lmi": "LMI's shape", "openai": "OpenAI's shape"}

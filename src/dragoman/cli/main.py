@@ -15,9 +15,10 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.cli.config_command import config_text
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.docs import options_help, options_page
-from dragoman.config.resolve import Config, ConfigError, demo_model_dir
-from dragoman.config.several import resolve_all
-from dragoman.config.sources import environment
+from dragoman.config.resolve import ConfigError, demo_model_dir
+from dragoman.config.run_time import ModelStore
+from dragoman.config.several import Resolved, resolve_all
+from dragoman.config.sources import Given, environment
 
 USAGE_ERROR = 2  # as argument parsers and shells use it
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
@@ -68,46 +69,52 @@ def _run_command(command: str, words: list[str]) -> int:
         sys.stdout.write(options_page())
         return 0
     environ = environment()
-    configs = _resolved(words, environ, sys.stderr)
-    if configs is None:
+    read = _read(words, environ, sys.stderr)
+    if read is None:
         return USAGE_ERROR
+    given, resolved = read
+    configs = resolved.models or (resolved.process,)
     if command == "config":
         sys.stdout.write("\n".join(config_text(config) for config in configs))
         return 0
     for notice in dict.fromkeys(notice for config in configs for notice in config.notices):
         sys.stderr.write(f"dragoman: note: {notice}\n")
     try:
-        return _serve(configs)
+        return _serve(resolved, ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir()))
     except KeyboardInterrupt:  # before the server's own handlers are in place
         return INTERRUPTED
 
 
-def _serve(configs: Sequence[Config]) -> int:
+def _serve(resolved: Resolved, store: ModelStore) -> int:
     """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
-    from dragoman.loading import ModelLoad, has_model
+    from dragoman.host.loading import ModelLoad, has_model
+    from dragoman.host.memory import available_memory_bytes
 
+    configs = resolved.models
     display = ProgressDisplay(sys.stderr)
+    memory_bytes = available_memory_bytes()
     # Several models are loaded one after the other, since they share the memory.
     loading = ModelLoad(configs[0], display) if len(configs) == 1 and has_model(configs[0]) else None
     try:
-        from dragoman.cli.serve import serve
+        from dragoman.cli.serve import Serving, serve
 
-        return serve(configs, sys.stdout, sys.stderr, display, loading)
+        serving = Serving(resolved.process, configs, store, memory_bytes, loading)
+        return serve(serving, sys.stdout, sys.stderr, display)
     finally:
         if loading is not None:
             loading.abandon()
             loading.wait()
 
 
-def _resolved(words: list[str], environ: Mapping[str, str], errors: TextIO) -> tuple[Config, ...] | None:
-    """The configurations of all models, or None after the problems were written to `errors`."""
+def _read(words: list[str], environ: Mapping[str, str], errors: TextIO) -> tuple[Sequence[Given], Resolved] | None:
+    """What the command line gives and the configurations, or None after the problems were written to `errors`."""
     arguments = read_arguments(words)
     problems = list(arguments.problems)
     try:
-        configs = resolve_all(arguments.givens, environ, demo_model_dir())
+        resolved = resolve_all(arguments.givens, environ, demo_model_dir())
     except ConfigError as error:
         problems += error.problems
     if not problems:
-        return configs
+        return arguments.givens, resolved
     errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
     return None

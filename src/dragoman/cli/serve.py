@@ -12,17 +12,20 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TextIO
 
-from dragoman.cli.banner import BannerFacts, banner
+from dragoman.cli.banner import BannerFacts, banner, empty_banner
 from dragoman.cli.progress import ProgressDisplay
-from dragoman.compose import ComposedModel, build_served_model, model_profile
+from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.run_time import ModelStore
 from dragoman.engine.factory import Progress
-from dragoman.loading import ModelLoad
-from dragoman.memory import split_memory
+from dragoman.host.host import ModelHost, log_progress
+from dragoman.host.ledger import MemoryLedger
+from dragoman.host.loading import ModelLoad
+from dragoman.host.memory import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig
-from dragoman.server.registry import ModelRegistry
+from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, run
 
 EXPECTED = (ConfigError, ModelError)
@@ -42,40 +45,50 @@ class OperatorFormatter(logging.Formatter):
         return str(ei[1]) if isinstance(ei[1], EXPECTED) else super().formatException(ei)
 
 
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What to serve: the models to begin with, and what may come later.
+
+    `process`: the configuration whose options of the whole server act, the first model's if there is one. `store`:
+    what else may be loaded, and how that is resolved. `memory_bytes`: what the machine had free at the start. `begun`:
+    the load of the only model, if it has begun.
+    """
+
+    process: Config
+    configs: Sequence[Config]
+    store: ModelStore
+    memory_bytes: int
+    begun: ModelLoad | None = None
+
+
 @dataclass(slots=True)
 class _Startup:
     """What `load` needs and what is known only once the port is open."""
 
-    configs: Sequence[Config]
+    serving: Serving
+    host: ModelHost[ComposedModel]
     stdout: TextIO
     display: ProgressDisplay
-    loading: ModelLoad | None  # of the only model, if it has begun
     address: tuple[str, int] = field(default=("", 0))
 
     def listening(self, host: str, port: int) -> None:
         self.address = (host, port)
 
     async def load(self, registry: ModelRegistry) -> None:
-        """Build the models one after the other, add them to the registry, say so."""
-        composed: list[ComposedModel] = []
+        """Load the models, say so."""
         try:
-            for config, memory_bytes in zip(self.configs, split_memory(self.configs), strict=True):
-                composed.append(await build_served_model(config, self._progress(config), memory_bytes, self.loading))
-                registry.add(composed[-1].served)
+            composed = await self.host.start(self.serving.configs)
         finally:
             self.display.finish()
         registry.mark_ready()  # before the banner: whoever reads it may call at once
-        self.stdout.write(banner(self._facts(composed)))
+        self.stdout.write(banner(self._facts(composed)) if composed else empty_banner(*self._place()))
         self.stdout.flush()
 
-    def _progress(self, config: Config) -> Progress:
-        """The display; with several models each stage names its model."""
-        if len(self.configs) == 1:
-            return self.display
-        return lambda stage, fraction: self.display(f"{config.name}: {stage}", fraction)
+    def _place(self) -> tuple[str, str, int]:
+        return str(self.serving.store.root), self.serving.process.server.host, self.address[1]
 
     def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
-        first, server = self.configs[0], self.configs[0].server
+        first, server = self.serving.process, self.serving.process.server
         return BannerFacts(
             name=first.name,
             model_dir=str(first.model_dir),
@@ -88,32 +101,45 @@ class _Startup:
             chat_format=first.clients.chat_format,
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
-                for config, model in zip(self.configs[1:], composed[1:], strict=True)
+                for config, model in zip(self.serving.configs[1:], composed[1:], strict=True)
             ),
         )
 
 
-def serve(
-    configs: Sequence[Config],
-    stdout: TextIO,
-    stderr: TextIO,
-    display: ProgressDisplay,
-    loading: ModelLoad | None = None,
-) -> int:
+def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDisplay) -> int:
     """Serve these models, the first of which is the default, until SIGTERM or Ctrl-C; the exit code.
 
-    `loading` is that of the only model, which may have begun; several are loaded one after the other.
+    Several are loaded one after the other; models of the store may come and go meanwhile.
     """
-    first = configs[0]
+    first, names = serving.process, [config.name for config in serving.configs]
     _start_logging(first.server.log_level, stderr)
-    startup = _Startup(configs, stdout, display, loading)
     try:
         profile = model_profile(first)
-        registry = ModelRegistry(set_up_all(profile), [config.name for config in configs], profile)
-        return run(registry, _server_config(first), _listen_config(first), startup.load, startup.listening)
+        can_be_empty = serving.store.root is not None
+        registry = ModelRegistry(set_up_all(profile), names, profile, can_be_empty=can_be_empty)
+        host = _host(serving, registry, display)
+        startup = _Startup(serving, host, stdout, display)
+        config, listen = _server_config(first), _listen_config(first)
+        return run(registry, config, listen, startup.load, startup.listening, end=host.close)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1
+
+
+def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -> ModelHost[ComposedModel]:
+    """The owner of the models. At the start the display shows how loading goes on, later the log."""
+    ledger = MemoryLedger(serving.memory_bytes, available_memory_bytes)
+    drain_s = serving.process.server.drain_timeout
+
+    def progress(name: str) -> Progress:
+        """With several models each stage names its model."""
+        if registry.state is not ServerState.LOADING:
+            return log_progress(name)
+        if len(serving.configs) == 1:
+            return display
+        return lambda stage, fraction: display(f"{name}: {stage}", fraction)
+
+    return ModelHost(registry, Composer(serving.begun), serving.store, ledger, drain_s, progress)
 
 
 def _start_logging(level: str, stderr: TextIO) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from dragoman.config.archives import archive_stem, is_archive
 
 ALL = "ALL"
+NONE = "NONE"
 ENGINES = ("", "python", "mpi")  # of LMI's engines those that serve language models
 CPUS = ("", "*", "cpu", "-1")
 MAX_HEAD_PARTS = 4  # NAME:VERSION:ENGINE:DEVICES
@@ -38,14 +39,14 @@ class ModelEntry:
 
 @dataclass(frozen=True, slots=True)
 class ModelList:
-    """ALL, or entries separated by commas or blanks."""
+    """ALL, NONE, or entries separated by commas or blanks."""
 
     @property
     def allowed(self) -> str:
-        """The two forms."""
+        """The three forms."""
         return (
-            f"{ALL} (everything in model_store), or {FORM} entries separated by commas, "
-            "with the path of a directory or archive on this machine"
+            f"{ALL} (everything in model_store), {NONE} (nothing until it is asked for), or {FORM} entries separated "
+            "by commas, with the path of a directory or archive on this machine"
         )
 
     @property
@@ -56,11 +57,11 @@ class ModelList:
     def parse(self, text: str) -> tuple[str, ...]:
         """The entries as they stand. Raises: ValueError if one of them is malformed or not a path of this machine."""
         words = tuple(text.replace(",", " ").split())
-        if words == (ALL,) or words == (ALL.lower(),):
-            return (ALL,)
+        if len(words) == 1 and words[0].upper() in (ALL, NONE):
+            return (words[0].upper(),)
         for word in words:
             parse_entry(word, "")
-        if not words or ALL in words or len(set(words)) < len(words):
+        if not words or {ALL, NONE} & set(words) or len(set(words)) < len(words):
             raise ValueError(text)
         return words
 
@@ -72,7 +73,7 @@ def parse_entry(word: str, source: str) -> ModelEntry:
     """
     head, equals, path = _split(word)
     parts = head.removeprefix("[").removesuffix("]").split(":")
-    if not path or "://" in path or path == "NONE" or (equals and not parts[0]) or len(parts) > MAX_HEAD_PARTS:
+    if not path or "://" in path or path == NONE or (equals and not parts[0]) or len(parts) > MAX_HEAD_PARTS:
         raise ValueError(word)
     name, version, engine, devices = (*parts, "", "", "")[:MAX_HEAD_PARTS]
     notices = []
@@ -96,7 +97,7 @@ def counted_from(home: Path, words: tuple[str, ...]) -> tuple[str, ...]:
     moved = []
     for word in words:
         head, equals, path = _split(word)
-        moved.append(word if word == ALL else f"{head}{equals}{home / os.path.expanduser(path)}")
+        moved.append(word if word in (ALL, NONE) else f"{head}{equals}{home / os.path.expanduser(path)}")
     return tuple(moved)
 
 

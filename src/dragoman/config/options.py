@@ -299,7 +299,8 @@ class ServerSettings:
     load_models: tuple[str, ...] = option(
         (),
         ModelList(),
-        "Models to serve from one process, each with the options in its own directory; the first is the default one.",
+        "Models to serve from one process, each with the options in its own directory; the first is the default one. NONE: "
+        "none until one is asked for.",
         unset="the model directory, or all in the model store",
         key="load_models",
         flags=("--models", "-m"),
@@ -307,7 +308,8 @@ class ServerSettings:
     model_store: Path | None = option(
         None,
         FilePath("DIRECTORY", "directory"),
-        "Directory of models: every directory and archive in it is one; if it holds other files, it is itself the model.",
+        "Directory of models: every directory and archive in it is one; if it holds other files, it is itself the model. "
+        "Where it is given, models can also be loaded from it while the server runs.",
         unset="/opt/ml/model where nobody names a model and that exists",
         key="model_store",
         flags=("-s",),

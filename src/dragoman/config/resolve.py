@@ -3,8 +3,9 @@
 Does: precedence, conversion, unknown and contradicting options, the model's directory and name.
 Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
 
-Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. serving.properties; 3. the environment, where
-OPTION_ and SERVING_ names go before the names other servers use; 4. config.properties; 5. the default.
+Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. the call that has a model loaded at run
+time, which must not contradict 1; 3. serving.properties; 4. the environment, where OPTION_ and SERVING_ names go
+before the names other servers use; 5. config.properties; 6. the default.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from dragoman.config.options import (
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 
-COMMAND_LINE, FILE, ENVIRONMENT, SERVER_FILE = range(4)  # the layers, highest first
+COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
 DEMO_NAME = "demo"
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
@@ -60,8 +61,8 @@ class Config:
 
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
-    `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's model.py
-    can make sense of, by its name without `option.`.
+    `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's
+    model.py can make sense of, by its name without `option.`.
     """
 
     model: ModelSettings
@@ -100,18 +101,25 @@ def demo_model_dir() -> Path:
 
 
 def resolve(
-    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, entry: ModelEntry | None = None
+    command_line: Sequence[Given],
+    environ: Mapping[str, str],
+    demo_dir: Path,
+    entry: ModelEntry | None = None,
+    call: Sequence[Given] = (),
 ) -> Config:
     """The configuration of these sources; `demo_dir` is the model when nobody names one.
 
-    With `entry` it is that of one model among several, whose directory nobody else chooses.
+    With `entry` it is that of one model among several, whose directory nobody else chooses. `call`: what was given
+    with it at run time.
     Raises: ConfigError with every problem found.
     """
     findings = _Findings(entry.notices if entry else ())
     findings.read_shared(command_line, environ)
     directory = entry.directory if entry else findings.directory() or demo_dir
     findings.read(FILE, _read_file(directory))
+    findings.read(CALL, call)
     values, origins = findings.choose()
+    findings.check_call(origins)
     findings.note_foreign(values)
     findings.notices += imply(values, origins)
     findings.problems += contradictions(values, origins)
@@ -283,6 +291,14 @@ class _Findings:
             values["config_file"] = self._server_file.path
             origins["config_file"] = Origin("environment", HOME_VARIABLE)
         return values, origins
+
+    def check_call(self, origins: Origins) -> None:
+        """What a call asks for must not come to nothing: a command line that has decided it is named."""
+        for name, candidates in self._candidates.items():
+            if any(one.layer == COMMAND_LINE for one in candidates):
+                decided = f"{origins[name].name} ({origins[name].source})"
+                asked = [_quote(one.given) for one in candidates if one.layer == CALL]
+                self.problems += [f"{one}: cannot be changed; it is decided by {decided}" for one in asked]
 
     def _choose_one(self, option: Option) -> tuple[Value, Origin]:
         candidates = self._candidates[option.name]

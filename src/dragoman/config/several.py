@@ -6,17 +6,18 @@ Does not: read sources or resolve options, `resolve` does. Called by the command
 
 Which models, first match: 1. MODEL_DIR on the command line; 2. load_models; 3. model_store; 4. the default store, where it
 holds anything (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
+A model_store that somebody names is also where models may be loaded from later, whatever is served at first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from dragoman.config.archives import ArchiveError, is_archive, unpack
 from dragoman.config.combinations import Origins, cite
-from dragoman.config.entries import ALL, ModelEntry, parse_entry, store_entries
+from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.options import ServerSettings
@@ -32,31 +33,63 @@ PER_MODEL = frozenset({"job_queue_size", "predict_timeout"})  # of the server's 
 PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.name not in PER_MODEL)
 
 
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a process serves. `models`: the default one's configuration first; () = none until one is asked for.
+
+    `process`: the configuration whose options of the whole server act, the default model's if there is one. `store`: where
+    models may be loaded from at run time, None = nowhere.
+    """
+
+    process: Config
+    models: tuple[Config, ...]
+    store: Path | None
+
+
 def resolve_all(
     command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path = DEFAULT_STORE
-) -> tuple[Config, ...]:
-    """The configuration of every model to serve, the default model's first.
+) -> Resolved:
+    """The configuration of every model to serve. Raises: ConfigError with the problems of all of them."""
+    values, origins = given_options(command_line, environ)
+    store = values["model_store"] if isinstance(values["model_store"], Path) else None
+    if values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE:
+        return Resolved(_without_models(command_line, environ, demo_dir, store), (), store)
+    models = _resolve_models(command_line, environ, demo_dir, default_store)
+    return Resolved(models[0], models, store)
 
-    Raises: ConfigError with the problems of all of them.
-    """
+
+def _without_models(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, store: Path | None
+) -> Config:
+    """The options of the whole server, where no model is served yet. Raises: ConfigError if there never could be one."""
+    config = resolve(command_line, environ, demo_dir, ModelEntry(demo_dir, "the bundled demo model"))
+    if store is None or not store.is_dir():
+        raise ConfigError([f"{config.cite('load_models')}: needs model_store, a directory to load models from later"])
+    return config
+
+
+def _resolve_models(
+    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path
+) -> tuple[Config, ...]:
     values, origins = given_options(command_line, environ)
     entries, notices = _entries(values, origins, default_store)
     if not entries:
         config = resolve(command_line, environ, demo_dir)
-        return (_with_notes(replace(config, notices=(*notices, *config.notices))),)
+        return (with_notes(replace(config, notices=(*notices, *config.notices))),)
     problems: list[str] = []
     configs: list[Config] = []
-    cache = values["cache_dir"] if isinstance(values["cache_dir"], Path) else cache_home(environ) / "dragoman"
+    named = values["cache_dir"]
+    cache = archive_cache(named if isinstance(named, Path) else None, environ)
     for entry in entries:
         try:
-            configs.append(resolve(command_line, environ, demo_dir, _unpacked(entry, cache)))
+            configs.append(resolve(command_line, environ, demo_dir, unpacked(entry, cache)))
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
-    problems += _conflicts(configs)
+    problems += conflicts(configs)
     if problems:
         raise ConfigError(problems)
     first = replace(configs[0], notices=(*notices, *configs[0].notices))
-    return tuple(_with_notes(config) for config in (first, *configs[1:]))
+    return tuple(with_notes(config) for config in (first, *configs[1:]))
 
 
 def _entries(
@@ -72,9 +105,7 @@ def _entries(
     words = listed if isinstance(listed, tuple) and listed != (ALL,) else ()
     if words:
         source = f"{origins['load_models'].source}: {origins['load_models'].name}"
-        unused = [] if store is None else [cite("model_store", values, origins)]
-        notes = [f"{one}: no effect here; load_models names the models" for one in unused]
-        return [parse_entry(word, source) for word in words], notes
+        return [parse_entry(word, source) for word in words], ()
     if isinstance(store, Path):
         return _stored(store, f"{origins['model_store'].source}: {origins['model_store'].name}"), ()
     found = store_entries(default_store, "the default model store")
@@ -85,12 +116,17 @@ def _entries(
     return found, ()
 
 
-def _unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
+def archive_cache(cache_dir: Path | None, environ: Mapping[str, str]) -> Path:
+    """Where archives are unpacked; `cache_dir` None = nobody named a cache directory."""
+    return (cache_dir or cache_home(environ) / "dragoman") / "archives"
+
+
+def unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
     """The entry with its archive's content as its directory. Raises: ConfigError if that cannot be."""
     if not is_archive(entry.directory):
         return entry
     try:
-        directory = unpack(entry.directory, cache / "archives")
+        directory = unpack(entry.directory, cache)
     except ArchiveError as error:
         raise ConfigError([f"{error} ({entry.source})"]) from error
     source = f"{entry.source}, from {entry.directory}"
@@ -106,14 +142,15 @@ def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
 
 def _unused_by_directory(values: Mapping[str, Value], origins: Origins) -> Sequence[str]:
     """Notes on what MODEL_DIR overrides. Raises: ConfigError where the command line itself says both."""
-    given = [name for name in ("load_models", "model_store") if origins[name].source != "default"]
-    for name in given:
-        if origins[name].source == COMMAND_LINE:
-            raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
-    return [f"{cite(name, values, origins)}: no effect here; the command line names a directory" for name in given]
+    name = "load_models"
+    if origins[name].source == COMMAND_LINE:
+        raise ConfigError([f"{cite(name, values, origins)}: contradicts MODEL_DIR; give one of them"])
+    if origins[name].source == "default":
+        return []
+    return [f"{cite(name, values, origins)}: no effect here; the command line names a directory"]
 
 
-def _conflicts(configs: Sequence[Config]) -> list[str]:
+def conflicts(configs: Sequence[Config]) -> list[str]:
     """What keeps these models from being served together."""
     problems: list[str] = []
     taken: dict[str, Config] = {}
@@ -124,7 +161,7 @@ def _conflicts(configs: Sequence[Config]) -> list[str]:
                     f"{config.directory}: the name {name} is taken by {taken[name].directory}{_hint(config)}"
                 )
             taken.setdefault(name, config)
-        problems += _process_wide_conflicts(configs[0], config)
+        problems += process_wide_conflicts(configs[0], config)
     return problems
 
 
@@ -135,7 +172,7 @@ def _hint(config: Config) -> str:
     return ""
 
 
-def _process_wide_conflicts(first: Config, other: Config) -> list[str]:
+def process_wide_conflicts(first: Config, other: Config) -> list[str]:
     """Options that are one for the whole process: a file's value may not differ from the default model's."""
     return [
         f"{other.cite(name)}: is one value for all models, and {first.directory} has "
@@ -146,7 +183,7 @@ def _process_wide_conflicts(first: Config, other: Config) -> list[str]:
     ]
 
 
-def _with_notes(config: Config) -> Config:
+def with_notes(config: Config) -> Config:
     """The configuration, with notes on what was given and cannot act on this one model."""
     notes = [
         f"{config.cite(name)}: no effect in a model's own file; it is for the whole server"

@@ -3,10 +3,10 @@
 Does: load the file and its neighbours as modules of a package with a name of its own, so that two models may each have
 their own `utils.py`. Does not: change what others import, except that they may import `djl_python` as well.
 
-How: the files are compiled with `import utils` read as `import <package>.utils as utils`, for the names of the directory. So
-they can be imported at the top and inside functions, on any thread; only names that are put together while the program
-runs (`importlib.import_module("utils")`) are not found. A file named like a module of the standard library does not hide
-that one.
+How: the files are compiled with `import utils` read as `import <package>.utils as utils`, for the names of the
+directory. So they can be imported at the top and inside functions, on any thread; only names that are put together
+while the program runs (`importlib.import_module("utils")`) are not found. A file named like a module of the standard
+library does not hide that one.
 """
 
 from __future__ import annotations
@@ -54,11 +54,17 @@ class FileImporter(MetaPathFinder):
         try:
             spec.loader.exec_module(module)
         except BaseException:
-            sys.meta_path.remove(self)
-            for key in [key for key in sys.modules if key == package or key.startswith(f"{package}.")]:
-                del sys.modules[key]
+            self.unload()
             raise
         return module
+
+    def unload(self) -> None:
+        """Forget the package and its modules; what still runs in them goes on. Nothing happens if it is not loaded."""
+        package = self._package.__name__
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        for key in [key for key in list(sys.modules) if key == package or key.startswith(f"{package}.")]:
+            del sys.modules[key]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

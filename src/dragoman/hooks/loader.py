@@ -31,10 +31,11 @@ class HookLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """The formatters and the handler of an operator's file."""
+    """The formatters and the handler of an operator's file. `importer` holds its modules."""
 
     path: Path
     module: ModuleType
+    importer: FileImporter
     input_formatter: Callable[..., Any] | None = None
     output_formatter: OutputFormatter | None = None
     handler: Handler | None = None
@@ -43,6 +44,10 @@ class Hooks:
     def is_empty(self) -> bool:
         """True if the file has no function that acts."""
         return self.input_formatter is None and self.output_formatter is None and self.handler is None
+
+    def close(self) -> None:
+        """Forget the modules, so that they go with the model; nothing may be called any more."""
+        self.importer.unload()
 
     def named(self, name: str) -> OutputFormatter:
         """The output formatter of that name. Raises: HookLoadError if the file has none, or it fits no known form."""
@@ -76,11 +81,13 @@ def load_hooks(
                 f"{_listed(directories)}"
             )
         return None
-    module = _run(path)
+    importer = FileImporter(path.resolve().parent)
+    module = _run(importer, path)
     found = _marked(module, OUTPUT_MARK)
     hooks = Hooks(
         path,
         module,
+        importer,
         _marked(module, INPUT_MARK),
         None if found is None else _output_formatter(path, found),
         _handler(path, module, handler_name, is_entry_point=is_own_entry_point(entry_point)),
@@ -89,7 +96,8 @@ def load_hooks(
 
 
 def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | None:
-    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is missing.
+    """The operator's file; None if it was not named and does not exist. Raises: HookLoadError if a named one is
+    missing.
 
     A name is one of a file in the directories, with or without .py, or a path.
     """
@@ -112,9 +120,9 @@ def is_own_entry_point(entry_point: str | None) -> bool:
     return entry_point is not None and entry_point.partition(".")[0] != BUILT_IN
 
 
-def _run(path: Path) -> ModuleType:
+def _run(importer: FileImporter, path: Path) -> ModuleType:
     try:
-        return FileImporter(path.resolve().parent).load(path.resolve())
+        return importer.load(path.resolve())
     except BaseException as error:  # hook call: sys.exit in the file stops the start as well, with the same message
         if isinstance(error, KeyboardInterrupt):
             raise

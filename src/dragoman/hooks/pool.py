@@ -150,18 +150,24 @@ class HookPool:
 
     def _work(self) -> None:
         while (job := self._next_job()) is not None:
-            if not job.move("waiting", "running"):
-                continue
-            result, failure = None, None
-            try:
-                result = job.work()
-            except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
-                failure = error
-            if not job.move("running", "done"):
+            if job.move("waiting", "running") and not _run(job):
                 with self._lock:
                     self._num_stuck -= 1
                 return  # given up; a successor has taken this thread's place
-            _hand_over(job, result, failure)
+            del job  # else a thread that waits would keep what the call was about: a model, perhaps, that has gone
+
+
+def _run(job: _Job) -> bool:
+    """Make the call and hand its outcome over; False if it was given up meanwhile."""
+    result, failure = None, None
+    try:
+        result = job.work()
+    except BaseException as error:  # hook call: SystemExit too must end one request, not a thread
+        failure = error
+    if not job.move("running", "done"):
+        return False
+    _hand_over(job, result, failure)
+    return True
 
 
 def _hand_over(job: _Job, result: Any, failure: BaseException | None) -> None:

@@ -7,6 +7,7 @@ Does not: order or batch requests, the engine's scheduler does. Called by the re
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,7 +19,10 @@ DEFAULT_MAX_RUNNING = 32
 
 
 class Admission:
-    """The requests of one model that may be running or waiting at a time."""
+    """The requests of one model that may be running or waiting at a time.
+
+    `last_used_s`: when the last call left, on the monotonic clock; the beginning if none came.
+    """
 
     def __init__(
         self, model: str, *, max_running: int = DEFAULT_MAX_RUNNING, max_queued: int = DEFAULT_MAX_QUEUED
@@ -30,10 +34,12 @@ class Admission:
         self._model = model
         self.max_running = max_running
         self.max_queued = max_queued
+        self.last_used_s = time.monotonic()
         self._num_in_flight = 0
-        self._is_draining = False
-        self._is_idle = asyncio.Event()
-        self._is_idle.set()
+        self._num_visitors = 0
+        self._refusal = ""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     @property
     def limit(self) -> int:
@@ -45,33 +51,56 @@ class Admission:
         """Requests admitted and not yet answered."""
         return self._num_in_flight
 
+    @property
+    def is_idle(self) -> bool:
+        """True while nobody holds a permit or visits."""
+        return self._idle.is_set()
+
+    @contextmanager
+    def visit(self) -> Iterator[None]:
+        """Keep the model from being ended as idle while the block runs, without taking room: before it is known how much.
+
+        Never refused; a permit is asked for inside.
+        """
+        self._num_visitors += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._num_visitors -= 1
+            self._leave()
+
     @contextmanager
     def permit(self, num_requests: int = 1) -> Iterator[None]:
         """Hold room for a call of `num_requests` prompts while the block runs.
 
         A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
-        Raises: Overloaded if the queue is full, Unavailable if the server drains.
+        Raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
         """
-        if self._is_draining:
-            raise Unavailable(f"The server is shutting down and takes no new requests for model: {self._model}")
+        if self._refusal:
+            raise Unavailable(self._refusal)
         if self._num_in_flight >= self.limit:
             raise Overloaded(
                 f"Worker queue capacity exceeded for model: {self._model} "
                 f"({self._num_in_flight} requests in flight, {self.limit} allowed)"
             )
         self._num_in_flight += num_requests
-        self._is_idle.clear()
+        self._idle.clear()
         try:
             yield
         finally:
             self._num_in_flight -= num_requests
-            if self._num_in_flight == 0:
-                self._is_idle.set()
+            self._leave()
 
-    def drain(self) -> None:
-        """Refuse every new call from now on."""
-        self._is_draining = True
+    def drain(self, why: str = "The server is shutting down") -> None:
+        """Refuse every new call from now on, saying why."""
+        self._refusal = self._refusal or f"{why} and takes no new requests for model: {self._model}"
 
     async def wait_idle(self) -> None:
-        """Return once no request is in flight."""
-        await self._is_idle.wait()
+        """Return once no request is in flight and nobody visits."""
+        await self._idle.wait()
+
+    def _leave(self) -> None:
+        self.last_used_s = time.monotonic()
+        if self._num_in_flight == 0 and self._num_visitors == 0:
+            self._idle.set()

@@ -1,7 +1,9 @@
 """The models a process serves, and which of them a call means.
 
-Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready.
-Does not: load models or read bodies. Filled by the composition root, read by the app, on the event loop.
+Does: hold the served models in order (the first is the default), resolve names, know whether the server is ready, remember
+those that are on their way out until they have ended.
+Does not: load or end models, or read bodies. Filled by the host, read by the app, on the event loop. Only models that answer
+are in it: nobody ever finds half a model.
 """
 
 from __future__ import annotations
@@ -69,20 +71,28 @@ class ServerState(StrEnum):
 
 
 class ModelRegistry:
-    """The served models by name. Starts in LOADING; models are added while the port is already open.
+    """The served models by name. Starts in LOADING; models come and go while the port is open.
 
     `dialects` answer for calls that never reach a model: an unknown name, or any call while loading. `expected_names` are
     the models that will be added, so that health checks can name them before. `profile` is the default model's.
+    `can_be_empty`: the server may be ready without a model, since models may come later.
     """
 
     def __init__(
-        self, dialects: Dialects, expected_names: Sequence[str] = (), profile: ModelProfile | None = None
+        self,
+        dialects: Dialects,
+        expected_names: Sequence[str] = (),
+        profile: ModelProfile | None = None,
+        *,
+        can_be_empty: bool = False,
     ) -> None:
         self.dialects = dialects
         self.profile = profile or ModelProfile()
-        self._expected_names = tuple(expected_names)
+        self._can_be_empty = can_be_empty
+        self._expected_names = dict.fromkeys(expected_names)  # in order
         self._models: dict[str, ServedModel] = {}
         self._names: dict[str, ServedModel] = {}
+        self._leaving: list[ServedModel] = []  # they answer the calls they have
         self._state = ServerState.LOADING
         self._reason = ""
 
@@ -98,7 +108,7 @@ class ModelRegistry:
 
     @property
     def models(self) -> tuple[ServedModel, ...]:
-        """The models added so far; the first is the default."""
+        """The models that take calls; the first is the default."""
         return tuple(self._models.values())
 
     @property
@@ -106,17 +116,63 @@ class ModelRegistry:
         """Names announced for loading that have not been added yet."""
         return tuple(name for name in self._expected_names if name not in self._models)
 
+    def expect(self, name: str) -> None:
+        """Announce a model that is being loaded."""
+        self._expected_names[name] = None
+
+    def expect_no_more(self, name: str) -> None:
+        """Its loading has ended, well or not; nothing happens if it was not announced."""
+        self._expected_names.pop(name, None)
+
+    def get(self, name: str) -> ServedModel | None:
+        """The model of exactly that name or alias that takes calls; None if there is none."""
+        return self._names.get(name)
+
     def add(self, model: ServedModel) -> None:
         """Serve `model` under its name and aliases. Raises: ValueError if a name is taken."""
-        for name in model.names:
-            if name in self._names:
-                raise ValueError(f"model name {name!r} is already served by model {self._names[name].name!r}")
+        self._check_names(model, None)
         self._models[model.name] = model
         self._names.update(dict.fromkeys(model.names, model))
+        self._expected_names.pop(model.name, None)
+        self._drain_late(model)
+
+    def replace(self, old: ServedModel, new: ServedModel) -> None:
+        """Serve `new` in the place of `old`, which finishes the calls it has; see `retire`.
+
+        Raises: ValueError if `old` is not served, or a name of `new` is another model's; nothing has changed then.
+        """
+        if self._models.get(old.name) is not old:
+            raise ValueError(f"model {old.name!r} is not served")
+        self._check_names(new, old)
+        self._models = {
+            new.name if one is old else name: new if one is old else one for name, one in self._models.items()
+        }
+        self._names = {name: one for name, one in self._names.items() if one is not old}
+        self._names.update(dict.fromkeys(new.names, new))
+        self._leaving.append(old)
+        self._drain_late(new)
+
+    def retire(self, model: ServedModel) -> None:
+        """Let no new call find `model`; `wait_idle` still waits for it. If it was the default, the next one is.
+
+        Raises: ValueError if it is not served.
+        """
+        if self._models.get(model.name) is not model:
+            raise ValueError(f"model {model.name!r} is not served")
+        del self._models[model.name]
+        self._names = {name: one for name, one in self._names.items() if one is not model}
+        self._leaving.append(model)
+
+    def forget(self, model: ServedModel) -> None:
+        """The retired or replaced model has ended."""
+        self._leaving = [one for one in self._leaving if one is not model]
 
     def mark_ready(self) -> None:
-        """Take requests from now on; a drain that has begun is not undone. Raises: ValueError without a model."""
-        if not self._models:
+        """Take requests from now on; a drain that has begun is not undone.
+
+        Raises: ValueError without a model, unless there may be none.
+        """
+        if not self._models and not self._can_be_empty:
             raise ValueError("the server cannot be ready: no model was added")
         if self._state is ServerState.LOADING:
             self._state = ServerState.READY
@@ -129,12 +185,12 @@ class ModelRegistry:
     def drain(self) -> None:
         """Flip readiness and refuse new calls; running ones go on."""
         self._state = ServerState.DRAINING
-        for model in self._models.values():
+        for model in (*self._models.values(), *self._leaving):
             model.admission.drain()
 
     async def wait_idle(self) -> None:
         """Return once no model has a request in flight."""
-        for model in self._models.values():
+        for model in (*self._models.values(), *self._leaving):
             await model.admission.wait_idle()
 
     @property
@@ -149,20 +205,39 @@ class ModelRegistry:
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias; the default for None and for placeholders.
 
-        Raises: NotFound for an unknown name, Unavailable while loading, EngineDead when loading failed.
+        Raises: NotFound for an unknown name and where no model is served, Unavailable while loading or unloading, EngineDead
+        when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
         if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
-            raise NotFound(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
+            raise self._unknown(name)
         if name in self.expected_names or not self._models:
             raise self._unavailable(name)
         return next(iter(self._models.values()))
 
+    def _check_names(self, model: ServedModel, instead_of: ServedModel | None) -> None:
+        for name in model.names:
+            other = self._names.get(name)
+            if other is not None and other is not instead_of:
+                raise ValueError(f"model name {name!r} is already served by model {other.name!r}")
+
+    def _drain_late(self, model: ServedModel) -> None:
+        """A model that was still loading when the drain began takes no calls."""
+        if self._state is ServerState.DRAINING:
+            model.admission.drain()
+
     def _served_names(self) -> str:
         return ", ".join((*self._names, *self.expected_names)) or "none"
 
-    def _unavailable(self, name: str | None) -> Unavailable | EngineDead:
+    def _unknown(self, name: str) -> NotFound | Unavailable:
+        if any(name in model.names for model in self._leaving):
+            return Unavailable(f"Model {name} is being unloaded", retry_after_s=5)
+        return NotFound(f"Model or workflow not found: {name} (served: {self._served_names()})", param="model")
+
+    def _unavailable(self, name: str | None) -> Unavailable | EngineDead | NotFound:
         if self._state is ServerState.FAILED:
             return EngineDead(f"The model could not be loaded: {self._reason}")
+        if self._state is ServerState.READY and not self._expected_names:
+            return NotFound("Model or workflow not found: no model is loaded", param="model")
         return Unavailable(f"Model {name or 'default'} is still loading; try again later", retry_after_s=5)

@@ -82,7 +82,7 @@ class Responder:
                 with model.admission.permit():
                     if await _answer(exchange, opening.answer(), http):
                         return
-            call = await _parse(exchange, opening)
+            call = await _parse(exchange, model, opening)
             headers = ignored_header(call.ignored)
             with model.admission.permit(len(call.requests)):
                 if call.stream:
@@ -176,11 +176,12 @@ def _encode_in_place(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     return b"".join([encode(index, event) for index, event in events])
 
 
-async def _parse(exchange: Exchange, opening: Opening) -> Call:
+async def _parse(exchange: Exchange, model: ServedModel, opening: Opening) -> Call:
     """The parsed call. Raises: what the dialect raises; ClientGone if the client leaves meanwhile."""
     if opening.run_off_loop is None:
         return opening.parse()
-    return await run_unless_gone(exchange, opening.run_off_loop(opening.parse))
+    with model.admission.visit():  # it has no permit yet, and the model may be replaced meanwhile
+        return await run_unless_gone(exchange, opening.run_off_loop(opening.parse))
 
 
 async def _run(run: Runner | None, work: Callable[[], T]) -> T:

@@ -25,6 +25,7 @@ from dragoman.server.registry import ModelRegistry
 logger = logging.getLogger("dragoman.server")
 
 Load = Callable[[ModelRegistry], Awaitable[None]]
+End = Callable[[], Awaitable[None]]
 OnListening = Callable[[str, int], None]
 
 CLOSE_TIMEOUT_S = 5  # after the engines have stopped nothing more can come; this only bounds writes to slow clients
@@ -54,7 +55,11 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """One server process's HTTP side. `load` adds the models to the registry once the port is open."""
+    """One server process's HTTP side.
+
+    `load` adds the models to the registry once the port is open; `end` ends all of them once their calls have drained,
+    None = the engines of those in the registry are shut down.
+    """
 
     def __init__(
         self,
@@ -64,8 +69,10 @@ class HttpServer:
         load: Load | None = None,
         on_listening: OnListening | None = None,
         apis: Sequence[Api] | None = None,
+        end: End | None = None,
     ) -> None:
         self._registry = registry
+        self._end = end or self._stop_engines
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
@@ -142,7 +149,7 @@ class HttpServer:
         """Readiness off, let requests finish, stop the engines (which fails the rest), close the port."""
         self._registry.drain()
         await self._wait_idle()
-        await self._stop_engines()
+        await self._end()
         await self._app.aclose()
         self._uvicorn.should_exit = True
         await http
@@ -175,6 +182,7 @@ def run(
     load: Load | None = None,
     on_listening: OnListening | None = None,
     apis: Sequence[Api] | None = None,
+    end: End | None = None,
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
 
@@ -182,7 +190,7 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis)))
+        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis, end)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:

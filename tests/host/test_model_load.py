@@ -10,7 +10,7 @@ import pytest
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.engine.rolling.factory import LoadedRolling
-from dragoman.loading import LoadAbandoned, ModelLoad, has_model
+from dragoman.host.loading import LoadAbandoned, ModelLoad, has_model
 from dragoman.models import LoadedModel, ModelError
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,26 @@ class ModelLoad:
         self._config = config
         self._progress = progress
         self._is_abandoned = False
-        self._loaded: Future[LoadedEngine] = Future()
+        self._loaded: LoadedEngine | None = None
+        self._failure: BaseException | None = None
         with suppress(EngineOptionError):  # the thread meets it again, and tells
-            find_factory(
-                config.engine.engine_factory
-            )  # imported here: beside the server's imports it would take twice as long
+            # imported here: beside the server's imports it would take twice as long
+            find_factory(config.engine.engine_factory)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
     def result(self) -> LoadedEngine:
-        """The loaded model, waiting for it. Raises: ModelError or ConfigError if the directory or an option does not fit."""
-        return self._loaded.result()
+        """The loaded model, waiting for it. Whoever gets it has it alone: nothing of it stays here.
+
+        Raises: ModelError or ConfigError if the directory or an option does not fit; RuntimeError the second time.
+        """
+        self._thread.join()
+        if self._failure is not None:
+            raise self._failure
+        loaded, self._loaded = self._loaded, None
+        if loaded is None:
+            raise RuntimeError("the loaded model was handed over already")
+        return loaded
 
     def abandon(self) -> None:
         """Stop as soon as may be; nothing happens if the model is loaded already."""
@@ -53,9 +61,9 @@ class ModelLoad:
         try:
             with citing(self._config):
                 factory = find_factory(self._config.engine.engine_factory)
-                self._loaded.set_result(factory.load(_setup(self._config, self._report)))
+                self._loaded = factory.load(_setup(self._config, self._report))
         except BaseException as error:  # whoever asks for the result gets it
-            self._loaded.set_exception(error)
+            self._failure = error
 
     def _report(self, stage: str, fraction: float) -> None:
         if self._is_abandoned:

@@ -1,7 +1,7 @@
-"""Accounts for memory, once, at the start: what there is, and each model's part of it.
+"""Accounts for memory when a model is loaded: what there is, and each model's part of it.
 
 Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate.
-Called by the composition root and the command line.
+Called by the host and the composition root.
 """
 
 from __future__ import annotations
@@ -10,9 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dragoman.config.resolve import Config
-from dragoman.loading import has_model
+from dragoman.engine.base import MemoryNeeds
+from dragoman.host.loading import has_model
 
 GIB = 1024**3
+
+# What a cache takes of the memory that is free. The rest is for activations, HTTP and the page cache.
+_SHARE_OF_FREE_MEMORY = 0.5
 
 
 def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
@@ -31,7 +35,8 @@ def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path =
 
 
 def split_memory(configs: Sequence[Config]) -> list[int | None]:
-    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if alone.
+    """For each model the bytes it may count on besides its weights: equal parts of what all weights leave, None if
+    alone.
 
     Models with `kv_cache_gb` take that; the others share the rest, but for handlers without a model. Decided before the
     first is loaded, so that the last one gets as much as the first: a cache that was allocated and not yet used still
@@ -44,3 +49,8 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
     weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
     rest = max(0, available_memory_bytes() - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
+
+
+def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:
+    """The bytes of the cache that a model may be expected to allocate if it may count on so many besides its weights."""
+    return max(min(needs.useful_cache, int(memory_bytes * _SHARE_OF_FREE_MEMORY)), needs.least_cache)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dragoman.memory import GIB, available_memory_bytes
+from dragoman.host.memory import GIB, available_memory_bytes
 
 
 def test_a_container_limit_bounds_the_available_memory(tmp_path: Path) -> None:

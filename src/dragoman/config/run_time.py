@@ -1,0 +1,153 @@
+"""The configuration of a model that is loaded while the server runs: out of the operator's model store, and of nowhere
+else.
+
+Does: find what a call means in the store, refuse every other path, have the call's options resolved with all other
+sources.
+Does not: load anything. Called by `host` on worker threads, since it reads files; made by the command line at start-up.
+
+Nothing of a call is trusted: links and `..` are resolved before a path is compared with the store, and a call may set
+options of the model, but none of the whole server, none that names a path or code, and none that the command line has
+decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from dragoman.config.archives import archive_stem, is_archive
+from dragoman.config.entries import ModelEntry, store_entries
+from dragoman.config.kinds import FilePath
+from dragoman.config.names import NameIndex
+from dragoman.config.option import Option
+from dragoman.config.options import ServerSettings
+from dragoman.config.resolve import Config, ConfigError, resolve
+from dragoman.config.several import PER_MODEL, archive_cache, process_wide_conflicts, unpacked, with_notes
+from dragoman.config.sources import Given, read_environment
+
+CALL = "this call"
+
+# Beside the paths: what names code, or a file that would be read.
+_OF_THE_OPERATOR = frozenset({"name", "chat_template", "entry_point", "handler", "hooks"})
+
+# What the command line says of the model that it names, and of no other.
+_OF_ONE_MODEL = frozenset({"name", "model_id"})
+
+_NO_STORE = "models can be loaded at run time only from a model store; start the server with --model-store DIRECTORY"
+
+
+class NotStored(ConfigError):
+    """The model store holds nothing of that name or path."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStore:
+    """The operator's model store, and what every model's configuration is made of beside its own file.
+
+    `variables`: the environment. `root` None = the server was started without a store: every call is refused.
+    `process`: the configuration whose options of the whole server act.
+    """
+
+    root: Path | None
+    process: Config
+    command_line: Sequence[Given]
+    variables: Mapping[str, str]
+    demo_dir: Path
+
+    def entries(self) -> list[ModelEntry]:
+        """What the store holds now; [] without one."""
+        return store_entries(self.root, "the model store") if self.root is not None else []
+
+    def named(self, name: str) -> ModelEntry:
+        """The directory or archive of that name. Raises: NotStored, ConfigError if links lead out of the store."""
+        for entry in self.entries():
+            if name in (entry.name, entry.directory.name):
+                return replace(self.entry(str(entry.directory.absolute())), name=entry.name)
+        raise NotStored([f"the model store holds no {name}"])
+
+    def entry(self, url: str, name: str = "", version: str = "") -> ModelEntry:
+        """What `url` means in the store. Raises: NotStored, or ConfigError with one line if it means anything else."""
+        if self.root is None:
+            raise ConfigError([_NO_STORE])
+        _check_name("model name", name)
+        _check_name("version", version)
+        path = self._resolved(url)
+        if not path.is_dir() and not is_archive(path):
+            raise NotStored([f"url={url} ({CALL}): the model store holds no directory or archive there"])
+        stem = archive_stem(path) if is_archive(path) else ""
+        return ModelEntry(path, CALL, name or stem, version)
+
+    def config(self, entry: ModelEntry, options: Mapping[str, str]) -> Config:
+        """The configuration of one entry; an archive is unpacked. Raises: ConfigError with every problem."""
+        call = [Given(name, name, text, CALL) for name, text in options.items()]
+        problems = [problem for given in call if (problem := _refusal(given))]
+        if problems:
+            raise ConfigError(problems)
+        ready = unpacked(entry, archive_cache(self.process.model.cache_dir, self.variables))
+        shared = [given for given in self.command_line if not _targets(given) & _OF_ONE_MODEL]
+        names = {given.name for given in read_environment(self.variables) if "name" in _targets(given)}
+        environ = {name: text for name, text in self.variables.items() if name not in names}
+        config = resolve(shared, environ, self.demo_dir, ready, call)
+        if problems := process_wide_conflicts(self.process, config):
+            raise ConfigError(problems)
+        return with_notes(config)
+
+    def _resolved(self, url: str) -> Path:
+        """The path without links and `..`. Raises: ConfigError unless it lies in the store."""
+        assert self.root is not None  # `entry` has looked
+        root = self.root.resolve()
+        outside = ConfigError(
+            [f"url={url} ({CALL}): must be the path of a model in the model store; no other is loaded"]
+        )
+        try:
+            path = (root / _path_text(url)).resolve()
+        except (OSError, ValueError, RuntimeError) as error:  # a null byte, links in a circle
+            raise outside from error
+        is_model = path == root and any(entry.directory == self.root for entry in self.entries())
+        if not is_model and (path == root or not path.is_relative_to(root)):
+            raise outside
+        return path
+
+
+def _path_text(url: str) -> str:
+    """The path that `url` means. Raises: ConfigError for the URLs of other places, by their name."""
+    scheme, separator, _ = url.partition("://")
+    if separator and scheme.lower() != "file":
+        raise ConfigError(
+            [f"url={url} ({CALL}): {scheme}:// is not read here, nothing is downloaded; "
+             "must be the path of a model in the model store"]
+        )  # fmt: skip
+    if not separator:
+        if not url.strip():
+            raise ConfigError([f"url ({CALL}): must not be empty; it is the path of a model in the model store"])
+        return url
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost"):
+        raise ConfigError([f"url={url} ({CALL}): must be a path of this machine, as in file:///path"])
+    return unquote(parts.path)
+
+
+def _check_name(what: str, name: str) -> None:
+    if name and (not name.isprintable() or len(name) > 256 or len(name.replace(",", " ").split()) != 1):
+        raise ConfigError([f"{what} {name!r} ({CALL}): must be one word of at most 256 characters without commas"])
+
+
+def _targets(given: Given) -> set[str]:
+    """The names of the options that this sets."""
+    return {match.target.name for match in NameIndex().find(given) if isinstance(match.target, Option)}
+
+
+def _refusal(given: Given) -> str:
+    """Why a call may not set this; "" if it may, or if nobody knows it, which `resolve` tells."""
+    found = [match.target for match in NameIndex().find(given)]
+    if not any(_is_of_the_operator(target) for target in found if isinstance(target, Option)):
+        return ""
+    return f"{given.name} ({CALL}): only the operator can set it, when the server starts or in the model's own file"
+
+
+def _is_of_the_operator(option: Option) -> bool:
+    if option.group is ServerSettings and option.name not in PER_MODEL:
+        return True
+    return isinstance(option.row.kind, FilePath) or option.name in _OF_THE_OPERATOR or option.row.is_secret

@@ -1,0 +1,557 @@
+"""Owns the models of a process: loads, unloads and replaces them while others answer.
+
+Does: `server.hosting.ModelHosting`, whose docstrings say what each operation promises; the start; the end. Reserves
+memory before it touches anything. Does not: build a model (a `ModelBuilder` does), look into the store
+(`config.run_time` does), or answer calls. Everything here runs on the event loop; what takes long is handed to worker
+threads.
+
+Each operation that changes something is a task of its own with the names it is about: while one has a name, another
+one on that name is refused. So a caller who goes away ends nothing halfway. From the check of a name to its claim
+nothing is awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.run_time import ModelStore, NotStored
+from dragoman.engine.base import MemoryNeeds
+from dragoman.engine.factory import Progress
+from dragoman.errors import Conflict, EngineFailed, InvalidRequest, NoMemory, NotFound, ServerError, Unavailable
+from dragoman.host.building import Built, BuiltModel, ModelBuilder
+from dragoman.host.hosted import Hosted, Wanted, identity
+from dragoman.host.ledger import Holding, MemoryLedger
+from dragoman.host.memory import cache_bytes, split_memory
+from dragoman.host.reclaim import give_back_memory
+from dragoman.host.reconcile import Plan, make_plan
+from dragoman.models import ModelError
+from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
+from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
+
+logger = logging.getLogger("dragoman.host")
+
+T = TypeVar("T")
+
+ABORT_WAIT_S = 5.0  # calls that an engine's end has failed are answered at once; this bounds writes to slow clients
+MAX_FAILED = 100  # models whose failure is remembered for `statuses`
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    """What has a name at the moment. `word`: what is being done. `is_on_demand`: others may wait for its outcome."""
+
+    task: asyncio.Task[Any]
+    word: str
+    is_on_demand: bool = False
+
+
+class ModelHost(Generic[Built]):
+    """`drain_s`: how long the calls of a model that leaves may take to finish."""
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        builder: ModelBuilder[Built],
+        store: ModelStore,
+        ledger: MemoryLedger,
+        drain_s: float,
+        progress: Callable[[str], Progress] | None = None,
+    ) -> None:
+        """`progress`: makes what is told of the loading of the model of that name; None = only the log is."""
+        self._registry = registry
+        self._builder = builder
+        self._store = store
+        self._ledger = ledger
+        self._drain_s = drain_s
+        self._progress = progress or log_progress
+        self._hosted: dict[str, Hosted] = {}  # by name, those that FAILED too
+        self._operations: dict[str, _Operation] = {}  # by each name they are about
+        self._leaving: dict[asyncio.Task[None], Hosted] = {}  # replaced models, while they finish their calls
+        self._dropped: dict[str, Wanted] = {}  # to make room; they come back as they were
+        self._num_callers: dict[str, int] = {}  # of `get_or_load` on their way to a model, by name
+        self._is_syncing = False
+        self._must_hurry = asyncio.Event()  # set by `close`: nobody waits for running calls any more
+
+    # --- the process --------------------------------------------------------------------------------------------------
+
+    async def start(self, configs: Sequence[Config]) -> list[Built]:
+        """Load the models that the operator asked for, one after the other, and serve each as soon as it is ready.
+
+        Nothing is refused for want of memory: each of several models gets an equal part of what all weights leave, at
+        the least what one request needs. Raises: what the builder raises for the first model that cannot be loaded.
+        """
+        all_built: list[Built] = []
+        for config, memory_bytes in zip(configs, split_memory(configs), strict=True):
+            wanted = await asyncio.to_thread(self._describe, config, str(config.directory), is_start=True)
+            share = self._ledger.available_bytes() if memory_bytes is None else memory_bytes
+            holding = self._ledger.reserve(wanted.name, _estimate(wanted.needs, share), is_forced=True)
+            all_built.append(await self._bring_up(Hosted(wanted, holding), memory_bytes))
+        return all_built
+
+    async def close(self) -> None:
+        """End every model at once: loads are given up, running calls are failed. Calls should have drained before."""
+        self._must_hurry.set()
+        operations = {operation.task: operation for operation in self._operations.values()}
+        for task, operation in operations.items():
+            if operation.word != _UNLOADED:
+                task.cancel()
+        await asyncio.gather(*operations, *self._leaving, return_exceptions=True)
+        await asyncio.gather(*(_stop(hosted.built) for hosted in self._hosted.values() if hosted.built is not None))
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    async def load(self, source: ModelSource) -> ModelStatus:
+        """See `ModelHosting.load`."""
+        wanted = await self._resolve(source)
+        return await asyncio.shield(self._begin_load(wanted))
+
+    async def unload(self, name: str) -> None:
+        """See `ModelHosting.unload`."""
+        self._check_open()
+        if self._forget_dropped(name):
+            return
+        hosted = self._find(name)
+        self._check_claims(hosted.names)
+        if hosted.state is ModelState.FAILED:
+            del self._hosted[hosted.name]
+            return
+        if hosted.is_pinned:
+            raise Conflict(f"Model {hosted.name} is pinned; unpin it first", param="model")
+        await asyncio.shield(self._begin_unload(hosted))
+
+    async def replace(self, source: ModelSource) -> ModelStatus:
+        """See `ModelHosting.replace`."""
+        wanted = await self._resolve(source)
+        return await asyncio.shield(self._begin_replace(wanted))
+
+    def pin(self, name: str) -> None:
+        """See `ModelHosting.pin`."""
+        hosted = self._find(name)
+        if hosted.state is not ModelState.READY:
+            raise NotFound(f"Model {hosted.name} is {hosted.state}, and cannot be pinned", param="model")
+        hosted.is_pinned = True
+
+    def unpin(self, name: str) -> None:
+        """See `ModelHosting.unpin`."""
+        self._find(name).is_pinned = False
+
+    @asynccontextmanager
+    async def get_or_load(self, name: str) -> AsyncIterator[ServedModel]:
+        """See `ModelHosting.get_or_load`."""
+        self._num_callers[name] = self._num_callers.get(name, 0) + 1
+        try:
+            while (model := self._registry.get(name)) is None:
+                await self._bring(name)
+            visit = model.admission.visit()
+            visit.__enter__()  # before anything is awaited, and before others may think that nobody wants it
+        finally:
+            self._num_callers[name] -= 1
+            if not self._num_callers[name]:
+                del self._num_callers[name]
+        try:
+            yield model
+        finally:
+            visit.__exit__(None, None, None)
+
+    def status(self, name: str) -> ModelStatus:
+        """See `ModelHosting.status`."""
+        return self._find(name).status()
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        """See `ModelHosting.statuses`."""
+        order = {model.name: number for number, model in enumerate(self._registry.models)}
+        hosted = sorted(self._hosted.values(), key=lambda one: order.get(one.name, len(order)))
+        return tuple(one.status() for one in hosted)
+
+    def stored(self) -> tuple[ModelSource, ...]:
+        """See `ModelHosting.stored`."""
+        return tuple(ModelSource(str(one.directory.absolute()), one.name) for one in self._store.entries())
+
+    async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
+        """See `ModelHosting.sync`."""
+        self._check_open()
+        if self._is_syncing:
+            raise Conflict("The models are being reloaded already")
+        self._is_syncing = True
+        try:
+            plan = await self._plan(sources)
+            self._check_plan(plan)
+            return await self._carry_out(plan)
+        finally:
+            self._is_syncing = False
+
+    # --- what is wanted -----------------------------------------------------------------------------------------------
+
+    async def _resolve(self, source: ModelSource) -> Wanted:
+        """The model that a call names. Raises: InvalidRequest, NotFound, Unavailable."""
+        self._check_open()
+        wanted = await _told(asyncio.to_thread(self._describe_source, source), source.name or source.url)
+        self._check_open()
+        return wanted
+
+    def _describe_source(self, source: ModelSource) -> Wanted:
+        entry = self._store.entry(source.url, source.name, source.version)
+        return self._describe(self._store.config(entry, source.options), str(entry.directory))
+
+    def _describe_stored(self, name: str) -> Wanted:
+        """What `name` means: a model that was dropped, else what the store holds under it."""
+        for dropped in list(self._dropped.values()):
+            if name in dropped.names:
+                return self._describe(dropped.config, dropped.url)
+        entry = self._store.named(name)
+        return self._describe(self._store.config(entry, {}), str(entry.directory))
+
+    def _describe(self, config: Config, url: str, *, is_start: bool = False) -> Wanted:
+        """Everything that files tell of a model before it is loaded; on a worker thread. Raises: as `ModelBuilder.needs`."""
+        try:
+            needs = self._builder.needs(config)
+        except (ConfigError, ModelError, OSError):
+            if not is_start:
+                raise
+            needs = MemoryNeeds(0)  # building tells what is wrong, in its own words
+        if not is_start:
+            for notice in config.notices:
+                logger.info("model %s: %s", config.name, notice)
+        return Wanted(config, url, needs, identity(config))
+
+    # --- names --------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._registry.state is ServerState.LOADING:
+            raise Unavailable("The server is still loading; try again later", retry_after_s=5)
+        if self._must_hurry.is_set() or self._registry.state is not ServerState.READY:
+            raise Unavailable("The server is shutting down and neither loads nor unloads models")
+
+    def _find(self, name: str) -> Hosted:
+        """The model of that name or alias; one that FAILED only if no other has it. Raises: NotFound."""
+        found = self._hosted.get(name) or next((one for one in self._hosted.values() if name in one.names), None)
+        if found is None:
+            known = ", ".join(self._hosted) or "none"
+            raise NotFound(f"Model or workflow not found: {name} (there are: {known})", param="model")
+        return found
+
+    def _check_claims(self, names: Iterable[str]) -> None:
+        for name in names:
+            if operation := self._operations.get(name):
+                raise Conflict(f"Model {name} is being {operation.word}; try again later", param="model")
+
+    def _check_names(self, names: Iterable[str], instead_of: Hosted | None = None) -> None:
+        """Raises: Conflict if one of the names answers already, but for the model that is replaced."""
+        for name in names:
+            served = self._registry.get(name)
+            is_own = instead_of is not None and instead_of.built is not None and served is instead_of.built.served
+            if served is not None and not is_own:
+                raise Conflict(f"Model {name} is loaded already, as {served.name} from {served.url}", param="model")
+
+    def _begin(
+        self, names: Iterable[str], word: str, work: Coroutine[Any, Any, T], *, is_on_demand: bool = False
+    ) -> asyncio.Task[T]:
+        """Start `work` as the operation that has these names; they are free again before anybody sees its end."""
+        task = asyncio.create_task(work, name=f"{word}: {', '.join(names)}")
+        self._operations.update(dict.fromkeys(names, _Operation(task, word, is_on_demand)))
+        task.add_done_callback(self._end_operation)
+        return task
+
+    def _end_operation(self, task: asyncio.Task[Any]) -> None:
+        self._operations = {name: one for name, one in self._operations.items() if one.task is not task}
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; if nobody did, it was logged
+
+    # --- loading ------------------------------------------------------------------------------------------------------
+
+    def _begin_load(self, wanted: Wanted) -> asyncio.Task[ModelStatus]:
+        """Raises: Conflict, NoMemory; nothing has changed then."""
+        self._check_claims(wanted.names)
+        self._check_names(wanted.names)
+        hosted, memory_bytes = self._make_room(wanted, ())
+        return self._begin(wanted.names, "loaded", _told(self._load(hosted, memory_bytes), wanted.name))
+
+    def _make_room(self, wanted: Wanted, leaving: Sequence[Holding]) -> tuple[Hosted, int]:
+        """The model with its place in the ledger, and the bytes it may count on besides its weights. Raises: NoMemory."""
+        needs = wanted.needs
+        self._ledger.check(wanted.name, needs.least, leaving)
+        memory_bytes = max(0, self._ledger.available_bytes(leaving) - needs.weights - needs.drafts)
+        return Hosted(wanted, self._ledger.reserve(wanted.name, _estimate(needs, memory_bytes), leaving)), memory_bytes
+
+    async def _load(self, hosted: Hosted, memory_bytes: int | None) -> ModelStatus:
+        await self._bring_up(hosted, memory_bytes)
+        return hosted.status()
+
+    async def _bring_up(self, hosted: Hosted, memory_bytes: int | None) -> Built:
+        """Build the model and serve it. Raises: what the builder raises; then its place is free again."""
+        self._forget_failures(hosted.name)
+        self._hosted[hosted.name] = hosted
+        self._registry.expect(hosted.name)
+        try:
+            built = await self._build(hosted, memory_bytes)
+            self._registry.add(built.served)
+        except BaseException as error:
+            self._registry.expect_no_more(hosted.name)
+            self._give_up(hosted, error)
+            raise
+        hosted.become_ready(built)
+        self._dropped.pop(hosted.name, None)
+        return built
+
+    async def _build(self, hosted: Hosted, memory_bytes: int | None) -> Built:
+        built = await self._builder.build(hosted.wanted.config, self._progress(hosted.name), memory_bytes)
+        if built.memory is not None:
+            self._ledger.correct(hosted.holding, built.memory)
+        return built
+
+    def _give_up(self, hosted: Hosted, error: BaseException) -> None:
+        """Free the place of a model that was not loaded, and remember why."""
+        self._ledger.release(hosted.holding)
+        hosted.fail(error)
+        if isinstance(error, asyncio.CancelledError) or self._hosted.get(hosted.name) is not hosted:
+            self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
+
+    def _forget_failures(self, name: str) -> None:
+        """Of this name, and the oldest if there are many."""
+        failed = [one for one in self._hosted.values() if one.state is ModelState.FAILED]
+        for one in [*failed[: max(0, len(failed) - MAX_FAILED + 1)], *(one for one in failed if one.name == name)]:
+            self._hosted.pop(one.name, None)
+
+    # --- loading on demand --------------------------------------------------------------------------------------------
+
+    async def _bring(self, name: str) -> None:
+        """Return when `name` may be served: after its load, or after whatever was being done to it.
+
+        Raises: as `get_or_load`.
+        """
+        self._check_open()
+        operation = self._operations.get(name)
+        if operation is None:
+            work = _told(self._load_stored(name), name)
+            operation = _Operation(self._begin((name,), "loaded", work, is_on_demand=True), "loaded", True)
+        if operation.is_on_demand:
+            await asyncio.shield(operation.task)
+        else:
+            await asyncio.wait((operation.task,))
+
+    async def _load_stored(self, name: str) -> None:
+        wanted = await asyncio.to_thread(self._describe_stored, name)
+        own = self._operations[name]
+        others = [one for one in wanted.names if self._operations.get(one) is not own]
+        self._check_open()
+        self._check_claims(others)
+        self._check_names(wanted.names)
+        leaving = self._choose_leaving(wanted)
+        hosted, memory_bytes = self._make_room(wanted, [one.holding for one in leaving])
+        self._operations.update(dict.fromkeys(others, own))
+        self._dropped.update((one.name, one.wanted) for one in leaving)
+        try:
+            await asyncio.gather(*(asyncio.shield(self._begin_unload(one)) for one in leaving))
+        except BaseException:
+            self._ledger.release(hosted.holding)
+            raise
+        await self._bring_up(hosted, memory_bytes)
+
+    def _choose_leaving(self, wanted: Wanted) -> list[Hosted]:
+        """The idle models that have to go, the least recently used first; [] if none has to, or if all would not suffice."""
+        leaving: list[Hosted] = []
+        for one in sorted((one for one in self._hosted.values() if self._may_go(one)), key=_last_used_s):
+            if wanted.needs.least <= self._ledger.available_bytes([other.holding for other in leaving]):
+                break
+            leaving.append(one)
+        return leaving
+
+    def _may_go(self, hosted: Hosted) -> bool:
+        if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
+            return False
+        is_wanted = any(name in self._num_callers or name in self._operations for name in hosted.names)
+        return hosted.built.served.admission.is_idle and not is_wanted
+
+    def _forget_dropped(self, name: str) -> bool:
+        """True if a model of that name was dropped; it does not come back any more."""
+        found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
+        for one in found:
+            del self._dropped[one.name]
+        return bool(found)
+
+    # --- replacing ----------------------------------------------------------------------------------------------------
+
+    def _begin_replace(self, wanted: Wanted) -> asyncio.Task[ModelStatus]:
+        """Raises: NotFound, Conflict, NoMemory; nothing has changed then."""
+        old = self._hosted.get(wanted.name)
+        if old is None or (old.state is not ModelState.READY and wanted.name not in self._operations):
+            raise NotFound(f"Model or workflow not found: {wanted.name} is not loaded", param="model")
+        names = tuple(dict.fromkeys((*old.names, *wanted.names)))
+        self._check_claims(names)
+        self._check_names(wanted.names, old)
+        new, memory_bytes = self._make_room(wanted, ())
+        old.is_replacing = True
+        return self._begin(names, "replaced", _told(self._change_over(old, new, memory_bytes), wanted.name))
+
+    async def _change_over(self, old: Hosted, new: Hosted, memory_bytes: int) -> ModelStatus:
+        """Build the new model; then let it have the names, and the old one finish."""
+        assert old.built is not None  # it is READY, and has no other operation
+        try:
+            built = await self._build(new, memory_bytes)
+            self._registry.replace(old.built.served, built.served)
+        except BaseException as error:
+            self._give_up(new, error)
+            old.is_replacing = False
+            raise
+        new.is_pinned = old.is_pinned
+        new.become_ready(built)
+        self._hosted = {name: new if one is old else one for name, one in self._hosted.items()}
+        ending = asyncio.create_task(self._finish(old), name=f"finish the calls of the old {old.name}")
+        self._leaving[ending] = old
+        ending.add_done_callback(self._leaving.pop)
+        return new.status()
+
+    # --- unloading ----------------------------------------------------------------------------------------------------
+
+    def _begin_unload(self, hosted: Hosted) -> asyncio.Task[None]:
+        """From here on no new call finds the model; the task ends when it is gone."""
+        assert hosted.built is not None  # it is READY, and has no other operation
+        hosted.state = ModelState.UNLOADING
+        self._registry.retire(hosted.built.served)
+        hosted.built.served.admission.drain("The model is being unloaded")
+        return self._begin(hosted.names, _UNLOADED, self._unload(hosted))
+
+    async def _unload(self, hosted: Hosted) -> None:
+        await self._finish(hosted)
+        self._hosted = {name: one for name, one in self._hosted.items() if one is not hosted}
+
+    async def _finish(self, hosted: Hosted) -> None:
+        """Let a model that no new call finds answer those that it has, then end it."""
+        assert hosted.built is not None
+        idle = asyncio.create_task(hosted.built.served.admission.wait_idle())
+        hurry = asyncio.create_task(self._must_hurry.wait())
+        await asyncio.wait((idle, hurry), timeout=self._drain_s, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
+            logger.warning("aborting the requests to model %s that did not finish in time", hosted.name)
+        idle.cancel()
+        hurry.cancel()
+        await self._end(hosted)
+
+    async def _end(self, hosted: Hosted) -> None:
+        """Stop the engine, which fails what still runs, drop every reference, give the memory back."""
+        built, hosted.built = hosted.built, None
+        assert built is not None
+        try:
+            await _stop(built)
+            self._registry.forget(built.served)
+            await asyncio.to_thread(built.close)
+            del built
+            await asyncio.to_thread(give_back_memory)
+        finally:
+            self._ledger.release(hosted.holding)
+
+    # --- reconciliation -----------------------------------------------------------------------------------------------
+
+    async def _plan(self, sources: Sequence[ModelSource]) -> Plan:
+        """Raises: InvalidRequest if two sources have one name."""
+        wanted: list[Wanted] = []
+        failures: dict[str, str] = {}
+        for source in sources:
+            try:
+                wanted.append(await self._resolve(source))
+            except (InvalidRequest, NotFound) as error:
+                failures[source.name or Path(source.url).name] = error.message
+        return make_plan(wanted, failures, [one for one in self._hosted.values() if one.state is ModelState.READY])
+
+    def _check_plan(self, plan: Plan) -> None:
+        """Raises: NoMemory if the whole does not fit, step by step; nothing has changed then."""
+        taken = 0
+        gone = [one.holding for one in plan.gone]
+        for old, new in plan.changed:
+            self._ledger.check(new.name, taken + new.needs.least, gone)
+            taken += new.needs.least - old.holding.num_bytes
+        for new in plan.new:
+            taken += new.needs.least
+            self._ledger.check(new.name, taken, gone)
+
+    async def _carry_out(self, plan: Plan) -> SyncResult:
+        failures = dict(plan.failures)
+        self._dropped.clear()  # what is wanted is loaded now, and the rest is not to come back
+        unloaded = [one.name for one in plan.gone if await _tried(self.unload(one.name), one.name, failures)]
+        replaced = []
+        for old, new in plan.changed:
+            if await _tried(self._replace_and_wait(old, new), new.name, failures):
+                replaced.append(new.name)
+        loaded = [one.name for one in plan.new if await _tried(self._load_described(one), one.name, failures)]
+        return SyncResult(tuple(loaded), tuple(replaced), tuple(unloaded), plan.unchanged, failures)
+
+    async def _load_described(self, wanted: Wanted) -> None:
+        self._check_open()
+        await asyncio.shield(self._begin_load(wanted))
+
+    async def _replace_and_wait(self, old: Hosted, wanted: Wanted) -> None:
+        """Replace, and wait until the old model has given its memory back: the next one may need it."""
+        self._check_open()
+        await asyncio.shield(self._begin_replace(wanted))
+        endings = [task for task, one in self._leaving.items() if one is old]
+        if endings:
+            await asyncio.wait(endings)
+
+
+_UNLOADED = "unloaded"
+
+
+async def _stop(built: BuiltModel) -> None:
+    """Shut the engine down and let the calls that this failed be answered; what goes wrong is logged."""
+    try:
+        await built.served.engine.shutdown(0.0)
+    except Exception:  # an engine that fails to end must not keep its place for ever
+        logger.exception("the engine of model %s did not stop cleanly", built.served.name)
+    try:
+        async with asyncio.timeout(ABORT_WAIT_S):
+            await built.served.admission.wait_idle()
+    except TimeoutError:
+        logger.warning("calls to model %s hold on to it after its end", built.served.name)
+
+
+def _estimate(needs: MemoryNeeds, memory_bytes: int) -> ModelMemory:
+    return ModelMemory(needs.weights, cache_bytes(needs, memory_bytes), needs.drafts)
+
+
+def _last_used_s(hosted: Hosted) -> float:
+    assert hosted.built is not None  # only such are asked
+    return hosted.built.served.admission.last_used_s
+
+
+async def _told(work: Coroutine[Any, Any, T], name: str) -> T:
+    """What `work` returns; its failures in the words of `dragoman.errors`."""
+    try:
+        return await work
+    except (InvalidRequest, NotFound, Conflict, NoMemory, Unavailable):
+        raise
+    except NotStored as error:
+        raise NotFound("; ".join(error.problems), param="model") from error
+    except ConfigError as error:
+        raise InvalidRequest("; ".join(error.problems)) from error
+    except ModelError as error:
+        raise InvalidRequest(f"Model {name} cannot be used: {error}") from error
+    except Exception as error:  # load boundary: whatever a loader raises ends this load and nothing else
+        logger.exception("loading model %s failed", name)
+        raise EngineFailed(f"Model {name} could not be loaded: {type(error).__name__}: {error}") from error
+
+
+async def _tried(work: Coroutine[Any, Any, object], name: str, failures: dict[str, str]) -> bool:
+    """True if `work` succeeded, else its failure is noted."""
+    try:
+        await work
+    except ServerError as error:
+        failures[name] = error.message
+        return False
+    return True
+
+
+def log_progress(name: str) -> Progress:
+    """Tells the log when a stage of a model's loading begins."""
+
+    def report(stage: str, fraction: float) -> None:
+        if fraction == 0.0:
+            logger.info("model %s: %s", name, stage)
+
+    return report

@@ -1,0 +1,106 @@
+"""One model in the host's care, from the moment room is reserved for it until that is given back.
+
+Does: hold what is known of it, and tell its status. Does not: act. Used by `ModelHost`, on the event loop; `look_up`
+runs on worker threads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dragoman.config.resolve import Config
+from dragoman.engine.base import MemoryNeeds
+from dragoman.host.building import BuiltModel
+from dragoman.host.ledger import Holding
+from dragoman.server.hosting import ModelMemory, ModelState, ModelStatus
+
+Identity = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model that is to be loaded: its configuration, where it is, what it needs, and what makes it another one."""
+
+    config: Config
+    url: str
+    needs: MemoryNeeds
+    identity: Identity
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.config.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Everything that calls may name it by."""
+        version = self.config.version
+        return (*self.config.model.name, *((f"{self.name}/{version}",) if version else ()))
+
+
+@dataclass(slots=True, eq=False)
+class Hosted:
+    """A model and its place in the ledger. `built` None = it is not there yet, failed, or is gone."""
+
+    wanted: Wanted
+    holding: Holding
+    state: ModelState = ModelState.LOADING
+    built: BuiltModel | None = None
+    reason: str = ""
+    is_pinned: bool = False
+    is_replacing: bool = False
+    loaded_s: int = 0
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = self.wanted.names
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.wanted.name
+
+    def become_ready(self, built: BuiltModel) -> None:
+        """It answers from now on."""
+        self.built, self.state, self.loaded_s = built, ModelState.READY, int(time.time())
+
+    def fail(self, error: BaseException) -> None:
+        """It was not loaded."""
+        self.state = ModelState.FAILED
+        self.reason = " ".join((str(error) or type(error).__name__).split())
+
+    def status(self) -> ModelStatus:
+        """What is told of it."""
+        in_flight = 0 if self.built is None else self.built.served.admission.num_in_flight
+        return ModelStatus(
+            name=self.name,
+            state=self.state,
+            url=self.wanted.url,
+            aliases=self.wanted.config.model.name[1:],
+            version=self.wanted.config.version,
+            reason=self.reason,
+            is_pinned=self.is_pinned,
+            is_replacing=self.is_replacing,
+            memory=self.holding.memory if self.state is not ModelState.FAILED else ModelMemory(),
+            num_in_flight=in_flight,
+            loaded_s=self.loaded_s,
+        )
+
+
+def identity(config: Config) -> Identity:
+    """What makes a model another one: its options, and the names, sizes and times of its files. Reads the directories."""
+    settings = (replace(config.model, model_id=None), config.engine, config.speculation, config.server, config.clients)
+    places = (config.directory.resolve(), config.model_dir.resolve())
+    files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
+    return (*settings, dict(config.own_options), config.version, *places, *files)
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
+    """What loading reads: the directory's own files, and an operator's packages beside model.py."""
+    for path in sorted((*directory.glob("*"), *directory.glob("*/*.py"))):
+        if path.is_file():
+            facts = path.stat()
+            yield str(path), facts.st_size, facts.st_mtime_ns

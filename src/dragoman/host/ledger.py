@@ -1,0 +1,119 @@
+"""The ledger of memory: who holds how many bytes, and what is left.
+
+Does: arithmetic; reserve before a model is loaded, correct when it is known what was taken, release after it is gone,
+hand what leaving models hold to the one that comes in their place. Does not: allocate, or know models. Used by
+`ModelHost` on the event loop, and by nobody else.
+
+All bytes are counted in one of three ways: weights, caches, drafts. The sum of what is held never exceeds the limit,
+unless an operator's own start asked for more than there is (`is_forced`), or a model took more than it was estimated
+to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from dragoman.errors import NoMemory
+from dragoman.server.hosting import ModelMemory
+
+MIB = 1024**2
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What one loading or loaded model holds. `handed_over`: bytes of it that are promised to others once it is gone."""
+
+    name: str
+    memory: ModelMemory
+    handed_over: int = 0
+    number: int = field(default=0, compare=False)
+
+    @property
+    def num_bytes(self) -> int:
+        """What it holds and has not promised."""
+        return self.memory.total - self.handed_over
+
+
+class MemoryLedger:
+    """`limit_bytes`: all that models may take together; `measure`: what the machine has free at this moment."""
+
+    def __init__(self, limit_bytes: int, measure: Callable[[], int]) -> None:
+        self.limit_bytes = limit_bytes
+        self._measure = measure
+        self._holdings: dict[int, Holding] = {}
+        self._numbers = count()
+
+    @property
+    def held_bytes(self) -> int:
+        """The sum of all holdings."""
+        return sum(holding.num_bytes for holding in self._holdings.values())
+
+    @property
+    def holdings(self) -> Sequence[Holding]:
+        """Who holds what, in the order they came."""
+        return tuple(self._holdings.values())
+
+    def available_bytes(self, leaving: Sequence[Holding] = ()) -> int:
+        """What one more model may take, once those that are `leaving` have gone.
+
+        A cache that was allocated and not yet used still looks free to the machine, and other programs' memory is
+        unknown to the ledger: so the smaller of both.
+        """
+        freed = sum(holding.num_bytes for holding in leaving)
+        return max(0, min(self.limit_bytes - self.held_bytes, self._measure()) + freed)
+
+    def reserve(
+        self, name: str, memory: ModelMemory, leaving: Sequence[Holding] = (), *, is_forced: bool = False
+    ) -> Holding:
+        """Room for a model that is about to be loaded, partly in the place of `leaving` ones.
+
+        Raises: NoMemory, and then nothing has changed.
+        """
+        if not is_forced:
+            self.check(name, memory.total, leaving)
+        shortfall = memory.total - max(0, self.limit_bytes - self.held_bytes)
+        for holding in leaving:
+            part = max(0, min(shortfall, holding.num_bytes))
+            holding.handed_over += part
+            shortfall -= part
+        holding = Holding(name, memory, number=next(self._numbers))
+        self._holdings[holding.number] = holding
+        return holding
+
+    def check(self, name: str, needed_bytes: int, leaving: Sequence[Holding] = ()) -> None:
+        """Raises: NoMemory with the numbers if a model of that size does not fit."""
+        available = self.available_bytes(leaving)
+        if needed_bytes > available:
+            raise NoMemory(
+                f"Model {name} does not fit into memory: it needs {in_mib(needed_bytes)}, {available // MIB} MiB are "
+                f"available{' once idle models are dropped' if leaving else ''} ({self._shares()})"
+            )
+
+    def correct(self, holding: Holding, memory: ModelMemory) -> None:
+        """Put what a model really took in the place of the estimate."""
+        if holding.number in self._holdings:
+            holding.memory = memory
+
+    def release(self, holding: Holding) -> None:
+        """The model is gone; doing it twice changes nothing."""
+        self._holdings.pop(holding.number, None)
+
+    def _shares(self) -> str:
+        """Who holds what, in words."""
+        totals: dict[str, int] = {}
+        for holding in self._holdings.values():
+            totals[holding.name] = totals.get(holding.name, 0) + holding.num_bytes
+        return (
+            ", ".join(f"{name} holds {in_mib(size)}" for name, size in _largest_first(totals)) or "no model is loaded"
+        )
+
+
+def in_mib(num_bytes: int) -> str:
+    """A size as messages show it; a needed size must never look smaller than it is."""
+    return f"{-(-num_bytes // MIB)} MiB"
+
+
+def _largest_first(totals: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(totals.items(), key=lambda item: (-item[1], item[0]))

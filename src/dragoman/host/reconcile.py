@@ -1,0 +1,45 @@
+"""What has to be done so that exactly the wanted models are served.
+
+Does: compare. Does not: act; `ModelHost.sync` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from dragoman.errors import InvalidRequest
+from dragoman.host.hosted import Hosted, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is gone, changed, new and as it was. `failures`: names that cannot be resolved; their models stay."""
+
+    gone: Sequence[Hosted]
+    changed: Sequence[tuple[Hosted, Wanted]]
+    new: Sequence[Wanted]
+    unchanged: tuple[str, ...]
+    failures: Mapping[str, str]
+
+
+def make_plan(wanted: Sequence[Wanted], failures: Mapping[str, str], served: Sequence[Hosted]) -> Plan:
+    """The plan from what is served to what is wanted. Raises: InvalidRequest if two of the wanted have one name."""
+    by_name = {one.name: one for one in served}
+    names = [name for one in wanted for name in one.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidRequest(f"models: each name may stand there once; {', '.join(twice)} stands there twice")
+    pinned = {one.name: "it is pinned, and stays" for one in served if one.is_pinned and one.name not in names}
+    kept = {*names, *failures, *pinned}
+    return Plan(
+        gone=[one for one in served if one.name not in kept],
+        changed=[(by_name[one.name], one) for one in wanted if _has_changed(by_name.get(one.name), one)],
+        new=[one for one in wanted if one.name not in by_name],
+        unchanged=tuple(one.name for one in wanted if one.name in by_name and not _has_changed(by_name[one.name], one)),
+        failures={**failures, **pinned},
+    )
+
+
+def _has_changed(served: Hosted | None, wanted: Wanted) -> bool:
+    return served is not None and served.wanted.identity != wanted.identity

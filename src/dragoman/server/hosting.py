@@ -1,0 +1,205 @@
+"""What the HTTP side may ask of whoever owns the models: a protocol and its values, so that models come and go at run
+time.
+
+Does: name the operations, what they return, and which errors of `dragoman.errors` each of them raises.
+Does not: load anything; `dragoman.host` implements it, and nothing below `server` imports that. Called by the routes
+that manage models, on the event loop. All operations may run side by side; heavy work happens on other threads.
+
+Names. A model has one name, and perhaps aliases and a version; operations go by the name or an alias, as it stands,
+never by a placeholder that means the default model. One operation at a time changes what a name means: another one
+that arrives meanwhile is refused with `Conflict`, except that `get_or_load` waits.
+
+Memory. What a model will take is reserved before anything is touched. What does not fit is refused with `NoMemory`,
+whose one line says what is needed, what is available, and who holds what; then nothing was loaded and nothing was
+unloaded.
+
+Calls. A call that has its `ServedModel` keeps it until it is answered, if it holds `ServedModel.admission.visit()` (or
+a permit) while it works: neither `unload`, `replace` nor making room ends a model before its visitors have left, or
+the drain timeout is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from dragoman.server.registry import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model to load, as an operator's call names it. Nothing in it is trusted.
+
+    `url`: a path, or `file://` and a path, of a model directory or archive in the operator's model store; relative
+    paths count from the store. Links and `..` are resolved first; what then lies outside the store is refused.
+    `name`: what to call it; "" = as its own options, else its directory or archive, say. `version`: "" = there are
+    none.
+    `options`: by their names with or without `option.`, as texts, as they would stand in serving.properties. They go
+    before the model's own file. Refused are those of the whole server, those with a path of this machine or a name of
+    code, and those that the operator's command line has decided.
+    """
+
+    url: str
+    name: str = ""
+    version: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class ModelState(StrEnum):
+    """Where one model is in its life. LOADING and FAILED models answer no calls, UNLOADING ones no new calls."""
+
+    LOADING = "loading"
+    READY = "ready"
+    UNLOADING = "unloading"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """What a model takes, in bytes. An estimate while it loads, known once it is ready."""
+
+    weights: int = 0
+    caches: int = 0
+    drafts: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.caches + self.drafts
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStatus:
+    """One model at this moment.
+
+    `url`: the directory or archive that was asked for. `reason`: why it is FAILED, one line, else "".
+    `is_replacing`: another model is being loaded in its place; it answers until that is ready.
+    `memory`: what is reserved for it (nothing once it has FAILED). `num_in_flight`: calls that it is answering.
+    `loaded_s`: when it became ready, seconds since the epoch; 0 before.
+    """
+
+    name: str
+    state: ModelState
+    url: str = ""
+    aliases: tuple[str, ...] = ()
+    version: str = ""
+    reason: str = ""
+    is_pinned: bool = False
+    is_replacing: bool = False
+    memory: ModelMemory = field(default_factory=ModelMemory)
+    num_in_flight: int = 0
+    loaded_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What `sync` did, as names. `failures`: name (the url where there is none) and one line that says why, for each
+    part that failed; what it failed on is as it was before.
+    """
+
+    loaded: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    unloaded: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+class ModelHosting(Protocol):
+    """Owns the models of a process.
+
+    Every operation that changes something raises `Unavailable` while the server shuts down, and every load that is not
+    of the operator's model store, or comes to a server that was started without one, raises `InvalidRequest` with a
+    line that says what is allowed, or which option allows it.
+    """
+
+    async def load(self, source: ModelSource) -> ModelStatus:
+        """Load a model and serve it beside the others; its status, READY. The names answer once this returns.
+
+        A model that FAILED earlier under this name is forgotten. A caller that goes away does not end the load.
+
+        Raises: InvalidRequest (path, options, or files that are no usable model; the problems in one line), NotFound
+        (the store holds nothing there), Conflict (a name is served already, or is being loaded or unloaded), NoMemory,
+        EngineFailed (the load failed for another reason: the log has the traceback), Unavailable (shutting down).
+        """
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Refuse new calls for the model, let running ones finish up to the drain timeout, abort the rest, give its
+        memory back.
+
+        Returns when the memory is free. If it was the default model, the next one is. One that FAILED, or was dropped
+        to make room, is forgotten.
+
+        Raises: NotFound (no such model), Conflict (it is pinned: unpin it first; or it is being loaded, replaced or
+        unloaded), Unavailable (shutting down).
+        """
+        ...
+
+    async def replace(self, source: ModelSource) -> ModelStatus:
+        """Load a model in the place of the one that is served under its name; the new one's status, READY.
+
+        No call is refused meanwhile: the old model answers until the new one is ready, then the names change over at
+        once. This returns after the change-over; calls in flight finish on the old model, which then gives its memory
+        back (or after the drain timeout). Both are in memory for a while, and both have to fit. Pins and the place as
+        default stay.
+
+        Raises: as `load`, but NotFound also if nothing is served under the name. A failure leaves the old model as it
+        was.
+        """
+        ...
+
+    def pin(self, name: str) -> None:
+        """Keep the model: it is never dropped to make room, and `unload` refuses it. `replace` does not. Pinning twice
+        is once.
+
+        Raises: NotFound (no such model, or it is not READY).
+        """
+        ...
+
+    def unpin(self, name: str) -> None:
+        """Undo `pin`; nothing happens if it is not pinned. Raises: NotFound (no such model)."""
+        ...
+
+    def get_or_load(self, name: str) -> AbstractAsyncContextManager[ServedModel]:
+        """The model of that name, loaded from the model store if need be; it stays while the `async with` block runs.
+
+        `name` is a served name, that of a model that was dropped, or that of a directory or archive (without its
+        suffix) in the store. Callers that ask for one name at the same time share one load; giving up waiting does not
+        end a load that others wait for.
+
+        To make room, models that are neither pinned nor answering calls are dropped, the least recently used first,
+        and only if that suffices; models that answer calls are never dropped. A dropped model is not listed any more,
+        and comes back with the options it had when it is asked for here again.
+
+        Raises on entering: NotFound (neither served nor in the store), NoMemory (it would not fit, even without the
+        idle models), InvalidRequest (its options or files are unusable), Conflict (one of its aliases is another
+        model's), EngineFailed, Unavailable (shutting down).
+        """
+        ...
+
+    def status(self, name: str) -> ModelStatus:
+        """The model of that name or alias, whatever its state. Raises: NotFound."""
+        ...
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        """Every model, the default first, then in the order they came; those that are loading or FAILED last."""
+        ...
+
+    def stored(self) -> tuple[ModelSource, ...]:
+        """What the model store holds now, for `sync`; () without a store. Reads the directory: call it rarely."""
+        ...
+
+    async def sync(self, sources: Sequence[ModelSource]) -> SyncResult:
+        """Make what is served equal to `sources`: unload what is gone, replace what changed, load what is new.
+
+        A model has changed if its directory, options or files have. Pinned models that are gone stay, and are told in
+        `failures`. One part that fails does not keep the others from being done, but if the whole does not fit into
+        memory, nothing is touched. Only one `sync` runs at a time.
+
+        Raises: InvalidRequest (two sources have one name), NoMemory, Conflict (another `sync` is running), Unavailable
+        (shutting down).
+        """
+        ...

@@ -1,0 +1,201 @@
+"""What may be loaded while the server runs: models of the operator's store, with options of the model, and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.run_time import ModelStore, NotStored
+from dragoman.config.several import resolve_all
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the models `one` and `two`, and a model beside it that is not in it."""
+    for directory in (tmp_path / "store" / "one", tmp_path / "store" / "two", tmp_path / "outside", tmp_path / "demo"):
+        directory.mkdir(parents=True)
+        (directory / "config.json").write_text("{}", encoding="utf-8")
+    return tmp_path / "store"
+
+
+def opened(store: Path, line: str = "", env: Mapping[str, str] | None = None) -> ModelStore:
+    """The store of a server that was started with this command line, {} being the store."""
+    words = f"--load-models NONE --model-store {store} --cache-dir {store.parent}/cache {line}".format(store)
+    arguments = read_arguments(words.split())
+    found = resolve_all(arguments.givens, env or {}, store.parent / "demo")
+    return ModelStore(found.store, found.process, arguments.givens, env or {}, store.parent / "demo")
+
+
+def configured(found: ModelStore, url: str, name: str = "", version: str = "", **options: str) -> Config:
+    return found.config(found.entry(url, name, version), options)
+
+
+def refusals(found: ModelStore, url: str = "one", name: str = "", **options: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        configured(found, url, name, **options)
+    assert all("\n" not in problem for problem in caught.value.problems)
+    return list(caught.value.problems)
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["one", "./one", "two/../one", "{}/one", "file://{}/one", "file://localhost{}/one/"])
+def test_every_way_to_write_a_path_of_the_store_means_it(store: Path, form: str) -> None:
+    config = configured(opened(store), form.format(store))
+    assert config.model_dir == (store / "one").resolve()
+    assert config.name == "one"
+
+
+def test_a_file_url_is_unquoted(store: Path) -> None:
+    (store / "one").rename(store / "one more")
+    assert configured(opened(store), f"file://{store}/one%20more", "x").model_dir.name == "one more"
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["../outside", "{}/../outside", "file://{}/../outside", "/etc", "..", ".", "{}", "link", "one/../../outside"],
+)
+def test_what_lies_outside_is_refused(store: Path, form: str) -> None:
+    (store / "link").symlink_to(store.parent / "outside")
+    [problem] = refusals(opened(store), form.format(store))
+    assert problem == (
+        f"url={form.format(store)} (this call): must be the path of a model in the model store; no other is loaded"
+    )
+
+
+@pytest.mark.parametrize("form", ["a\0b", "circle/x"])
+def test_what_is_no_path_is_refused(store: Path, form: str) -> None:
+    (store / "circle").symlink_to(store / "circle")
+    assert len(refusals(opened(store), form)) == 1
+
+
+@pytest.mark.parametrize("scheme", ["s3", "http", "HTTPS", "djl"])
+def test_other_places_are_refused_by_name(store: Path, scheme: str) -> None:
+    [problem] = refusals(opened(store), f"{scheme}://bucket/one")
+    assert f"{scheme}:// is not read here, nothing is downloaded" in problem
+
+
+def test_another_machines_files_and_nothing_at_all_are_refused(store: Path) -> None:
+    assert "must be a path of this machine" in refusals(opened(store), f"file://elsewhere{store}/one")[0]
+    assert "must not be empty" in refusals(opened(store), "")[0]
+
+
+def test_a_link_within_the_store_is_followed(store: Path) -> None:
+    (store / "latest").symlink_to(store / "two")
+    assert configured(opened(store), "latest").model_dir == (store / "two").resolve()
+
+
+@pytest.mark.parametrize("form", ["three", "one/config.json", "{}/three"])
+def test_what_is_not_there_is_not_found(store: Path, form: str) -> None:
+    with pytest.raises(NotStored, match="holds no directory or archive there"):
+        opened(store).entry(form.format(store))
+
+
+def test_without_a_store_everything_is_refused_with_the_option_that_allows_it(store: Path) -> None:
+    found = opened(store)
+    none = ModelStore(None, found.process, found.command_line, {}, found.demo_dir)
+    assert "--model-store" in refusals(none, str(store / "one"))[0]
+    assert none.entries() == []
+
+
+def test_a_store_that_is_itself_a_model_may_be_loaded(store: Path) -> None:
+    (store / "config.json").write_text("{}", encoding="utf-8")
+    assert configured(opened(store), ".", "own").model_dir == store.resolve()
+
+
+def test_an_archive_is_unpacked_and_named_by_its_stem(store: Path) -> None:
+    shutil.make_archive(str(store / "packed"), "gztar", store / "two")
+    found = opened(store)
+    config = configured(found, "packed.tar.gz")
+    assert config.name == "packed"
+    assert config.model_dir.is_relative_to(store.parent / "cache" / "archives")
+    assert found.named("packed").directory == (store / "packed.tar.gz").resolve()
+
+
+def test_models_are_found_by_their_name_in_the_store_alone(store: Path) -> None:
+    found = opened(store)
+    assert found.config(found.named("two"), {}).name == "two"
+    for name in ("three", "../outside", "", ".", "one/", str(store / "one")):
+        with pytest.raises(NotStored):
+            found.named(name)
+
+
+def test_a_name_in_the_store_that_leads_out_of_it_is_refused(store: Path) -> None:
+    (store / "link").symlink_to(store.parent / "outside")
+    with pytest.raises(ConfigError, match="no other is loaded"):
+        opened(store).named("link")
+
+
+# --- with which options -----------------------------------------------------------------------------------------------
+
+
+def test_options_of_the_call_go_before_the_models_file_and_are_named_either_way(store: Path) -> None:
+    (store / "one" / "serving.properties").write_text(
+        "option.max_model_len=64\noption.kv_cache_dtype=u8\n", encoding="utf-8"
+    )
+    found = opened(store, env={"OPTION_MAX_NUM_SEQS": "3"})
+    config = configured(found, "one", max_model_len="32", **{"option.job_queue_size": "7"})
+    assert config.model.max_model_len == 32
+    assert config.model.kv_dtype == "u8"
+    assert config.engine.max_num_seqs == 3
+    assert config.server.job_queue_size == 7
+
+
+def test_name_and_version_are_the_calls(store: Path) -> None:
+    config = configured(opened(store, "--name given --port 9"), "one", "x", "2")
+    assert config.model.name == ("x",)
+    assert config.version == "2"
+    assert configured(opened(store, env={"OPTION_NAME": "given"}), "one").model.name == ("one",)
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a\nb", "x" * 257])
+def test_a_name_is_one_word(store: Path, name: str) -> None:
+    assert "must be one word" in refusals(opened(store), "one", name)[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["model_id", "option.model_id", "OPTION.MODEL_ID", "draft_model", "cache_dir", "entryPoint", "option.entryPoint",
+     "entrypoint", "handler", "hooks", "chat_template", "port", "host", "model_store", "load_models", "config_file",
+     "api_key_file", "drain_timeout", "log_level", "option.name", "max_request_size"],
+)  # fmt: skip
+def test_what_is_the_operators_cannot_be_set_by_a_call(store: Path, name: str) -> None:
+    [problem] = refusals(opened(store), "one", **{name: "1"})
+    assert (
+        problem
+        == f"{name} (this call): only the operator can set it, when the server starts or in the model's own file"
+    )
+
+
+def test_bad_and_unknown_options_are_told_with_what_is_allowed(store: Path) -> None:
+    found = opened(store)
+    assert refusals(found, dtype="int5")[0].startswith("dtype=int5 (this call): must be one of auto, int8")
+    assert "unknown option; the nearest known one is" in refusals(found, max_model_length="3")[0]
+
+
+def test_what_the_command_line_has_decided_is_not_changed(store: Path) -> None:
+    found = opened(store, "--dtype f32")
+    assert refusals(found, dtype="int8") == [
+        "dtype=int8 (this call): cannot be changed; it is decided by --dtype (command line)"
+    ]
+    assert configured(found, "one").model.dtype == "f32"
+
+
+def test_a_models_file_must_not_differ_in_what_is_one_for_the_process(store: Path) -> None:
+    (store / "one" / "serving.properties").write_text("port=7\n", encoding="utf-8")
+    assert "is one value for all models" in refusals(opened(store), "one")[0]
+
+
+def test_weights_of_the_command_lines_model_are_not_lent(store: Path) -> None:
+    """A directory without weights is no model, even where MODEL_DIR has some."""
+    (store / "one" / "config.json").unlink()
+    arguments = read_arguments([str(store / "two"), "--model-store", str(store)])
+    found = resolve_all(arguments.givens, {}, store.parent / "demo")
+    opened_store = ModelStore(found.store, found.process, arguments.givens, {}, store.parent / "demo")
+    assert configured(opened_store, "one").model_dir == (store / "one").resolve()
