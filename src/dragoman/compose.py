@@ -34,9 +34,9 @@ from dragoman.hooks import (
     load_hooks,
     own_traceback,
 )
-from dragoman.loading import ModelLoad, Progress, has_model, model_options
+from dragoman.loading import ModelLoad, Progress, has_model
 from dragoman.memory import available_memory_bytes, choose_num_blocks
-from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, load_model
+from dragoman.models import BLOCK_SIZE, LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.server.admission import Admission
@@ -81,7 +81,8 @@ async def build_served_model(
 ) -> ComposedModel:
     """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
 
-    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`.
+    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`,
+    and its kernels leave room for those of the others.
     `loading` is given if it has begun already; it is over when this returns or raises.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
@@ -92,7 +93,7 @@ async def build_served_model(
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if code is not None and code.runtime is not None and not has_model(config):
             return _build_handler_only(config, code, f"there is no {WEIGHTS_CONFIG} in {config.model_dir}")
-        loading = loading or ModelLoad(config, progress)
+        loading = loading or ModelLoad(config, progress, has_neighbours=memory_bytes is not None)
         try:
             return await _build_generating(config, loading, memory_bytes, code)
         except ModelError as error:
@@ -226,7 +227,7 @@ def _is_file(text: str) -> bool:
 def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) -> tuple[LoadedModel, RollingEngine]:
     """The engine over the loaded model, not started yet. Blocks while the model loads."""
     loaded, progress = loading.result(), loading.progress
-    draft = _load_draft(config, progress)
+    draft = _load_draft(config, progress, loaded.options)
     max_model_len = _max_model_len(config, loaded)
     block_bytes = loaded.block_bytes + (draft.block_bytes if draft is not None else 0)
     num_blocks = _num_blocks(config, block_bytes, max_model_len, memory_bytes)
@@ -245,14 +246,14 @@ def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None) 
     return loaded, RollingEngine(runner, Sampler(runner.vocab_size), limits, capabilities, proposer)
 
 
-def _load_draft(config: Config, progress: Progress) -> LoadedModel | None:
-    """The draft model of speculative decoding, with the model's own precisions; None if there is none."""
+def _load_draft(config: Config, progress: Progress, options: ModelOptions) -> LoadedModel | None:
+    """The draft model of speculative decoding, stored and run with the model's own `options`; None if there is none."""
     directory = config.speculation.draft_model
     if directory is None:
         return None
     if not directory.is_dir():
         raise ConfigError([f"{config.cite('draft_model')}: must be a directory on this machine that holds a model"])
-    return load_model(directory, model_options(config), lambda stage, part: progress(f"draft model: {stage}", part))
+    return load_model(directory, options, lambda stage, part: progress(f"draft model: {stage}", part))
 
 
 def _proposer(config: Config, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:

@@ -25,10 +25,11 @@ DEFAULT_DTYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, w
 class ModelLoad:
     """The loading of a configuration's model, begun by making this. Its methods may be called on any thread."""
 
-    def __init__(self, config: Config, progress: Progress) -> None:
-        """`progress` is called on the loading thread."""
+    def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool = False) -> None:
+        """`progress` is called on the loading thread. `has_neighbours`: other models compute in this process too."""
         self._config = config
         self._progress = progress
+        self._has_neighbours = has_neighbours
         self._is_abandoned = False
         self._loaded: Future[LoadedModel] = Future()
         self._thread = threading.Thread(target=self._run, name="load-model")
@@ -53,7 +54,8 @@ class ModelLoad:
 
     def _run(self) -> None:
         try:
-            self._loaded.set_result(load_model(self._config.model_dir, model_options(self._config), self._report))
+            options = model_options(self._config, has_neighbours=self._has_neighbours)
+            self._loaded.set_result(load_model(self._config.model_dir, options, self._report))
         except BaseException as error:  # whoever asks for the result gets it
             self._loaded.set_exception(error)
 
@@ -72,12 +74,12 @@ def has_model(config: Config) -> bool:
     return (config.model_dir / WEIGHTS_CONFIG).is_file()
 
 
-def model_options(config: Config) -> ModelOptions:
+def model_options(config: Config, *, has_neighbours: bool = False) -> ModelOptions:
     """How the model of `config` is stored and run. Raises: ConfigError if its cache directory cannot be made."""
     model = config.model
     weight_type: Any = DEFAULT_DTYPE if model.dtype == "auto" else model.dtype  # the option's words are the loader's
     kv_type: Any = model.kv_dtype
-    return ModelOptions(weight_type, kv_type, model.threads, _cache_dir(config))
+    return ModelOptions(weight_type, kv_type, model.threads, _cache_dir(config), has_neighbours)
 
 
 def _cache_dir(config: Config) -> Path | None:
