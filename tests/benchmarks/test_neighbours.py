@@ -1,4 +1,4 @@
-"""What two models leave each other is measured with real steps; the numbers are the machine's, and nobody's business here."""
+"""What two models leave each other is measured with real steps; the numbers are not looked at here."""
 
 from __future__ import annotations
 
