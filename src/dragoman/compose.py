@@ -104,7 +104,8 @@ async def build_served_model(
 ) -> ComposedModel:
     """The model of `config`, loaded, its engine started. `memory_bytes` is what it may count on besides its weights.
 
-    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`.
+    None = what is free once it is loaded, which is right for the only model of a process; else see `memory.split_memory`,
+    and its kernels leave room for those of the others.
     `loading` is given if it has begun already; it is over when this returns or raises.
 
     Raises: ModelError or ConfigError if the directory or an option does not fit, EngineDead if the engine does not start.
@@ -115,7 +116,7 @@ async def build_served_model(
         runtime = await _start_handler(config, hooks)
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if runtime is None or has_model(config):
-            loading = loading or ModelLoad(config, progress)
+            loading = loading or ModelLoad(config, progress, has_neighbours=memory_bytes is not None)
         return await _build(config, loading, memory_bytes, code)
     except BaseException:
         if hooks is not None:

@@ -307,6 +307,27 @@ def test_shutdown_lets_running_requests_finish_and_refuses_new_ones() -> None:
     run(test)
 
 
+def test_the_event_loop_goes_on_while_a_large_cache_is_given_back() -> None:
+    class LargeRunner(FakeRunner):
+        may_close = threading.Event()
+
+        def close(self) -> None:
+            assert self.may_close.wait(TIMEOUT_S)
+            super().close()
+
+    async def test() -> None:
+        runner = LargeRunner(vocab_size=VOCAB_SIZE)
+        async with running_engine(runner) as engine:
+            shutdown = asyncio.create_task(engine.shutdown(drain_s=0.0))
+            await until(lambda: not engine.health().is_alive)
+            assert not runner.is_closed
+            runner.may_close.set()
+            await shutdown
+            assert runner.is_closed
+
+    run(test)
+
+
 def test_shutdown_cancels_what_does_not_finish_in_time() -> None:
     async def test() -> None:
         gate = Gate(num_free=1)

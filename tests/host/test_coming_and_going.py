@@ -28,7 +28,7 @@ from dragoman.errors import Conflict, NoMemory, NotFound, Unavailable
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.memory import available_memory_bytes
-from dragoman.host.reclaim import give_back_memory
+from dragoman.models.runtime_memory import give_back
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
@@ -199,7 +199,7 @@ async def come_and_go(here: World, num_operations: int) -> None:
 
 
 def resident_bytes() -> int:
-    give_back_memory()
+    give_back()
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 
 import pytest
 
+from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
+from dragoman.engine.factory import Progress
 from dragoman.engine.rolling.factory import LoadedRolling
 from dragoman.host.loading import LoadAbandoned, ModelLoad, has_model
 from dragoman.models import LoadedModel, ModelError
@@ -41,6 +44,29 @@ def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tm
     stages.clear()
     ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage)).wait()
     assert list(dict.fromkeys(stages)) == ["mapping weights", "warming up"]
+
+
+def test_a_model_is_loaded_for_a_process_with_others_if_it_has_them(directory: Path, tmp_path: Path) -> None:
+    config = config_of(directory, cache_dir=str(tmp_path))
+    assert not _model_of(ModelLoad(config, lambda *_: None)).options.has_neighbours
+    assert _model_of(ModelLoad(config, lambda *_: None, has_neighbours=True)).options.has_neighbours
+
+
+@pytest.mark.parametrize(("memory_bytes", "has_neighbours"), [(None, False), (1 << 30, True)])
+def test_a_model_that_gets_a_share_of_the_memory_shares_the_cores_too(
+    memory_bytes: int | None, has_neighbours: bool, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    class KnownLoad(ModelLoad):
+        def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool) -> None:
+            asked.append(has_neighbours)
+            super().__init__(config, progress, has_neighbours=has_neighbours)
+
+    monkeypatch.setattr("dragoman.compose.ModelLoad", KnownLoad)
+    with pytest.raises(ModelError, match="tokenizer"):  # there is none
+        asyncio.run(build_served_model(config_of(directory), lambda *_: None, memory_bytes))
+    assert asked == [has_neighbours]
 
 
 def test_a_failure_is_raised_where_the_result_is_asked_for(tmp_path: Path) -> None:

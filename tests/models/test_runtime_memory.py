@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
 import pytest
 
+from dragoman.models import runtime_memory
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL, measure
 
@@ -23,3 +27,22 @@ def test_buffers_that_a_larger_step_replaces_are_given_back(tmp_path: Path) -> N
     shape = RandomShape("wide", seed=4, hidden_size=64, num_layers=1, num_heads=32, num_kv_heads=1, head_size=64)
     memory = measure(write_checkpoint(shape, tmp_path), range(400, 1600, 30))
     assert memory.after[-1] - memory.needed < 20
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 0), (1, 1), (5, 3), (64, 4000)], ids=str)
+def test_forgetting_a_tensor_touches_nothing_beside_it(begin: int, end: int) -> None:
+    memory = np.ones(4 * mmap.PAGESIZE, dtype=np.uint8)
+    inside = memory[begin : len(memory) - end]
+    tensor = ov.Tensor(inside, shared_memory=True)
+    runtime_memory.forget_pages(tensor)
+    assert not inside.all()  # its whole pages are empty
+    assert memory[:begin].all()
+    assert memory[len(memory) - end :].all()
+
+
+def test_a_tensor_within_a_page_is_left_alone() -> None:
+    memory = np.ones(4 * mmap.PAGESIZE, dtype=np.uint8)
+    first = -memory.ctypes.data % mmap.PAGESIZE
+    tensor = ov.Tensor(memory[first + 8 : first + mmap.PAGESIZE], shared_memory=True)
+    runtime_memory.forget_pages(tensor)
+    assert memory.all()

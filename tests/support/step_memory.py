@@ -48,7 +48,8 @@ def _step(size: int) -> ForwardBatch:
     return forward_batch([*decoding, (prompt, 0, blocks)], logit_rows=[*range(num_decoding), size - 1])
 
 
-def _anonymous_mib() -> float:
+def anonymous_mib() -> float:
+    """Memory of this process that is no file's."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Anonymous:"))
 
@@ -61,9 +62,9 @@ def main() -> None:
     after = []
     for size in sizes:
         runner.forward(_step(size))
-        after.append(_anonymous_mib())
+        after.append(anonymous_mib())
     ctypes.CDLL(None).malloc_trim(0)
-    sys.stdout.write(json.dumps({"after": after, "needed": _anonymous_mib()}) + "\n")
+    sys.stdout.write(json.dumps({"after": after, "needed": anonymous_mib()}) + "\n")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,11 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
     display = ProgressDisplay(sys.stderr)
     memory_bytes = available_memory_bytes()
     # Several models are loaded one after the other, since they share the memory.
-    loading = ModelLoad(configs[0], display) if len(configs) == 1 and has_model(configs[0]) else None
+    loading = None
+    if len(configs) == 1 and has_model(configs[0]):
+        loading = ModelLoad(
+            configs[0], display, has_neighbours=resolved.store is not None
+        )  # others may be loaded later
     try:
         from dragoman.cli.serve import Serving, serve
 

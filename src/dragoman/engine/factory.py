@@ -30,6 +30,7 @@ def _no_progress(stage: str, fraction: float) -> None:
 class EngineSetup:
     """The model that an engine is to run. `options`: the value of every option by its name, secrets excepted.
 
+    `has_neighbours`: other models compute in this process at the same time.
     Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
     wants any more; it is called on the thread that loads.
     """
@@ -37,6 +38,7 @@ class EngineSetup:
     model_dir: Path
     options: Mapping[str, Any] = field(default_factory=dict)
     progress: Progress = _no_progress
+    has_neighbours: bool = False
 
 
 @dataclass(frozen=True, slots=True)

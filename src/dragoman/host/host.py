@@ -29,9 +29,9 @@ from dragoman.host.building import Built, BuiltModel, ModelBuilder
 from dragoman.host.hosted import Hosted, Wanted, identity
 from dragoman.host.ledger import Holding, MemoryLedger
 from dragoman.host.memory import cache_bytes, split_memory
-from dragoman.host.reclaim import give_back_memory
 from dragoman.host.reconcile import Plan, make_plan
 from dragoman.models import ModelError
+from dragoman.models.runtime_memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 
@@ -443,7 +443,7 @@ class ModelHost(Generic[Built]):
             self._registry.forget(built.served)
             await asyncio.to_thread(built.close)
             del built
-            await asyncio.to_thread(give_back_memory)
+            await asyncio.to_thread(give_back)
         finally:
             self._ledger.release(hosted.holding)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine
 class ModelLoad:
     """The loading of a configuration's model, begun by making this. Its methods may be called on any thread."""
 
-    def __init__(self, config: Config, progress: Progress) -> None:
-        """`progress` is called on the loading thread."""
+    def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool = False) -> None:
+        """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some."""
+        self._has_neighbours = has_neighbours
         self._config = config
         self._progress = progress
         self._is_abandoned = False
@@ -61,7 +63,8 @@ class ModelLoad:
         try:
             with citing(self._config):
                 factory = find_factory(self._config.engine.engine_factory)
-                self._loaded = factory.load(_setup(self._config, self._report))
+                setup = replace(_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
+                self._loaded = factory.load(setup)
         except BaseException as error:  # whoever asks for the result gets it
             self._failure = error
 
@@ -100,16 +103,14 @@ def citing(config: Config) -> Iterator[None]:
         raise ConfigError([f"{config.cite(error.option)}: {error}"]) from error
 
 
-def _setup(config: Config, progress: Progress | None = None) -> EngineSetup:
+def _setup(config: Config) -> EngineSetup:
     """What an engine's factory is told. Raises: ConfigError if the cache directory cannot be made."""
     options: dict[str, Any] = {
         **config.own_options,
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
         "cache_dir": _cache_dir(config),
     }
-    return (
-        EngineSetup(config.model_dir, options) if progress is None else EngineSetup(config.model_dir, options, progress)
-    )
+    return EngineSetup(config.model_dir, options)
 
 
 def _cache_dir(config: Config) -> Path | None:

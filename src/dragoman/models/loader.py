@@ -17,7 +17,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman import __version__
-from dragoman.models import runtime_memory
+from dragoman.models import kernel_threads, runtime_memory
 from dragoman.models.config import LlamaConfig, ModelError, read_json
 from dragoman.models.kept_graph import compile_and_keep, map_kept
 from dragoman.models.layers import AttentionShape
@@ -46,12 +46,16 @@ _DYNAMIC_QUANTIZATION_GROUP = 128
 
 @dataclass(frozen=True, slots=True)
 class ModelOptions:
-    """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start."""
+    """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
+
+    `has_neighbours`: other models compute in this process at the same time (see `kernel_threads`).
+    """
 
     weight_type: WeightType = "int8"
     kv_type: KvType = "auto"
     num_threads: int | None = None
     cache_dir: Path | None = None
+    has_neighbours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,10 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     properties = _compile_properties(options, inference_type, kv_type)
     kept = None if options.cache_dir is None else options.cache_dir / _kept_name(core, model_dir, options, properties)
     runtime_memory.bound_shared_cache()
-    properties |= runtime_memory.PROPERTIES  # not part of the name: they do not change what is kept
+    # not part of the name: they do not change what is kept
+    properties |= runtime_memory.PROPERTIES
+    if options.has_neighbours:
+        properties |= kernel_threads.SHARED
     if kept is not None and kept.exists():
         report("mapping weights", 0.0)
         read_ahead([kept])

@@ -154,6 +154,10 @@ class RollingEngine:
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
         self._death = self._death or "the engine was shut down"
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        """Release what the engine owns; not on an event loop, as giving gigabytes back takes a while."""
         self._core.close()
         self._runner.close()
         if self._proposer is not None:

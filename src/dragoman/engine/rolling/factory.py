@@ -7,7 +7,7 @@ another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
@@ -25,7 +25,8 @@ class RollingFactory:
 
     def load(self, setup: EngineSetup) -> LoadedRolling:
         """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
-        options, report = RollingOptions.among(setup.options), setup.progress
+        options = replace(RollingOptions.among(setup.options), has_neighbours=setup.has_neighbours)
+        report = setup.progress
         model = load_model(setup.model_dir, options.model_options, report)
         context = max_model_len(options, model.config.max_position)
         draft = None

@@ -20,7 +20,7 @@ import openvino as ov
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models.loader import BLOCK_SIZE, LoadedModel, cache_ports
-from dragoman.models.runtime_memory import return_freed_memory
+from dragoman.models.runtime_memory import forget_pages, return_freed_memory
 
 Array = np.ndarray[Any, Any]
 
@@ -42,7 +42,7 @@ class OpenVinoRunner:
         self.vocab_size = loaded.config.vocab_size
         self.max_model_len = loaded.config.max_position
         self._scratch_block = num_blocks  # one more than the scheduler knows about
-        self._loaded = loaded  # its weights are mapped from a file as long as it lives
+        self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
         self._indices_input = "sampled_tokens_indices"
@@ -103,6 +103,12 @@ class OpenVinoRunner:
                 blocks[destination] = blocks[source]
 
     def close(self) -> None:
-        """Release the request and the cache memory; the runner is unusable afterwards."""
-        self._request = None
-        self._caches = []
+        """Let go of the model and give the cache's memory back; the runner is unusable afterwards.
+
+        The weights go when nobody else holds the loaded model. May be called on any thread that is not in a forward.
+        """
+        caches, self._caches = self._caches, []
+        self._request = None  # reads the caches
+        for tensor in caches:
+            forget_pages(tensor)
+        self._loaded = None
