@@ -104,7 +104,7 @@ def _request_body(operation: Operation) -> dict[str, Any]:
     content = {media_type: {"schema": schema} for media_type, schema in operation.body.items()}
     first = next(iter(content))
     content[first] = {**content[first], "example": operation.example}
-    return {"required": True, "content": content}
+    return {"required": not operation.is_body_optional, "content": content}
 
 
 def _response(answer: Answer) -> dict[str, Any]:
