@@ -102,7 +102,15 @@ class TestRegistering:
     @pytest.mark.parametrize(
         "content",
         [
-            ({"model_name": "m", "url": "/opt/ml/models/m/model", "batch_size": 4, "synchronous": True, "device": None}),
+            (
+                {
+                    "model_name": "m",
+                    "url": "/opt/ml/models/m/model",
+                    "batch_size": 4,
+                    "synchronous": True,
+                    "device": None,
+                }
+            ),
             ("model_name=m&url=%2Fopt%2Fml%2Fmodels%2Fm%2Fmodel&batch_size=4&synchronous=true"),
         ],
         ids=["json", "form"],
@@ -134,7 +142,12 @@ class TestRegistering:
             ("url=../b", b"", "", "must be the path of a model in the model store"),
             ("", b"[]", "application/json", "The body must be a JSON object with the field 'url', got []"),
             ("", b"{", "application/json", "The body is not valid JSON: it ends too early"),
-            ("", b'{"url": ["a"]}', "application/json", 'Parameter url must be a text, a number or a boolean, got ["a"]'),
+            (
+                "",
+                b'{"url": ["a"]}',
+                "application/json",
+                'Parameter url must be a text, a number or a boolean, got ["a"]',
+            ),
             ("url=a", b"<a/>", "text/xml", "Content type 'text/xml' is not supported"),
         ],
     )
@@ -351,10 +364,10 @@ class TestLists:
         first = client.get("/models?limit=1").json()
         assert first["nextPageToken"] == "1"
         second = client.get("/models?limit=1&next_page_token=1").json()
-        assert second == {
-            "models": [{"modelName": "0a1b", "modelUrl": "/opt/ml/models/0a1b/model", "status": "READY"}]
-        }
-        assert client.post("/models", json={"model_name": "0a1b", "url": "/opt/ml/models/0a1b/model"}).status_code == 409
+        assert second == {"models": [{"modelName": "0a1b", "modelUrl": "/opt/ml/models/0a1b/model", "status": "READY"}]}
+        assert (
+            client.post("/models", json={"model_name": "0a1b", "url": "/opt/ml/models/0a1b/model"}).status_code == 409
+        )
         headers = {"X-Amzn-SageMaker-Target-Model": "whatever/0a1b.tar.gz"}  # only for logging, on this path
         assert client.post("/models/0a1b/invoke", json=BODY, headers=headers).status_code == 200
         assert client.delete("/models/0a1b").status_code == 200

@@ -237,9 +237,7 @@ def test_a_missing_key_is_answered_as_documented() -> None:
 
 
 def test_a_body_that_is_too_large_is_answered_as_documented() -> None:
-    with running_server(
-        ServerConfig(max_request_size_bytes=10), dialects=real_dialects(), has_hosting=True
-    ) as server:
+    with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects(), has_hosting=True) as server:
         check_everywhere(server, {413, 424}, b" " * 11)
 
 

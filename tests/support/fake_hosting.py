@@ -124,7 +124,9 @@ class FakeHosting:
         """See `ModelHosting`."""
         served = {model.name: self._of_served(model) for model in self._registry.models}
         expected = {name: ModelStatus(name, ModelState.LOADING) for name in self._registry.expected_names}
-        return tuple({**expected, **self._statuses, **served}[name] for name in {**served, **expected, **self._statuses})
+        return tuple(
+            {**expected, **self._statuses, **served}[name] for name in {**served, **expected, **self._statuses}
+        )
 
     def stored(self) -> tuple[ModelSource, ...]:
         """See `ModelHosting`."""

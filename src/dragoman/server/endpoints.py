@@ -116,8 +116,8 @@ class Endpoints:
         return handle
 
     async def _generate(self, exchange: Exchange, http: HttpCall, operation: GenerateOperation) -> None:
-        if operation.hold is not None and (held := operation.hold(http, self)) is not None:
-            return await self._generate_with(held, exchange, http, operation)
+        if operation.borrow is not None and (borrowed := operation.borrow(http, self)) is not None:
+            return await self._generate_with(borrowed, exchange, http, operation)
         try:
             model = self.models.find(operation.model(http, self))
             _check_version(model, http)
@@ -130,7 +130,7 @@ class Endpoints:
 
     async def _generate_with(
         self,
-        held: AbstractAsyncContextManager[ServedModel],
+        borrowed: AbstractAsyncContextManager[ServedModel],
         exchange: Exchange,
         http: HttpCall,
         operation: GenerateOperation,
@@ -138,7 +138,7 @@ class Endpoints:
         """Generate with a model that may have to be loaded first; a client that leaves meanwhile waits no longer."""
         async with AsyncExitStack() as stack:
             try:
-                model = await run_unless_gone(exchange, stack.enter_async_context(held))
+                model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
                 _check_version(model, http)
             except ServerError as error:
                 dialect = operation.chosen(self.models.dialects, http)

@@ -82,7 +82,7 @@ PickModel = Callable[[HttpCall, Server], str | None]
 Proceed = Callable[[Exchange], Awaitable[None]]
 Before = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[bool]]
 """Asked before the common path of a call, which it may take on another exchange; True = it has answered the call."""
-Hold = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] | None]
+Borrow = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] | None]
 """The model of a call, loaded if need be, and kept until the call is answered; None = the call means a served one."""
 
 
@@ -91,13 +91,13 @@ class GenerateOperation(Operation):
     """An operation that generates: whose dialect translates the call, and which model it means.
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
-    None = the default model. `hold` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
+    None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
     operation's own shape around the dialect. `before` sees the call without its body.
     """
 
     dialect: str | PickName
     model: PickModel
-    hold: Hold | None = None
+    borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
 

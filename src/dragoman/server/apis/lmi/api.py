@@ -22,7 +22,7 @@ from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import bad_request
 from dragoman.server.apis.lmi.front import manage
 from dragoman.server.apis.lmi.front.polling import Polling
-from dragoman.server.apis.lmi.front.target import TARGET_MODEL, hold_target, target_of
+from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
 from dragoman.server.apis.openai_wire.describe.answers import answer_schemas as openai_answers
 from dragoman.server.apis.openai_wire.describe.answers import openai_error
@@ -97,7 +97,7 @@ API = Api(
             summary="Generate with the model that query or header name",
             parameters=(*BY_NAME, *VERSIONED, *POLLING, TARGET_MODEL),
             model=model_of_invocation,
-            hold=hold_target,
+            borrow=borrow_target,
         ),
         _generate(
             path="/predictions/{model}",

@@ -20,7 +20,7 @@ from dragoman.server.apis.lmi.describe.operations import (
 from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.polling import Polling
-from dragoman.server.apis.lmi.front.target import TARGET_MODEL, hold_target, target_of
+from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, model_error
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
 from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, merged
@@ -89,7 +89,7 @@ def _operation(
         example=EXAMPLE,
         dialect=dialect_of_body,
         model=_model_of_endpoint,
-        hold=hold_target,
+        borrow=borrow_target,
         wrap=_streamed if is_stream else _whole,
         before=Polling(model_error),
     )

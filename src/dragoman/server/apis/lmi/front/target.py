@@ -1,6 +1,6 @@
 """The model that a call through SageMaker's runtime targets: `X-Amzn-SageMaker-Target-Model`, loaded when it is asked for.
 
-Does: read the header, have the model loaded and kept while the call runs. Does not: load. `hold` of the operations that
+Does: read the header, have the model loaded and kept while the call runs. Does not: load. `borrow` of the operations that
 SageMaker's runtime calls, on the event loop.
 Source: SageMaker's multi-model endpoints; the value is an archive's path below the models' common prefix.
 """
@@ -21,7 +21,7 @@ def target_of(http: HttpCall) -> str:
     return http.headers.get(TARGET_MODEL, "").lstrip("/").removesuffix(".tar.gz")
 
 
-def hold_target(http: HttpCall, server: Server) -> AbstractAsyncContextManager[ServedModel] | None:
+def borrow_target(http: HttpCall, server: Server) -> AbstractAsyncContextManager[ServedModel] | None:
     """The targeted model while the call runs; None if it targets none, or just the default one."""
     name = target_of(http)
     is_default = name in PLACEHOLDER_MODELS and server.models.get(name) is None
