@@ -130,8 +130,8 @@ def polls(item: Mapping[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[RunningServer]:
-    """A server with the real dialects, whose answers are scripted."""
-    with running_server(dialects=real_dialects()) as server:
+    """A server with the real dialects, whose answers are scripted, and whose models come and go."""
+    with running_server(dialects=real_dialects(), has_hosting=True) as server:
         yield server
 
 
@@ -212,6 +212,7 @@ def test_every_page_that_is_read_answers_as_documented(path: str, client: httpx.
 OPERATIONS = [
     (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if path not in METRICS
 ]
+OPERATIONS.sort(key=lambda operation: operation[0] == "DELETE")  # what they delete, the others are called about
 
 
 def check_everywhere(server: RunningServer, expected: set[int], content: bytes = b"{}") -> None:
@@ -229,17 +230,19 @@ def check_everywhere(server: RunningServer, expected: set[int], content: bytes =
 
 
 def test_a_missing_key_is_answered_as_documented() -> None:
-    with running_server(ServerConfig(api_keys=frozenset({"secret"})), dialects=real_dialects()) as server:
+    with running_server(
+        ServerConfig(api_keys=frozenset({"secret"})), dialects=real_dialects(), has_hosting=True
+    ) as server:
         check_everywhere(server, {401, 424})
 
 
 def test_a_body_that_is_too_large_is_answered_as_documented() -> None:
-    with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects()) as server:
+    with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects(), has_hosting=True) as server:
         check_everywhere(server, {413, 424}, b" " * 11)
 
 
 def test_a_server_that_loads_answers_as_documented() -> None:
-    server = RunningServer(dialects=real_dialects())
+    server = RunningServer(dialects=real_dialects(), has_hosting=True)
     server.may_load.clear()
     server.start(wait_ready=False)
     try:
@@ -251,9 +254,15 @@ def test_a_server_that_loads_answers_as_documented() -> None:
 
 
 def test_a_dead_server_answers_as_documented() -> None:
-    with running_server(dialects=real_dialects()) as server:
+    with running_server(dialects=real_dialects(), has_hosting=True) as server:
         server.engine.death = "out of memory"
         check_everywhere(server, {400, 412, 422, 424, 500})
+
+
+def test_a_server_without_a_model_answers_as_documented() -> None:
+    with running_server(dialects=real_dialects(), has_hosting=True) as server:
+        assert httpx.delete(f"{server.url}/models/fake").status_code == 200
+        check_everywhere(server, {400, 404, 412})
 
 
 POLLED = [path for path, item in DOCUMENT["paths"].items() if polls(item)]

@@ -119,8 +119,8 @@ class TestErrors:
     def test_an_unknown_target_is_an_error_though_an_unknown_endpoint_is_none(self, client: Any) -> None:
         with pytest.raises(ClientError) as caught:
             client.invoke_endpoint(EndpointName="e", Body=BODY, TargetModel="nobody.tar.gz")
-        assert caught.value.response["OriginalStatusCode"] == 404
-        assert "nobody" in caught.value.response["OriginalMessage"]
+        assert caught.value.response["Error"]["Code"] == "ValidationError"
+        assert "nobody" in caught.value.response["Error"]["Message"]
 
     def test_a_body_over_the_limit_is_a_model_error(self) -> None:
         with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects()) as server:

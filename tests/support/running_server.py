@@ -16,6 +16,7 @@ from dragoman.server.api import Dialects
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import GenerationService, ModelRegistry, ServedModel
 from dragoman.server.run import HttpServer, ListenConfig, loop_factory
+from tests.support.fake_hosting import FakeHosting
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
 
@@ -28,8 +29,11 @@ class RunningServer:
         config: ServerConfig | None = None,
         listen: ListenConfig | None = None,
         dialects: Dialects | None = None,
+        *,
+        has_hosting: bool = False,
         **admission: Any,
     ) -> None:
+        """`has_hosting`: models come and go, as `hosting` lets them."""
         self.dialects = dialects or line_dialects()
         self.registry = ModelRegistry(self.dialects, ["fake"])
         self.service = FakeService()
@@ -42,8 +46,14 @@ class RunningServer:
         self.port = 0
         self._is_listening = threading.Event()
         self._is_loaded = threading.Event()
+        self.hosting = FakeHosting(self.registry, self.dialects)
         self.http = HttpServer(
-            self.registry, config or ServerConfig(), listen or ListenConfig(port=0), self._load, self._on_listening
+            self.registry,
+            config or ServerConfig(),
+            listen or ListenConfig(port=0),
+            self._load,
+            self._on_listening,
+            hosting=self.hosting if has_hosting else None,
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -120,7 +120,8 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         host = _host(serving, registry, display)
         startup = _Startup(serving, host, stdout, display)
         config, listen = _server_config(first), _listen_config(first)
-        return run(registry, config, listen, startup.load, startup.listening, end=host.close)
+        hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
+        return run(registry, config, listen, startup.load, startup.listening, hosting=hosting, end=host.close)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1

@@ -98,7 +98,8 @@ class Admission:
 
     async def wait_idle(self) -> None:
         """Return once no request is in flight and nobody visits."""
-        await self._idle.wait()
+        while not self._idle.is_set():  # again: somebody may have come back before this was woken
+            await self._idle.wait()
 
     def _leave(self) -> None:
         self.last_used_s = time.monotonic()

@@ -15,6 +15,7 @@ from dragoman.server.apis import all_apis
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from dragoman.server.gate import Gate
+from dragoman.server.hosting import ModelHosting
 from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.replies import json_reply
@@ -88,17 +89,25 @@ class App:
             return await exchange.send_reply(json_reply(200, {}, {"allow": allow}))
         refusal = match.route.refusals.get(exchange.method)
         if refusal is None:
-            raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {allow} are", allow=allow)
+            why = match.route.absences.get(exchange.method)
+            raise WrongMethod(
+                f"{exchange.method} is not allowed for {shown(exchange.path)}: {why or f'{allow} are'}", allow=allow
+            )
         return await exchange.send_reply(refusal)
 
 
-def build_app(registry: ModelRegistry, config: ServerConfig, apis: Sequence[Api] | None = None) -> App:
+def build_app(
+    registry: ModelRegistry,
+    config: ServerConfig,
+    apis: Sequence[Api] | None = None,
+    hosting: ModelHosting | None = None,
+) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
-    `apis` None = all that there are.
+    `apis` None = all that there are. `hosting` None = models do not come and go.
     """
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    endpoints = Endpoints(tuple(all_apis() if apis is None else apis), registry, gate)
+    endpoints = Endpoints(tuple(all_apis() if apis is None else apis), registry, gate, hosting)
     return App(endpoints, {**CACHE_HEADERS, **_cors_headers(config)})
 
 

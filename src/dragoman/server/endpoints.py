@@ -7,13 +7,15 @@ Does not: know any API, or generate. Made by the app, runs on the event loop.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import ErrorTeller, HttpCall, Reply
 from dragoman.server.exchange import Exchange
 from dragoman.server.gate import Gate
+from dragoman.server.hosting import ModelHosting
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.replies import json_reply
@@ -26,9 +28,15 @@ T = TypeVar("T")
 class Endpoints:
     """The operations of one process, ready to be called. Implements `operations.Server`, which they are handed."""
 
-    def __init__(self, apis: tuple[Api, ...], models: ModelRegistry, gate: Gate) -> None:
-        self.apis = apis
+    def __init__(
+        self, apis: tuple[Api, ...], models: ModelRegistry, gate: Gate, hosting: ModelHosting | None = None
+    ) -> None:
+        self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
         self.models = models
+        self.hosting = hosting
+        self._absent = (
+            [] if hosting is not None else [one for api in apis for one in api.operations if one.needs_hosting]
+        )
         self._gate = gate
         self._responder = Responder()
         self._shared: dict[Callable[[Server], Any], Any] = {}
@@ -58,6 +66,8 @@ class Endpoints:
                 yield Route(operation.path, {operation.method: self._handler(operation)})
             for refusal in api.refusals:
                 yield Route(refusal.path, refusals=dict.fromkeys(refusal.methods, refusal.reply))
+        for operation in self._absent:
+            yield Route(operation.path, absences={operation.method: _ABSENCE})
 
     def owner(self, path: str) -> ErrorTeller:
         """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
@@ -106,6 +116,8 @@ class Endpoints:
         return handle
 
     async def _generate(self, exchange: Exchange, http: HttpCall, operation: GenerateOperation) -> None:
+        if operation.borrow is not None and (borrowed := operation.borrow(http, self)) is not None:
+            return await self._generate_with(borrowed, exchange, http, operation)
         try:
             model = self.models.find(operation.model(http, self))
             _check_version(model, http)
@@ -114,6 +126,33 @@ class Endpoints:
             await exchange.send_reply(error_reply(dialect, error, http))
         else:
             await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+        return None
+
+    async def _generate_with(
+        self,
+        borrowed: AbstractAsyncContextManager[ServedModel],
+        exchange: Exchange,
+        http: HttpCall,
+        operation: GenerateOperation,
+    ) -> None:
+        """Generate with a model that may have to be loaded first; a client that leaves meanwhile waits no longer."""
+        async with AsyncExitStack() as stack:
+            try:
+                model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
+                _check_version(model, http)
+            except ServerError as error:
+                dialect = operation.chosen(self.models.dialects, http)
+                await exchange.send_reply(error_reply(dialect, error, http))
+            else:
+                await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+
+
+_ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY"
+
+
+def _without_hosting(api: Api) -> Api:
+    """The API without the operations that load and unload models."""
+    return replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting))
 
 
 def _check_version(model: ServedModel, http: HttpCall) -> None:

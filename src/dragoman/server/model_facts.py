@@ -1,6 +1,7 @@
-"""What the lists of several APIs tell about a served model, as plain values.
+"""What the lists of several APIs tell about a model, as plain values.
 
-Does: collect them from the model, its engine and its admission. Does not: know any API's shape.
+Does: collect them from the model, its engine and its admission, or from the status of one that is not served. Does not:
+know any API's shape.
 Called by the APIs' operations, on the event loop; never waits.
 """
 
@@ -9,15 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from dragoman.server.hosting import ModelState, ModelStatus
 from dragoman.server.registry import ServedModel
 
 READY = "READY"
 FAILED = "FAILED"
 
+_STATUSES = {
+    ModelState.LOADING: "PENDING",
+    ModelState.READY: READY,
+    ModelState.UNLOADING: "UNLOADING",
+    ModelState.FAILED: FAILED,
+}
+"""In the words of LMI, which has none for a model that ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What the lists tell about one served model. `created_s`: Unix time at which it was loaded."""
+    """What the lists tell about one model. `created_s`: Unix time at which it was loaded, 0 = it is not.
+
+    `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started.
+    """
 
     name: str
     created_s: int
@@ -29,6 +42,8 @@ class ModelFacts:
     batch_size: int = 1  # sequences that run together at most
     queue_size: int = 0  # requests that may wait
     num_waiting: int = 0
+    reason: str = ""
+    is_of_start: bool = True
 
 
 def facts_of(model: ServedModel) -> ModelFacts:
@@ -45,6 +60,20 @@ def facts_of(model: ServedModel) -> ModelFacts:
         batch_size=model.admission.max_running,
         queue_size=model.admission.max_queued,
         num_waiting=health.num_waiting,
+    )
+
+
+def facts_of_status(status: ModelStatus) -> ModelFacts:
+    """What is to be told about a model that takes no calls: it loads, leaves, or could not be loaded."""
+    return ModelFacts(
+        name=status.name,
+        version=status.version or None,
+        created_s=status.loaded_s,
+        url=status.url,
+        status=_STATUSES[status.state],
+        num_waiting=status.num_in_flight,
+        reason=status.reason,
+        is_of_start=False,
     )
 
 

@@ -10,6 +10,7 @@ A new API is a module with an `Api` and its name in `apis.NAMES`: routes, wrong 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +18,8 @@ from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelP
 from dragoman.server.describe.answers import Answers
 from dragoman.server.describe.json_schema import Schema
 from dragoman.server.exchange import Exchange
-from dragoman.server.registry import ModelRegistry
+from dragoman.server.hosting import ModelHosting
+from dragoman.server.registry import ModelRegistry, ServedModel
 
 T = TypeVar("T")
 
@@ -28,6 +30,11 @@ class Server(Protocol):
     @property
     def models(self) -> ModelRegistry:
         """The served models, and the dialects that answer where there is no model."""
+        ...
+
+    @property
+    def hosting(self) -> ModelHosting | None:
+        """Who loads and unloads models; None if they do not come and go."""
         ...
 
     @property
@@ -50,8 +57,9 @@ class Operation:
     """One method of one path, and its description.
 
     In `path`, a single `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
-    `parameters`: names of parameter components. `body` by media type. `example`: a JSON body that is answered.
-    `needs_key` False = open to all. `in_banner`: whether the start banner lists it.
+    `parameters`: names of parameter components. `body` by media type, `is_body_optional` where parameters can say the
+    same. `example`: a JSON body that is answered. `needs_key` False = open to all. `needs_hosting`: there is no such
+    operation where models do not come and go. `in_banner`: whether the start banner lists it.
     """
 
     method: str = "POST"
@@ -62,8 +70,10 @@ class Operation:
     description: str = ""
     parameters: tuple[str, ...] = ()
     body: Mapping[str, Schema] = field(default_factory=dict)
+    is_body_optional: bool = False
     example: Any = None
     needs_key: bool = True
+    needs_hosting: bool = False
     in_banner: bool = True
 
 
@@ -72,6 +82,8 @@ PickModel = Callable[[HttpCall, Server], str | None]
 Proceed = Callable[[Exchange], Awaitable[None]]
 Before = Callable[[Exchange, HttpCall, Server, Proceed], Awaitable[bool]]
 """Asked before the common path of a call, which it may take on another exchange; True = it has answered the call."""
+Borrow = Callable[[HttpCall, Server], AbstractAsyncContextManager[ServedModel] | None]
+"""The model of a call, loaded if need be, and kept until the call is answered; None = the call means a served one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +91,13 @@ class GenerateOperation(Operation):
     """An operation that generates: whose dialect translates the call, and which model it means.
 
     `dialect`: the name of one of the model's dialects, or how the call chooses it. `model`: the name that the call means,
-    None = the default model. `wrap` puts the operation's own shape around the dialect. `before` sees the call without its
-    body.
+    None = the default model. `borrow` is asked first, where calls may name a model that is not loaded yet. `wrap` puts the
+    operation's own shape around the dialect. `before` sees the call without its body.
     """
 
     dialect: str | PickName
     model: PickModel
+    borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
 

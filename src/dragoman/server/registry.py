@@ -95,6 +95,7 @@ class ModelRegistry:
         self._leaving: list[ServedModel] = []  # they answer the calls they have
         self._state = ServerState.LOADING
         self._reason = ""
+        self._later_names: set[str] = set()  # of models that came when the start was over
 
     @property
     def state(self) -> ServerState:
@@ -128,9 +129,14 @@ class ModelRegistry:
         """The model of exactly that name or alias that takes calls; None if there is none."""
         return self._names.get(name)
 
+    def is_of_start(self, model: ServedModel) -> bool:
+        """True for a model that was loaded before the server was ready."""
+        return model.name not in self._later_names
+
     def add(self, model: ServedModel) -> None:
         """Serve `model` under its name and aliases. Raises: ValueError if a name is taken."""
         self._check_names(model, None)
+        self._note_time(model)
         self._models[model.name] = model
         self._names.update(dict.fromkeys(model.names, model))
         self._expected_names.pop(model.name, None)
@@ -144,6 +150,8 @@ class ModelRegistry:
         if self._models.get(old.name) is not old:
             raise ValueError(f"model {old.name!r} is not served")
         self._check_names(new, old)
+        self._later_names.discard(old.name)
+        self._note_time(new)
         self._models = {
             new.name if one is old else name: new if one is old else one for name, one in self._models.items()
         }
@@ -160,6 +168,7 @@ class ModelRegistry:
         if self._models.get(model.name) is not model:
             raise ValueError(f"model {model.name!r} is not served")
         del self._models[model.name]
+        self._later_names.discard(model.name)
         self._names = {name: one for name, one in self._names.items() if one is not model}
         self._leaving.append(model)
 
@@ -221,6 +230,10 @@ class ModelRegistry:
             other = self._names.get(name)
             if other is not None and other is not instead_of:
                 raise ValueError(f"model name {name!r} is already served by model {other.name!r}")
+
+    def _note_time(self, model: ServedModel) -> None:
+        if self._state is not ServerState.LOADING:
+            self._later_names.add(model.name)
 
     def _drain_late(self, model: ServedModel) -> None:
         """A model that was still loading when the drain began takes no calls."""

@@ -25,13 +25,14 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 class Route:
     """One path and its handlers by method. In `path`, a single `{name}` stands for any text, slashes included.
 
-    `refusals`: by method, what is answered to calls that other servers serve here and this one does not; such a method
-    does not count as allowed.
+    `refusals`: by method, what is answered to calls that other servers serve here and this one does not; `absences`: by
+    method, why this server does not serve it as it was started. Neither counts as allowed.
     """
 
     path: str
     handlers: Mapping[str, Handler] = field(default_factory=dict)
     refusals: Mapping[str, Reply] = field(default_factory=dict)
+    absences: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def allow(self) -> str:
@@ -102,6 +103,9 @@ def joined_routes(routes: Sequence[Route]) -> list[Route]:
         if twice := set(known.handlers) & set(route.handlers):
             raise ValueError(f"route {', '.join(sorted(twice))} {route.path} is declared twice")
         by_path[route.path] = Route(
-            route.path, {**known.handlers, **route.handlers}, {**known.refusals, **route.refusals}
+            route.path,
+            {**known.handlers, **route.handlers},
+            {**known.refusals, **route.refusals},
+            {**known.absences, **route.absences},
         )
     return list(by_path.values())

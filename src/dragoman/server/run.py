@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
+from dragoman.server.hosting import ModelHosting
 from dragoman.server.operations import Api
 from dragoman.server.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
@@ -58,7 +59,8 @@ class HttpServer:
     """One server process's HTTP side.
 
     `load` adds the models to the registry once the port is open; `end` ends all of them once their calls have drained,
-    None = the engines of those in the registry are shut down.
+    None = the engines of those in the registry are shut down. `hosting`: who loads and unloads models when clients ask
+    for it; None = models do not come and go.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class HttpServer:
         load: Load | None = None,
         on_listening: OnListening | None = None,
         apis: Sequence[Api] | None = None,
+        hosting: ModelHosting | None = None,
         end: End | None = None,
     ) -> None:
         self._registry = registry
@@ -76,7 +79,7 @@ class HttpServer:
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._app = build_app(registry, config, apis)
+        self._app = build_app(registry, config, apis, hosting)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,6 +185,7 @@ def run(
     load: Load | None = None,
     on_listening: OnListening | None = None,
     apis: Sequence[Api] | None = None,
+    hosting: ModelHosting | None = None,
     end: End | None = None,
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
@@ -190,7 +194,8 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis, end)))
+        server = HttpServer(registry, config, listen, load, on_listening, apis, hosting, end)
+        return runner.run(_serve_with_signals(server))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:

@@ -26,8 +26,8 @@ One inference server, several client APIs over the same engine.
 In every body null means "not given". Unknown parameters are accepted and named in `x-dragoman-ignored`. Every path answers
 OPTIONS with an `Allow` header, GET paths answer HEAD; other methods are 405, unknown paths 404. These two, bodies that are
 too large and wrong keys are told in the shape of the API that the path belongs to: `/v1` OpenAI's (`/v1/messages`
-Anthropic's), `/v3` OpenVINO Model Server's, `/api` `{"error"}`, `/generate` and `/info` Text Generation Inference's, all
-others LMI's `{"code", "type", "message"}`.
+Anthropic's), `/v3` and `/v1/config` OpenVINO Model Server's, `/api` `{"error"}`, `/generate` and `/info` Text
+Generation Inference's, all others LMI's `{"code", "type", "message"}`.
 """
 
 
@@ -104,7 +104,7 @@ def _request_body(operation: Operation) -> dict[str, Any]:
     content = {media_type: {"schema": schema} for media_type, schema in operation.body.items()}
     first = next(iter(content))
     content[first] = {**content[first], "example": operation.example}
-    return {"required": True, "content": content}
+    return {"required": not operation.is_body_optional, "content": content}
 
 
 def _response(answer: Answer) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from dragoman.errors import InvalidParameter
 from dragoman.server.api import HttpCall, ModelProfile
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, answer_schemas, error_schemas, front_answer
+from dragoman.server.apis.lmi.describe.answers import answer_schemas, error_schemas
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
 from dragoman.server.apis.lmi.describe.operations import (
     ANSWERS,
@@ -22,25 +20,24 @@ from dragoman.server.apis.lmi.describe.operations import (
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import bad_request
-from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
+from dragoman.server.apis.lmi.front import manage
 from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
 from dragoman.server.apis.openai_wire.describe.answers import answer_schemas as openai_answers
 from dragoman.server.apis.openai_wire.describe.answers import openai_error
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
-from dragoman.server.describe.answers import LOADING, json_answer, merged
-from dragoman.server.describe.components import BY_NAME, VERSIONED, parameter
+from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema
 from dragoman.server.model_choice import model_of_body, model_of_query_or_header, sole_model_if_unknown
-from dragoman.server.model_facts import facts_of
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Refusal, Server
+from dragoman.server.operations import Api, GenerateOperation, Refusal, Server
 
 NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
 
 
 def model_of_invocation(http: HttpCall, server: Server) -> str | None:
-    """The model that query or header name, else the one that the body of a conversation or completion names."""
-    named = model_of_query_or_header(http, server)
+    """The model that the call targets, or query or header name, or the body of a conversation or completion."""
+    named = target_of(http) or model_of_query_or_header(http, server)
     if named or dialect_of_body(http) == INPUTS:
         return named
     return sole_model_if_unknown(model_of_body(http, server), server)
@@ -48,17 +45,6 @@ def model_of_invocation(http: HttpCall, server: Server) -> str | None:
 
 def _model_of_path(http: HttpCall, server: Server) -> str | None:
     return http.path_params["model"]
-
-
-async def _models(http: HttpCall, server: Server) -> Any:
-    try:
-        return lmi_models([facts_of(model) for model in server.models.models], http.query)
-    except InvalidParameter as error:  # not a generation parameter: the front end's own shape
-        return bad_request(error.message)
-
-
-async def _model(http: HttpCall, server: Server) -> Any:
-    return lmi_model(facts_of(server.models.find(http.path_params["name"])))
 
 
 def schemas(profile: ModelProfile) -> dict[str, Schema]:
@@ -70,6 +56,7 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
         **request_bodies(options_of(profile)),
         **answer_schemas(),
         **error_schemas(),
+        **manage.schemas(),
         "OpenAiError": openai_error(),
         "ChatRequestInvocations": chat_body(LMI, profile.limits, strict),
         "CompletionRequestInvocations": completion_body(LMI, profile.limits),
@@ -83,12 +70,6 @@ def _description(profile: ModelProfile) -> str:
         f"tgi_compat={str(options.tgi_compat).lower()}"
     )
 
-
-def _count(low: int, default: int) -> Schema:
-    return {"anyOf": [{"type": "integer", "minimum": low}, {"const": ""}], "default": default}
-
-
-_EMPTY = "; an empty value counts as absent"
 
 _generate = partial(
     GenerateOperation,
@@ -114,8 +95,9 @@ API = Api(
         _generate(
             path="/invocations",
             summary="Generate with the model that query or header name",
-            parameters=(*BY_NAME, *VERSIONED, *POLLING),
+            parameters=(*BY_NAME, *VERSIONED, *POLLING, TARGET_MODEL),
             model=model_of_invocation,
+            borrow=borrow_target,
         ),
         _generate(
             path="/predictions/{model}",
@@ -129,42 +111,12 @@ API = Api(
             parameters=("model_path", *VERSIONED, *POLLING),
             model=_model_of_path,
         ),
-        AnswerOperation(
-            method="GET",
-            path="/models",
-            tag="Models",
-            summary="The models, as LMI lists them",
-            answers=merged(
-                {200: json_answer(ModelPage, "the list")},
-                LMI_ERRORS.answers(("unauthorized",)),
-                {400: front_answer("`limit` or `next_page_token` is wrong")},
-            ),
-            parameters=("limit_query", "next_page_token_query"),
-            in_banner=False,
-            answer=_models,
-        ),
-        AnswerOperation(
-            method="GET",
-            path="/models/{name}",
-            tag="Models",
-            summary="One model with its queue and workers",
-            answers=merged(
-                {200: json_answer(list[Workflow], "the description")},
-                LMI_ERRORS.answers(("unauthorized", "not_found", *LOADING)),
-            ),
-            parameters=("name_path",),
-            in_banner=False,
-            answer=_model,
-        ),
+        *manage.OPERATIONS,
     ),
     refusals=tuple(
         Refusal(path=path, methods=("GET", "POST", "DELETE"), reply=NO_LORA)
         for path in ("/adapters", "/adapters/{adapter}", "/models/{name}/adapters")
     ),
-    parameters={
-        **PARAMETERS,
-        "limit_query": parameter("query", "limit", f"most models on a page{_EMPTY}", _count(1, DEFAULT_PAGE_SIZE)),
-        "next_page_token_query": parameter("query", "next_page_token", f"where the page begins{_EMPTY}", _count(0, 0)),
-    },
+    parameters={**PARAMETERS, **manage.PARAMETERS},
     headers=HEADERS,
 )

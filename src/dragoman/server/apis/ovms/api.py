@@ -14,10 +14,11 @@ from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDial
 from dragoman.server.apis.openai_wire.describe.answers import answer_schemas
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
-from dragoman.server.apis.ovms.errors import OVMS
+from dragoman.server.apis.ovms import config
+from dragoman.server.apis.ovms.errors import ERRORS
 from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
-from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.describe.components import QUESTION
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
@@ -28,10 +29,6 @@ CHAT = "ovms.chat"
 COMPLETIONS = "ovms.completions"
 
 OWNER = "OVMS"  # `owned_by` in its model list
-
-ERRORS = ErrorFamily(
-    {kind: row.status for kind, row in OVMS.rows.items()}, lambda status: {JSON_MEDIA_TYPE: ref("OvmsError")}
-)
 
 
 def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
@@ -66,7 +63,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 API = Api(
     name="ovms",
     title="OpenVINO",
-    owns=("/v3",),
+    owns=("/v3", "/v1/config"),
     set_up=set_up,
     teller=lambda dialects: dialects[COMPLETIONS],
     schemas=_schemas,
@@ -99,5 +96,6 @@ API = Api(
             in_banner=False,
             answer=tokenize,
         ),
+        *config.OPERATIONS,
     ),
 )

@@ -11,6 +11,9 @@ from typing import Any
 
 from dragoman.errors import CapacityError, ServerError
 from dragoman.server.apis.openai_wire.errors import ErrorRow, ErrorShape
+from dragoman.server.describe.answers import ErrorFamily
+from dragoman.server.describe.json_schema import ref
+from dragoman.server.framing import JSON_MEDIA_TYPE
 
 
 def _ovms(error: ServerError) -> dict[str, Any]:
@@ -57,3 +60,6 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
 }
 
 OVMS = ErrorShape(OVMS_ERRORS)
+ERRORS = ErrorFamily(
+    {kind: row.status for kind, row in OVMS_ERRORS.items()}, lambda status: {JSON_MEDIA_TYPE: ref("OvmsError")}
+)

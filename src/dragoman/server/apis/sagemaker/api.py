@@ -20,9 +20,10 @@ from dragoman.server.apis.lmi.describe.operations import (
 from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, model_error
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
-from dragoman.server.describe.answers import ErrorFamily, merged
+from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE
@@ -30,6 +31,11 @@ from dragoman.server.model_choice import model_of_query_or_header
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 ERRORS = ErrorFamily(dict.fromkeys(ALL_KINDS, MODEL_ERROR), lambda status: {JSON_MEDIA_TYPE: ref("SageMakerError")})
+
+_TARGET_ERRORS: Answers = {
+    400: Answer("ValidationError: there is no such target model", {JSON_MEDIA_TYPE: ref("SageMakerValidationError")}),
+    424: Answer("the target model does not fit into the memory that is left", {JSON_MEDIA_TYPE: ref("SageMakerError")}),
+}
 
 _EVENT_STREAM: Mapping[str, Schema] = {
     EVENTSTREAM_MEDIA_TYPE: {
@@ -54,7 +60,7 @@ def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
 
     An endpoint may be called anything, and then means the default model.
     """
-    target = http.headers.get("x-amzn-sagemaker-target-model", "").lstrip("/").removesuffix(".tar.gz")
+    target = target_of(http)
     component = http.headers.get("x-amzn-sagemaker-inference-component", "")
     name = http.path_params["name"]
     named = target or component or model_of_query_or_header(http, server)
@@ -69,20 +75,21 @@ def _operation(
         path=path,
         tag="SageMaker",
         summary=summary,
-        answers=merged(ok, DEFERRED, ERRORS.answers()),
+        answers=merged(ok, DEFERRED, ERRORS.answers(), _TARGET_ERRORS),
         description=f"{text} Signatures are not checked. {TEXT_OF_ALL}",
         parameters=(
             "endpoint_name",
             *BY_NAME,
             *VERSIONED,
             *POLLING,
-            "x-amzn-sagemaker-target-model",
+            TARGET_MODEL,
             "x-amzn-sagemaker-inference-component",
         ),
         body=BODIES,
         example=EXAMPLE,
         dialect=dialect_of_body,
         model=_model_of_endpoint,
+        borrow=borrow_target,
         wrap=_streamed if is_stream else _whole,
         before=Polling(model_error),
     )
@@ -99,6 +106,7 @@ API = Api(
             {"Message": TEXT, "OriginalStatusCode": INTEGER, "OriginalMessage": TEXT},
             text="ModelError: the container's own error and its status",
         ),
+        "SageMakerValidationError": an_object({"Message": TEXT}),
     },
     needs_engine=False,
     operations=(
@@ -120,7 +128,6 @@ API = Api(
     parameters={
         **LMI_PARAMETERS,
         "endpoint_name": parameter("path", "name", "a model's name; any other name means the default model", TEXT),
-        "x-amzn-sagemaker-target-model": parameter("header", "X-Amzn-SageMaker-Target-Model", "the model to use", TEXT),
         "x-amzn-sagemaker-inference-component": parameter(
             "header", "X-Amzn-SageMaker-Inference-Component", "the model to use", TEXT
         ),

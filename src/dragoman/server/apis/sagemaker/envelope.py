@@ -14,7 +14,7 @@ from functools import partial
 
 import msgspec
 
-from dragoman.errors import RequestTimeout, ServerError, UnknownPath, WrongMethod
+from dragoman.errors import NotFound, RequestTimeout, ServerError, UnknownPath, WrongMethod
 from dragoman.server.api import (
     Answerer,
     Call,
@@ -28,6 +28,7 @@ from dragoman.server.api import (
     Reply,
     StreamedReply,
 )
+from dragoman.server.apis.lmi.front.target import target_of
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import GenerationEvent, GenerationResult
@@ -72,7 +73,12 @@ class SageMakerDialect:
         return model_error(made) if made.status >= 400 else _wrapped_reply(made, headers, is_stream=self.is_stream)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
-        """The container's own error inside a ModelError; a call that is no operation of the runtime never gets there."""
+        """The container's own error inside a ModelError, except what SageMaker finds out itself.
+
+        That is a call that is no operation of the runtime, and a target model that does not exist.
+        """
+        if isinstance(error, NotFound) and target_of(http):
+            return _validation_error(error)
         reply = self.inner.error_reply(error, as_container_call(http))
         return reply if isinstance(error, UnknownPath | WrongMethod) else model_error(reply)
 
@@ -170,6 +176,12 @@ def model_error(own: Reply) -> Reply:
     }
     headers = {**own.headers, "x-amzn-errortype": "ModelError"}
     return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
+
+
+def _validation_error(error: ServerError) -> Reply:
+    """An error of the call, found before a container was asked."""
+    body = msgspec.json.encode({"Message": error.message})
+    return Reply(400, body, JSON_MEDIA_TYPE, {"x-amzn-errortype": "ValidationError"})
 
 
 def as_container_call(http: HttpCall) -> HttpCall:

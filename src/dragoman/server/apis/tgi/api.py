@@ -96,7 +96,7 @@ API = Api(
             summary="The default model and its limits",
             answers=merged(
                 {200: json_answer(TgiInfo, "the description")},
-                TGI_ERRORS.answers(("unauthorized", *LOADING)),
+                TGI_ERRORS.answers(("unauthorized", "not_found", *LOADING)),
             ),
             answer=_info,
         ),

@@ -70,6 +70,12 @@ PARAMETERS = {
         "a poll: at most this many records",
         {"type": "integer", "minimum": 1, "maximum": 999_999_999},
     ),
+    "x-amzn-sagemaker-target-model": parameter(
+        "header",
+        "X-Amzn-SageMaker-Target-Model",
+        "the model to use, as `NAME` or `NAME.tar.gz`; one of the operator's model store is loaded if need be",
+        TEXT,
+    ),
 }
 """What calls say outside their bodies."""
 

@@ -1,4 +1,4 @@
-"""The served models as LMI's front end lists and describes them.
+"""The models as LMI's front end lists and describes them.
 
 Does: build the bodies of GET /models and /models/{name}. Does not: load models. Called on the event loop.
 Source: djl-serving's management API, as its own test client reads it.
@@ -21,12 +21,13 @@ DEFAULT_PAGE_SIZE = 100  # djl-serving's default for `limit`
 
 
 class ListedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """One model of the list."""
+    """One model of the list. `reason`: why it is FAILED."""
 
     model_name: str
     version: str | UnsetType = UNSET
     model_url: str
     status: str
+    reason: str | UnsetType = UNSET
 
 
 class ModelPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
@@ -61,7 +62,7 @@ class WorkerGroup(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 
 class DescribedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """One model with its queue and workers."""
+    """One model with its queue and workers, none of which it has before it is loaded. `reason`: why it is FAILED."""
 
     model_name: str
     version: str | UnsetType = UNSET
@@ -72,7 +73,8 @@ class DescribedModel(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     queue_size: int
     request_in_queue: int
     status: str
-    loaded_at_startup: bool = True
+    reason: str | UnsetType = UNSET
+    loaded_at_startup: bool
     worker_groups: list[WorkerGroup]
 
 
@@ -88,7 +90,13 @@ def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = N
     limit = _page_number(query or {}, "limit", default=DEFAULT_PAGE_SIZE, low=1)
     start = _page_number(query or {}, "next_page_token", default=0, low=0)
     listed = [
-        ListedModel(model_name=facts.name, version=facts.version or UNSET, model_url=facts.url, status=facts.status)
+        ListedModel(
+            model_name=facts.name,
+            version=facts.version or UNSET,
+            model_url=facts.url,
+            status=facts.status,
+            reason=facts.reason or UNSET,
+        )
         for facts in models[start : start + limit]
     ]
     return ModelPage(models=listed, next_page_token=str(start + limit) if start + limit < len(models) else UNSET)
@@ -96,7 +104,7 @@ def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = N
 
 def lmi_model(facts: ModelFacts) -> list[Workflow]:
     """GET /models/{name}: the description of one model, in a list as djl-serving gives it."""
-    workers = [Worker(start_time=_iso_time(facts.created_s), status=facts.status)]
+    workers = [Worker(start_time=_iso_time(facts.created_s), status=facts.status)] if facts.created_s else []
     described = DescribedModel(
         model_name=facts.name,
         version=facts.version or UNSET,
@@ -105,6 +113,8 @@ def lmi_model(facts: ModelFacts) -> list[Workflow]:
         queue_size=facts.queue_size,
         request_in_queue=facts.num_waiting,
         status=facts.status,
+        reason=facts.reason or UNSET,
+        loaded_at_startup=facts.is_of_start,
         worker_groups=[WorkerGroup(device=Device(device_type=facts.device), workers=workers)],
     )
     return [Workflow(workflow_name=facts.name, models=[described])]

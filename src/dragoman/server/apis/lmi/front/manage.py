@@ -1,0 +1,311 @@
+"""LMI's operations on models: list, describe, register, scale or replace, unregister.
+
+Does: answer them in the shape of LMI's front end, which SageMaker's contract for multi-model containers shares.
+Does not: load or unload (`hosting` does). Operations of LMI's API, on the event loop.
+Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import (
+    Conflict,
+    EngineFailed,
+    InvalidRequest,
+    NotFound,
+    ServerError,
+    Unavailable,
+)
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.lmi.body import FORM
+from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, front_answer
+from dragoman.server.apis.lmi.errors import bad_request, front_error
+from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
+from dragoman.server.apis.lmi.front.registration import Registration, read_registration
+from dragoman.server.apis.lmi.front.scheduled import Scheduled
+from dragoman.server.changes import Changes
+from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
+from dragoman.server.describe.components import IGNORED, parameter
+from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, described, ref
+from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
+from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
+from dragoman.server.operations import AnswerCall, AnswerOperation, Server
+from dragoman.server.registry import ServedModel
+from dragoman.server.replies import json_reply
+from dragoman.server.responder import ignored_header
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What was done, in a sentence."""
+
+    status: str
+
+
+def in_front_shape(answer: AnswerCall) -> AnswerCall:
+    """The same, with what is wrong with the call told as the front end does: no model was asked."""
+
+    @wraps(answer)
+    async def told(http: HttpCall, server: Server) -> Any:
+        try:
+            return await answer(http, server)
+        except InvalidRequest as error:
+            return bad_request(error.message)
+        except EngineFailed as error:
+            return front_error(500, "InternalServerException", error.message)
+
+    return told
+
+
+async def _models(http: HttpCall, server: Server) -> ModelPage:
+    return lmi_models(_all_facts(server), http.query)
+
+
+async def _model(http: HttpCall, server: Server) -> list[Workflow]:
+    name = http.path_params["name"]
+    status = None if server.models.get(name) is not None else _status(server, name)
+    if status is not None and server.models.get(status.name) is None:
+        return lmi_model(facts_of_status(status))
+    return lmi_model(_facts_of_served(server, server.models.find(name)))
+
+
+async def _register(http: HttpCall, server: Server) -> Reply:
+    call = read_registration(http)
+    source, headers = call.source, ignored_header(call.ignored)
+    if not source.url:
+        raise InvalidRequest("Parameter url is required.", param="url")
+    hosting, scheduled = _hosting(server), server.shared(Scheduled.of)
+    name = source.name or source.url
+    if not call.is_synchronous:
+        _check_free(server, source.name)
+        scheduled.load(source, hosting.load(source))
+        return json_reply(202, Done(f'Model "{name}" registration scheduled.'), headers)
+    status = await server.shared(Changes.of).run(_load(hosting, source))
+    scheduled.forget(status.name)
+    return json_reply(200, Done(f'Model "{status.name}" registered.'), headers)
+
+
+async def _load(hosting: ModelHosting, source: ModelSource) -> ModelStatus:
+    """Load a model for a client that waits: it hears of a failure at once, so that nobody has to be told later."""
+    try:
+        return await hosting.load(source)
+    except ServerError:
+        with suppress(ServerError):
+            if hosting.status(source.name).state is ModelState.FAILED:
+                await hosting.unload(source.name)
+        raise
+
+
+async def _update(http: HttpCall, server: Server) -> Reply:
+    call = read_registration(http)
+    hosting = _hosting(server)
+    status = hosting.status(http.path_params["name"])
+    if not call.source.url:
+        return _scaled(status, call)
+    source = replace(call.source, name=status.name, version=call.source.version or status.version)
+    headers = ignored_header([*call.ignored, *(["model_name"] if "model_name" in call.given else [])])
+    if not call.is_synchronous:
+        server.shared(Scheduled.of).replace(status.name, hosting.replace(source))
+        return json_reply(202, Done(f'Model "{status.name}" replacement scheduled.'), headers)
+    await server.shared(Changes.of).run(hosting.replace(source))
+    return json_reply(200, Done(f'Model "{status.name}" replaced.'), headers)
+
+
+def _scaled(status: ModelStatus, call: Registration) -> Reply:
+    """The answer to a call that changes the number of workers, of which a model has none here."""
+    if status.state is not ModelState.READY:
+        raise Unavailable(f"Model or workflow is not ready: {status.name}")
+    text = (
+        f'Workflow "{status.name}" worker scaled. New Worker configuration min workers:{call.min_workers} '
+        f"max workers:{call.max_workers}"
+    )
+    return json_reply(200, Done(text), ignored_header([name for name in call.given if name != "synchronous"]))
+
+
+async def _unregister(http: HttpCall, server: Server) -> Done:
+    name = http.path_params["name"]
+    scheduled = server.shared(Scheduled.of)
+    try:
+        await server.shared(Changes.of).run(_hosting(server).unload(name))
+    except NotFound:
+        known = scheduled.status(name)
+        if known is None:
+            raise
+        if known.state is ModelState.LOADING:
+            raise _is_loading(name) from None
+    scheduled.forget(name)
+    return Done(f'Model or workflow "{name}" unregistered')
+
+
+def _hosting(server: Server) -> ModelHosting:
+    assert server.hosting is not None  # else there are no such operations
+    return server.hosting
+
+
+def _check_free(server: Server, name: str) -> None:
+    """Raises: Conflict if there is a model of that name, so that a client that does not wait hears of it."""
+    status = _status(server, name)
+    if status is not None and status.state is ModelState.LOADING:
+        raise _is_loading(name)
+    if status is not None and status.state is not ModelState.FAILED:
+        raise Conflict(f"Model {name} is loaded already, from {status.url}", param="model")
+
+
+def _is_loading(name: str) -> Conflict:
+    return Conflict(f"Model {name} is being loaded; try again later", param="model")
+
+
+def _status(server: Server, name: str) -> ModelStatus | None:
+    """What is known of a model, served or not; None if there is none, or models do not come and go."""
+    if server.hosting is None:
+        return None
+    try:
+        return server.hosting.status(name)
+    except NotFound:
+        return server.shared(Scheduled.of).status(name)
+
+
+def _all_facts(server: Server) -> list[ModelFacts]:
+    """Of the served models, the default first, then of those that are loading, leaving or could not be loaded."""
+    served = server.models.models
+    facts = [_facts_of_served(server, model) for model in served]
+    if server.hosting is None:
+        return facts
+    names = {model.name for model in served}
+    others = {one.name: one for one in (*server.shared(Scheduled.of).statuses(), *server.hosting.statuses())}
+    return facts + [facts_of_status(status) for name, status in others.items() if name not in names]
+
+
+def _facts_of_served(server: Server, model: ServedModel) -> ModelFacts:
+    return replace(facts_of(model), is_of_start=server.models.is_of_start(model))
+
+
+# --- descriptions -----------------------------------------------------------------------------------------------------
+
+
+def _number(low: int, default: int) -> Schema:
+    return {"anyOf": [{"type": "integer", "minimum": low}, {"const": ""}], "default": default}
+
+
+_EMPTY = "; an empty value counts as absent"
+_WORKERS = "accepted, and named in `x-dragoman-ignored`: a model has no workers here"
+
+_FIELDS: dict[str, tuple[str, Schema]] = {
+    "url": ("a directory or archive in the model store: a path, from the store on or absolute, or file://", TEXT),
+    "model_name": ("what to call it; the last part of `url` if absent", TEXT),
+    "model_version": ("its version", TEXT),
+    "batch_size": ("as the option of that name", INTEGER),
+    "job_queue_size": ("as the option of that name", INTEGER),
+    "device": ("cpu or -1; any other is named in `x-dragoman-ignored`", TEXT),
+    "engine": ("accepted, and named in `x-dragoman-ignored`: the operator chooses it", TEXT),
+    "max_batch_delay": (
+        "accepted, and named in `x-dragoman-ignored`: requests join the running batch at once",
+        INTEGER,
+    ),
+    "max_idle_time": (_WORKERS, INTEGER),
+    "min_worker": (_WORKERS, INTEGER),
+    "max_worker": (_WORKERS, INTEGER),
+    "synchronous": ("false: answer at once with 202, and load while nobody waits", {**BOOLEAN, "default": True}),
+}
+_OTHERS = "Any `option.NAME` is an option of the model; the operator's own options are refused."
+
+
+def _component(name: str) -> str:
+    return f"{name}_registration"
+
+
+PARAMETERS = {
+    "limit_query": parameter("query", "limit", f"most models on a page{_EMPTY}", _number(1, DEFAULT_PAGE_SIZE)),
+    "next_page_token_query": parameter("query", "next_page_token", f"where the page begins{_EMPTY}", _number(0, 0)),
+    **{_component(name): parameter("query", name, text, schema) for name, (text, schema) in _FIELDS.items()},
+}
+"""What calls say outside their bodies."""
+
+
+def schemas() -> dict[str, Schema]:
+    """The components of bodies."""
+    fields = {name: described(_or_text(schema), text) for name, (text, schema) in _FIELDS.items()}
+    return {"ModelRegistration": an_object({}, fields, f"The query may say the same. {_OTHERS}")}
+
+
+def _or_text(schema: Schema) -> Schema:
+    return any_of(schema, {"type": "null"}) if schema == TEXT else any_of(schema, TEXT, {"type": "null"})
+
+
+_DONE: Answers = {200: json_answer(Done, "it is done", *IGNORED)}
+_SCHEDULED: Answers = {202: json_answer(Done, "it will be done; `GET /models/{name}` tells how it goes", *IGNORED)}
+_WRONG: Answers = {400: front_answer("the call is wrong, or names no model of the operator's model store")}
+_FAILED: Answers = {500: front_answer("the model could not be loaded for another reason; see the log")}
+
+_operation = partial(AnswerOperation, tag="Models", in_banner=False)
+_changing = partial(_operation, needs_hosting=True)
+
+
+def _errors(*kinds: str) -> Answers:
+    return LMI_ERRORS.answers(("unauthorized", *kinds))
+
+
+OPERATIONS = (
+    _operation(
+        method="GET",
+        path="/models",
+        summary="The models, as LMI lists them",
+        answers=merged(
+            {200: json_answer(ModelPage, "the list")},
+            _errors(),
+            {400: front_answer("`limit` or `next_page_token` is wrong")},
+        ),
+        parameters=("limit_query", "next_page_token_query"),
+        answer=in_front_shape(_models),
+    ),
+    _operation(
+        method="GET",
+        path="/models/{name}",
+        summary="One model with its queue and workers",
+        answers=merged({200: json_answer(list[Workflow], "the description")}, _errors("not_found", *LOADING)),
+        parameters=("name_path",),
+        answer=_model,
+    ),
+    _changing(
+        method="POST",
+        path="/models",
+        summary="Load a model of the operator's model store",
+        description="LMI's way to register a model, with a query, and SageMaker's way to load one, with a JSON body. "
+        + _OTHERS,
+        answers=merged(
+            _DONE, _SCHEDULED, _WRONG, _errors("not_found", "conflict", "too_large", "no_memory", *LOADING), _FAILED
+        ),
+        parameters=tuple(_component(name) for name in _FIELDS),
+        body={JSON_MEDIA_TYPE: ref("ModelRegistration"), FORM: ref("ModelRegistration")},
+        is_body_optional=True,
+        example={"model_name": "m", "url": "/opt/ml/models/m/model"},
+        answer=in_front_shape(_register),
+    ),
+    _changing(
+        method="PUT",
+        path="/models/{name}",
+        summary="Replace a model without a gap, or scale its workers",
+        description="With `url`, that model is loaded while the old one answers; then it takes over its name, and calls in "
+        "flight finish on the old one. Without `url` the call scales workers, of which there are none here: it is "
+        f"accepted, and its parameters are named in `x-dragoman-ignored`. {_OTHERS}",
+        answers=merged(_DONE, _SCHEDULED, _WRONG, _errors("not_found", "conflict", "no_memory", *LOADING), _FAILED),
+        parameters=("name_path", *(_component(name) for name in _FIELDS if name != "model_name")),
+        answer=in_front_shape(_update),
+    ),
+    _changing(
+        method="DELETE",
+        path="/models/{name}",
+        summary="Unload a model",
+        description="It takes no new calls, finishes those in flight, and gives its memory back before this answers.",
+        answers=merged(_DONE, _WRONG, _errors("not_found", "conflict", *LOADING)),
+        parameters=("name_path",),
+        answer=in_front_shape(_unregister),
+    ),
+)
+"""All of them."""

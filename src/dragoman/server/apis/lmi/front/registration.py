@@ -1,0 +1,148 @@
+"""Reads a call that loads or replaces a model: LMI's parameters in the query, or a body with the same names.
+
+Does: query, JSON and URL-encoded forms -> one `Registration`; say which parameters have no effect here. Does not: load
+anything (`manage` has that done). Called on the event loop. Everything here raises InvalidRequest.
+Sources: djl-serving's management API; SageMaker's contract for containers of multi-model endpoints (the JSON body).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from dragoman.errors import InvalidRequest
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.lmi.body import FORM
+from dragoman.server.apis.lmi.parameters.values import read_boolean, show
+from dragoman.server.hosting import ModelSource
+from dragoman.server.json_body import NotJson, decode_json
+
+URL, NAME, VERSION = "url", "model_name", "model_version"
+SYNCHRONOUS = "synchronous"
+DEVICE = "device"
+MIN_WORKERS, MAX_WORKERS = "min_worker", "max_worker"
+
+OPTIONS = ("batch_size", "job_queue_size")
+"""Parameters that are options of the model."""
+
+COUNTS_WITHOUT_EFFECT = (MIN_WORKERS, MAX_WORKERS, "max_batch_delay", "max_idle_time")
+"""Integers about workers and windows, of which there are none here."""
+
+TEXTS_WITHOUT_EFFECT = ("engine", "template")
+"""What the operator alone chooses, or nobody."""
+
+OPTION_PREFIX = "option."
+
+_CPU = ("cpu", "-1")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")  # of which a model's name has none
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a call asks for. `source.url` "" = no other model.
+
+    `min_workers`, `max_workers`: as djl-serving shows them, -1 = not given. `given`: the names of all parameters.
+    `ignored`: those without effect, in the order they came.
+    """
+
+    source: ModelSource
+    is_synchronous: bool
+    min_workers: int
+    max_workers: int
+    given: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+
+def read_registration(http: HttpCall) -> Registration:
+    """What `http` asks for; the query goes before the body. Raises: InvalidRequest naming the parameter."""
+    fields = {**_body_fields(http), **{name: text for name, text in http.query.items() if text}}
+    counts = {name: _count(name, fields[name]) for name in COUNTS_WITHOUT_EFFECT if name in fields}
+    url = fields.get(URL, "")
+    source = ModelSource(url, fields.get(NAME) or name_of(url), fields.get(VERSION, ""), dict(_options(fields)))
+    return Registration(
+        source=source,
+        is_synchronous=_is_synchronous(fields),
+        min_workers=counts.get(MIN_WORKERS, -1),
+        max_workers=counts.get(MAX_WORKERS, -1),
+        given=tuple(fields),
+        ignored=tuple(name for name, text in fields.items() if not _has_effect(name, text)),
+    )
+
+
+def name_of(url: str) -> str:
+    """What LMI calls a model of which only the URL is known: the last part of the path; "" if that says nothing."""
+    path = unquote(urlsplit(url).path) if "://" in url else url
+    name = PurePosixPath(path).name
+    suffix = next((suffix for suffix in _ARCHIVES if name.lower().endswith(suffix)), "")
+    return "" if name == ".." else name.removesuffix(name[len(name) - len(suffix) :])
+
+
+def _has_effect(name: str, text: str) -> bool:
+    if name == DEVICE:
+        return text.lower() in _CPU
+    return name in (URL, NAME, VERSION, SYNCHRONOUS, *OPTIONS) or name.startswith(OPTION_PREFIX)
+
+
+def _options(fields: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    for name, text in fields.items():
+        if name in OPTIONS or name.startswith(OPTION_PREFIX):
+            yield name, text
+
+
+def _count(name: str, text: str) -> int:
+    if not re.fullmatch(r"-?[0-9]{1,9}", text):
+        raise InvalidRequest(f"Parameter {name} must be an integer, got {show(text)}", param=name)
+    return int(text)
+
+
+def _is_synchronous(fields: Mapping[str, str]) -> bool:
+    text = fields.get(SYNCHRONOUS, "true")
+    try:
+        return read_boolean(text)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"Parameter {SYNCHRONOUS} must be true or false, got {show(text)}", param=SYNCHRONOUS
+        ) from error
+
+
+def _body_fields(http: HttpCall) -> dict[str, str]:
+    if not http.body.strip():
+        return {}
+    match http.media_type:
+        case "" | "application/json":
+            return _json_fields(http.body)
+        case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
+            return _json_fields(http.body)  # `curl -d` with JSON and no header says it is a form
+        case media_type if media_type == FORM:
+            return dict(parse_qsl(http.body.decode("utf-8", "replace")))
+        case media_type:
+            raise InvalidRequest(
+                f"Content type '{media_type}' is not supported: send application/json, {FORM} or no body",
+                param="content-type",
+            )
+
+
+def _json_fields(body: bytes) -> dict[str, str]:
+    try:
+        value = decode_json(body)
+    except NotJson as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"The body must be a JSON object with the field '{URL}', got {show(value)}", param=URL)
+    return {name: text for name, one in value.items() if (text := _text(name, one))}
+
+
+def _text(name: str, value: Any) -> str:
+    """A field as the query would have it; null counts as absent."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case str() | int() | float():
+            return str(value)
+    raise InvalidRequest(f"Parameter {name} must be a text, a number or a boolean, got {show(value)}", param=name)

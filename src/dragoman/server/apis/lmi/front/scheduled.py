@@ -1,0 +1,87 @@
+"""Models that are being loaded without a client that waits: what became of them, until somebody asks.
+
+Does: remember the load and how it failed, for as long as `hosting` does not tell it itself. Does not: load.
+Used by LMI's management operations, on the event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+from dragoman.errors import ServerError
+from dragoman.server.changes import Changes
+from dragoman.server.hosting import ModelSource, ModelState, ModelStatus
+from dragoman.server.operations import Server
+
+MAX_REMEMBERED = 100  # failures; the oldest are forgotten
+
+logger = logging.getLogger("dragoman.server")
+
+
+class Scheduled:
+    """The loads of one server that nobody waits for, and those that failed."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._statuses: dict[str, ModelStatus] = {}
+
+    @classmethod
+    def of(cls, server: Server) -> Scheduled:
+        """Those of one server."""
+        return cls(server.shared(Changes.of))
+
+    def load(self, source: ModelSource, load: Coroutine[Any, Any, ModelStatus]) -> None:
+        """Have `load` done, and remember what becomes of it under the source's name."""
+        self._forget_oldest()
+        self._statuses[source.name] = ModelStatus(source.name, ModelState.LOADING, source.url, version=source.version)
+        self._changes.start(self._run(source.name, load))
+
+    def replace(self, name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
+        """Have `change` done; if it fails, the log tells, and the model that was there stays."""
+        self._changes.start(_logged(name, change))
+
+    def statuses(self) -> tuple[ModelStatus, ...]:
+        """All that is remembered, in the order in which it was asked for."""
+        return tuple(self._statuses.values())
+
+    def status(self, name: str) -> ModelStatus | None:
+        """What is remembered of one name."""
+        return self._statuses.get(name)
+
+    def forget(self, name: str) -> None:
+        """Remember nothing of that name any more."""
+        self._statuses.pop(name, None)
+
+    async def _run(self, name: str, load: Coroutine[Any, Any, ModelStatus]) -> None:
+        asked = self._statuses[name]
+        failed: ModelStatus | None = None
+        try:
+            await _logged(name, load)
+        except ServerError as error:
+            failed = replace(asked, state=ModelState.FAILED, reason=error.message)
+            raise
+        finally:
+            if self._statuses.get(name) is asked:
+                del self._statuses[name]
+                if failed is not None:
+                    self._statuses[name] = failed
+
+    def _forget_oldest(self) -> None:
+        failed = [status.name for status in self._statuses.values() if status.state is ModelState.FAILED]
+        for name in failed[: max(0, len(failed) - MAX_REMEMBERED + 1)]:
+            del self._statuses[name]
+
+
+async def _logged(name: str, change: Coroutine[Any, Any, ModelStatus]) -> None:
+    """Raises: what `change` raises; nobody may be there to be told."""
+    try:
+        await change
+    except ServerError as error:
+        logger.error("model %s: %s", name, error.message)
+        raise
+    except Exception:  # task boundary: nobody waits for it
+        logger.exception("model %s was not loaded", name)
+        raise

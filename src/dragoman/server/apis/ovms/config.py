@@ -1,0 +1,125 @@
+"""OpenVINO Model Server's configuration operations: the status of all models, and reloading what is configured.
+
+Does: tell the status of every model as that server does; make what is served equal to what the model store holds.
+Does not: load or unload (`hosting` does). Operations of its API, on the event loop.
+Source: OVMS's REST API, Config Status and Config Reload; the model store stands for its config file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Literal
+
+import msgspec
+
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.ovms.errors import ERRORS
+from dragoman.server.changes import Changes
+from dragoman.server.describe.answers import json_answer, merged
+from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
+from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.replies import json_reply
+
+State = Literal["LOADING", "AVAILABLE", "UNLOADING"]
+
+_STATES: Mapping[ModelState, State] = {
+    ModelState.LOADING: "LOADING",
+    ModelState.READY: "AVAILABLE",
+    ModelState.UNLOADING: "UNLOADING",
+    ModelState.FAILED: "LOADING",  # where OVMS leaves a version that it could not load, with the error beside
+}
+_ONLY_VERSION = "1"  # of a model whose configuration names none
+
+
+class VersionError(msgspec.Struct, frozen=True):
+    """What is wrong with a version of a model, OK if nothing is."""
+
+    error_code: Literal["OK", "UNKNOWN"] = "OK"
+    error_message: str = "OK"
+
+
+class VersionStatus(msgspec.Struct, frozen=True):
+    """One version of a model."""
+
+    version: str
+    state: State
+    status: VersionError = VersionError()
+
+
+class ModelVersions(msgspec.Struct, frozen=True):
+    """The versions of one model."""
+
+    model_version_status: list[VersionStatus]
+
+
+Statuses = dict[str, ModelVersions]
+"""The models by name."""
+
+
+async def _config(http: HttpCall, server: Server) -> Statuses:
+    return statuses(server)
+
+
+async def _reload(http: HttpCall, server: Server) -> Reply:
+    assert server.hosting is not None  # else there is no such operation
+    sources = server.hosting.stored()
+    if not sources:  # nothing is configured; OVMS with a single model answers the same, and unloads nothing
+        return json_reply(200, statuses(server))
+    result = await server.shared(Changes.of).run(server.hosting.sync(sources))
+    if result.failures:
+        return json_reply(500, {"error": _failures(result)})
+    has_changed = bool(result.loaded or result.replaced or result.unloaded)
+    return json_reply(201 if has_changed else 200, statuses(server))
+
+
+def statuses(server: Server) -> Statuses:
+    """The status of every model, the default first."""
+    if server.hosting is None:
+        return {model.name: _of(ModelState.READY, model.version) for model in server.models.models}
+    return {status.name: _of_status(status) for status in server.hosting.statuses()}
+
+
+def _of_status(status: ModelStatus) -> ModelVersions:
+    error = VersionError("UNKNOWN", status.reason) if status.state is ModelState.FAILED else VersionError()
+    return _of(status.state, status.version, error)
+
+
+def _of(state: ModelState, version: str, error: VersionError = VersionError()) -> ModelVersions:  # noqa: B008
+    return ModelVersions([VersionStatus(version or _ONLY_VERSION, _STATES[state], error)])
+
+
+def _failures(result: SyncResult) -> str:
+    """OVMS's words, and what failed, which is as it was before; the rest was done."""
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in result.failures.items())
+    return f"Reloading models versions failed. Check server logs for more info. {reasons}"
+
+
+_operation = partial(AnswerOperation, tag="Models", in_banner=False)
+
+OPERATIONS = (
+    _operation(
+        method="GET",
+        path="/v1/config",
+        summary="The status of all models, as OpenVINO Model Server tells it",
+        answers=merged({200: json_answer(Statuses, "the models by name")}, ERRORS.answers(("unauthorized",))),
+        answer=_config,
+    ),
+    _operation(
+        method="POST",
+        path="/v1/config/reload",
+        summary="Serve what the model store holds now",
+        description="Models that are gone from the store are unloaded, those whose files or options changed are replaced "
+        "without a gap, new ones are loaded. Without a store, or with an empty one, nothing happens. A model that cannot "
+        "be loaded does not keep the others from it.",
+        answers=merged(
+            {200: json_answer(Statuses, "nothing had changed"), 201: json_answer(Statuses, "something had changed")},
+            ERRORS.answers(
+                ("invalid_request", "unauthorized", "conflict", "no_memory", "unavailable", "engine_failed")
+            ),
+        ),
+        needs_hosting=True,
+        answer=_reload,
+    ),
+)
+"""All of them."""
