@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,8 @@ class ModelLoad:
         self._is_abandoned = False
         self._loaded: Future[LoadedEngine] = Future()
         with suppress(EngineOptionError):  # the thread meets it again, and tells
-            find_factory(
-                config.engine.engine_factory
-            )  # imported here: beside the server's imports it would take twice as long
+            # Imported here: on the thread, beside the server's imports, it would take twice as long.
+            find_factory(config.engine.engine_factory)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
@@ -99,9 +99,8 @@ def _setup(config: Config, progress: Progress | None = None) -> EngineSetup:
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
         "cache_dir": _cache_dir(config),
     }
-    return (
-        EngineSetup(config.model_dir, options) if progress is None else EngineSetup(config.model_dir, options, progress)
-    )
+    setup = EngineSetup(config.model_dir, options)
+    return setup if progress is None else replace(setup, progress=progress)
 
 
 def _cache_dir(config: Config) -> Path | None:
