@@ -93,6 +93,36 @@ def test_where_blocks_run_out_the_lowest_priority_gives_way_whenever_it_came() -
         assert collector.sequence(key).token_ids == naive_sequence(asking(prompt, 18), 0, VOCAB_SIZE).token_ids
 
 
+def test_beams_whose_sibling_waits_behind_a_search_of_higher_priority_make_room_for_it() -> None:
+    """They can compute nothing without the sibling that lost its blocks, and the search does not fit beside them."""
+
+    def search(prompt_ids: Sequence[int], priority: int) -> EngineRequest:
+        return msgspec.structs.replace(make_request(prompt_ids, 10, num_beams=4, ignore_eos=True), priority=priority)
+
+    arrivals = {
+        1: asking([20, 14, 3, 4, 22, 15, 17, 9, 8, 8], 9),
+        3: asking([5, 12, 10, 17, 1, 4, 18, 17, 3, 21, 19, 19], 12),
+        5: search([19], 0),
+        11: search([1, 3, 23, 15, 20], 2),
+    }
+    config: dict[str, Any] = {"num_blocks": 16, "max_num_seqs": 6, "max_batch_tokens": 8}
+    collector = make_collector(**config)
+    for key in range(100, 108):  # from which the forecast learns that answers are short
+        collector.add(key, asking([1, 2], 1))
+    collector.run()
+    for step in range(12):
+        if step in arrivals:
+            collector.add(step, arrivals[step])
+        collector.step()
+    collector.run()
+    assert not collector.errors
+    for key, request in arrivals.items():
+        alone = make_collector(**config)
+        alone.add(0, request)
+        alone.run()
+        assert collector.sequence(key) == alone.sequence(0)
+
+
 # --- cache salt -------------------------------------------------------------------------------------------------------
 
 

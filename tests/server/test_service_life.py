@@ -216,6 +216,15 @@ def test_the_time_limit_covers_the_preparation() -> None:
     assert engine.requests == []
 
 
+def test_a_request_that_the_engine_ends_at_its_deadline_is_told_of_the_servers_limit() -> None:
+    error = RequestTimeout("the request's deadline has passed")
+    service = service_over(
+        FakeEngine(saying("abc"), error=error, error_after=1), limits=ServiceLimits(request_timeout_s=60.0)
+    )
+    with pytest.raises(RequestTimeout, match="longer than the 60 s"):
+        asyncio.run(service.generate(asking()))
+
+
 def test_a_time_limit_that_is_not_met_changes_nothing() -> None:
     engine = FakeEngine(saying("abc"))
     service = service_over(engine, limits=ServiceLimits(request_timeout_s=60.0))

@@ -33,7 +33,7 @@ class ModelLoad:
         self._loaded: LoadedEngine | None = None
         self._failure: BaseException | None = None
         with suppress(EngineOptionError):  # the thread meets it again, and tells
-            # imported here: beside the server's imports it would take twice as long
+            # Imported here: on the thread, beside the server's imports, it would take twice as long.
             find_factory(config.engine.engine_factory)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
