@@ -25,15 +25,15 @@ class RollingFactory:
 
     def load(self, setup: EngineSetup) -> LoadedRolling:
         """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
-        options = replace(RollingOptions.among(setup.options), has_neighbours=setup.has_neighbours)
-        report = setup.progress
-        model = load_model(setup.model_dir, options.model_options, report)
+        options, report = RollingOptions.among(setup.options), setup.progress
+        stored = replace(options.model_options, has_neighbours=setup.has_neighbours)
+        model = load_model(setup.model_dir, stored, report)
         context = max_model_len(options, model.config.max_position)
         draft = None
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model)
             draft = load_model(
-                directory, options.model_options, lambda stage, part: report(f"draft model: {stage}", part)
+                directory, stored, lambda stage, part: report(f"draft model: {stage}", part)
             )
         return LoadedRolling(options, model, draft, context, report)
 

@@ -35,7 +35,6 @@ class RollingOptions:
     num_assistant_tokens: int = 5
     max_ngram_size: int = 3
     speculative_max_batch: int = 8
-    has_neighbours: bool = False  # no option: whether other models compute in this process at the same time
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> RollingOptions:
@@ -49,4 +48,4 @@ class RollingOptions:
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
         kv_type: Any = self.kv_dtype
-        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir, self.has_neighbours)
+        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir)
