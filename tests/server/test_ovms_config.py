@@ -41,14 +41,14 @@ def test_the_status_of_every_model_is_told_to_the_byte(server: RunningServer, cl
     client.post("/models?url=two&model_version=2")
     for name in ("broken", "slow"):
         client.post(f"/models?url={name}&synchronous=false")
-        server.hosting.journal.wait_for(lambda journal, name=name: f"load {name}" in journal)  # type: ignore[misc]
-    answer = client.get("/v1/config")
+    while not {"broken", "slow"} <= set((answer := client.get("/v1/config")).json()) or "no weights" not in answer.text:
+        pass
     ok = '{"error_code":"OK","error_message":"OK"}'
     models = {
         "fake": f'{{"version":"1","state":"AVAILABLE","status":{ok}}}',
         "two": f'{{"version":"2","state":"AVAILABLE","status":{ok}}}',
-        "broken": '{"version":"1","state":"LOADING","status":{"error_code":"UNKNOWN","error_message":"no weights"}}',
         "slow": f'{{"version":"1","state":"LOADING","status":{ok}}}',
+        "broken": '{"version":"1","state":"LOADING","status":{"error_code":"UNKNOWN","error_message":"no weights"}}',
     }
     expected = ",".join(f'"{name}":{{"model_version_status":[{status}]}}' for name, status in models.items())
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")

@@ -33,7 +33,7 @@ class FakeHosting:
         self._dialects = dialects
         self._statuses: dict[str, ModelStatus] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_waiting: dict[str, int] = {}
+        self._loads: dict[str, asyncio.Task[ModelStatus]] = {}
         self.store: dict[str, str] = {}
         self.room: int | None = None
         self.gates: dict[str, Gate] = {}
@@ -104,12 +104,8 @@ class FakeHosting:
     @asynccontextmanager
     async def get_or_load(self, name: str) -> AsyncIterator[ServedModel]:
         """See `ModelHosting`."""
-        self._num_waiting[name] = self._num_waiting.get(name, 0) + 1
-        try:
-            while (model := self._registry.get(name)) is None:
-                await self._bring(name)
-        finally:
-            self._num_waiting[name] -= 1
+        while (model := self._registry.get(name)) is None:
+            await self._bring(name)
         with model.admission.visit():
             yield model
 
@@ -155,14 +151,13 @@ class FakeHosting:
     async def _bring(self, name: str) -> None:
         """Return when `name` may be served; callers side by side share one load."""
         self._check_open()
-        if self._is_busy(name):
-            gate = self.gates.get(name)
-            await (gate.wait() if gate is not None else asyncio.sleep(0))
-            return
-        if name not in self.store:
-            raise NotFound(f"Model or workflow not found: the model store holds no {name}", param="model")
-        self._make_room()
-        await asyncio.shield(asyncio.ensure_future(self.load(ModelSource(self.store[name], name))))
+        if name not in self._loads:
+            if name not in self.store:
+                raise NotFound(f"Model or workflow not found: the model store holds no {name}", param="model")
+            self._make_room()
+            self._loads[name] = asyncio.create_task(self.load(ModelSource(self.store[name], name)))
+            self._loads[name].add_done_callback(lambda task: self._loads.pop(name))
+        await asyncio.shield(self._loads[name])
 
     def _make_room(self) -> None:
         """Drop the least recently used models that answer no calls, until one more fits."""

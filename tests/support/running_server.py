@@ -15,7 +15,7 @@ from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import GenerationService, ModelRegistry, ServedModel
-from dragoman.server.run import HttpServer, ListenConfig, loop_factory
+from dragoman.server.run import HttpServer, ListenConfig, ModelOwner, loop_factory
 from tests.support.fake_hosting import FakeHosting
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService
 from tests.support.line_dialect import line_dialects
@@ -53,7 +53,7 @@ class RunningServer:
             listen or ListenConfig(port=0),
             self._load,
             self._on_listening,
-            hosting=self.hosting if has_hosting else None,
+            owner=ModelOwner(self.hosting if has_hosting else None),
         )
         self._thread = threading.Thread(target=self._run, daemon=True)
 

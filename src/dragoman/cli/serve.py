@@ -26,7 +26,7 @@ from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig
 from dragoman.server.registry import ModelRegistry, ServerState
-from dragoman.server.run import ListenConfig, run
+from dragoman.server.run import ListenConfig, ModelOwner, run
 
 EXPECTED = (ConfigError, ModelError)
 """Failures that their message explains: a traceback would only hide it."""
@@ -121,7 +121,8 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         startup = _Startup(serving, host, stdout, display)
         config, listen = _server_config(first), _listen_config(first)
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
-        return run(registry, config, listen, startup.load, startup.listening, hosting=hosting, end=host.close)
+        owner = ModelOwner(hosting, host.close)
+        return run(registry, config, listen, startup.load, startup.listening, owner=owner)
     except (ConfigError, OSError) as error:
         stderr.write(f"dragoman: {error}\n")
         return 1

@@ -47,6 +47,18 @@ class ListenConfig:
     backlog: int = 2048
 
 
+@dataclass(frozen=True, slots=True)
+class ModelOwner:
+    """Who owns the models beyond their start.
+
+    `hosting`: who loads and unloads them when clients ask for it; None = they do not come and go. `end` ends all of them
+    once their calls have drained; None = the engines of those in the registry are shut down.
+    """
+
+    hosting: ModelHosting | None = None
+    end: End | None = None
+
+
 class _Uvicorn(uvicorn.Server):
     """uvicorn without its signal handlers: it would close the port first, and we drain first."""
 
@@ -56,12 +68,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class HttpServer:
-    """One server process's HTTP side.
-
-    `load` adds the models to the registry once the port is open; `end` ends all of them once their calls have drained,
-    None = the engines of those in the registry are shut down. `hosting`: who loads and unloads models when clients ask
-    for it; None = models do not come and go.
-    """
+    """One server process's HTTP side. `load` adds the models to the registry once the port is open."""
 
     def __init__(
         self,
@@ -71,15 +78,15 @@ class HttpServer:
         load: Load | None = None,
         on_listening: OnListening | None = None,
         apis: Sequence[Api] | None = None,
-        hosting: ModelHosting | None = None,
-        end: End | None = None,
+        owner: ModelOwner | None = None,
     ) -> None:
+        owner = owner or ModelOwner()
         self._registry = registry
-        self._end = end or self._stop_engines
+        self._end = owner.end or self._stop_engines
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._app = build_app(registry, config, apis, hosting)
+        self._app = build_app(registry, config, apis, owner.hosting)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,8 +192,7 @@ def run(
     load: Load | None = None,
     on_listening: OnListening | None = None,
     apis: Sequence[Api] | None = None,
-    hosting: ModelHosting | None = None,
-    end: End | None = None,
+    owner: ModelOwner | None = None,
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
 
@@ -194,8 +200,7 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        server = HttpServer(registry, config, listen, load, on_listening, apis, hosting, end)
-        return runner.run(_serve_with_signals(server))
+        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis, owner)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:
