@@ -7,7 +7,7 @@ Built by `build_app`, called by uvicorn on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
@@ -15,7 +15,6 @@ from dragoman.server.apis import all_apis
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
 from dragoman.server.gate import Gate
-from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import as_server_error, error_reply
@@ -92,13 +91,10 @@ class App:
         return await exchange.send_reply(refusal)
 
 
-def build_app(registry: ModelRegistry, config: ServerConfig, apis: Sequence[Api] | None = None) -> App:
-    """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
-
-    `apis` None = all that there are.
-    """
+def build_app(registry: ModelRegistry, config: ServerConfig) -> App:
+    """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    endpoints = Endpoints(tuple(all_apis() if apis is None else apis), registry, gate)
+    endpoints = Endpoints(all_apis(), registry, gate)
     return App(endpoints, {**CACHE_HEADERS, **_cors_headers(config)})
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile, Reply
-from dragoman.server.describe.answers import Answers
-from dragoman.server.describe.json_schema import Schema
+from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.exchange import Exchange
 from dragoman.server.registry import ModelRegistry
 
@@ -61,7 +60,7 @@ class Operation:
     answers: Answers
     description: str = ""
     parameters: tuple[str, ...] = ()
-    body: Mapping[str, Schema] = field(default_factory=dict)
+    body: Content = field(default_factory=dict)
     example: Any = None
     needs_key: bool = True
     in_banner: bool = True
