@@ -17,8 +17,7 @@ from dragoman.server import apis
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.app import ServerConfig
 from dragoman.server.describe.answers import GENERATING, WORDS
-from dragoman.server.endpoints import Endpoints
-from dragoman.server.gate import Gate
+from dragoman.server.endpoints import Endpoints, Gate
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import error_reply

@@ -7,11 +7,21 @@ from collections.abc import Sequence
 import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
-from dragoman.server.api import Call, Dialects, Encoder, Head, HttpCall, IndexedEvent, ModelProfile, PureDialect, Reply
+from dragoman.server.api import (
+    Call,
+    Dialects,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    ModelProfile,
+    PureDialect,
+    Reply,
+    model_of_body,
+)
 from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
 from dragoman.server.describe.components import IGNORED
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.replies import json_reply
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt

@@ -65,6 +65,17 @@ class HttpCall:
         return value.get(name) if isinstance(value, dict) else None
 
 
+def model_of_query_or_header(http: HttpCall, server: object) -> str | None:
+    """`?model_name=`, else the header `model_name`, else None."""
+    return http.query.get("model_name") or http.headers.get("model_name") or None
+
+
+def model_of_body(http: HttpCall, server: object) -> str | None:
+    """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
+    name = http.field("model")
+    return name if isinstance(name, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A complete, non-streamed answer."""

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
 from dragoman.server.apis import all_apis
-from dragoman.server.endpoints import Endpoints
+from dragoman.server.endpoints import Endpoints, Gate
 from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dragoman.server.gate import Gate
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import as_server_error, error_reply

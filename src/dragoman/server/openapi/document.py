@@ -15,7 +15,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.describe.answers import Answer, Content, schema_of_shape, types_of
 from dragoman.server.describe.components import HEADERS, PARAMETERS
 from dragoman.server.describe.json_schema import struct_schemas, used_components
-from dragoman.server.gate import KEY_HEADERS
+from dragoman.server.endpoints import KEY_HEADERS
 from dragoman.server.operations import Api, Components, Operation
 
 _SECURITY: list[dict[str, list[str]]] = [{scheme: []} for scheme in ("bearer", *KEY_HEADERS)]

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import InvalidParameter
-from dragoman.server.api import HttpCall, ModelProfile
-from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
+from dragoman.server.api import HttpCall, ModelProfile, model_of_body, model_of_query_or_header
+from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, answer_schemas, error_schemas, front_answer
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
@@ -31,7 +31,6 @@ from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completi
 from dragoman.server.describe.answers import LOADING, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, parameter
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.model_choice import model_of_body, model_of_query_or_header, sole_model_if_unknown
 from dragoman.server.model_facts import facts_of
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Refusal, Server
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.apis.lmi.choose import sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, error_schemas
 from dragoman.server.apis.lmi.describe.operations import DEFERRED, POLLING, REFUSED_BY_FRONT
@@ -23,7 +24,6 @@ from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import GENERATING, merged
 from dragoman.server.describe.json_schema import Schema, any_of, ref
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body, sole_model_if_unknown
 from dragoman.server.operations import Api, Server
 
 CHAT = "openai.chat"

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import (
     check_sizes,
     continues_final_message,
@@ -38,7 +38,6 @@ from dragoman.server.describe.json_schema import (
     ref,
 )
 from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.text_service import text_service
 from dragoman.tokenizer.base import Tokenizer

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.server.bounds import Bounds
-from dragoman.types import FinishReason
+from dragoman.types import Bounds, FinishReason
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "stop",

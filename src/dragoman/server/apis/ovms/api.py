@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.openai.tokens import ERROR_KINDS
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
@@ -21,7 +21,6 @@ from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import QUESTION
 from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.operations import AnswerOperation, Api
 
 CHAT = "ovms.chat"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.errors import ALL_KINDS
-from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
 from dragoman.server.apis.lmi.describe.operations import (
@@ -26,7 +26,6 @@ from dragoman.server.describe.answers import ErrorFamily, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_query_or_header
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 ERRORS = ErrorFamily(dict.fromkeys(ALL_KINDS, MODEL_ERROR), lambda status: {JSON_MEDIA_TYPE: ref("SageMakerError")})

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman import __version__
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.lmi.body import FORM, MULTIPART
 from dragoman.server.apis.tgi.describe import TGI_ERRORS, schemas
 from dragoman.server.apis.tgi.dialect import LIST_PATH, STREAM_PATH, TGI_VERSION, TgiDialect, TgiInfo
@@ -14,7 +14,6 @@ from dragoman.server.describe.answers import LOADING, Answer, json_answer, merge
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, Schema, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_query_or_header
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
 from dragoman.server.describe.answers import LOADING, Answer, Answers, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import Schema, any_of, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.model_facts import facts_by_name, facts_of
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
 
