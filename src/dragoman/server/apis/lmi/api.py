@@ -9,7 +9,6 @@ from dragoman.errors import InvalidParameter
 from dragoman.server.api import HttpCall, ModelProfile, model_of_body, model_of_query_or_header
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, answer_schemas, error_schemas, front_answer
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
 from dragoman.server.apis.lmi.describe.operations import (
     ANSWERS,
@@ -21,12 +20,10 @@ from dragoman.server.apis.lmi.describe.operations import (
     TEXT_OF_ALL,
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
-from dragoman.server.apis.lmi.errors import bad_request
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
-from dragoman.server.apis.openai_wire.describe.answers import answer_schemas as openai_answers
-from dragoman.server.apis.openai_wire.describe.answers import openai_error
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.describe.answers import LOADING, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, parameter
@@ -65,11 +62,7 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
         **shared_schemas(),
-        **openai_answers(),
         **request_bodies(options_of(profile)),
-        **answer_schemas(),
-        **error_schemas(),
-        "OpenAiError": openai_error(),
         "ChatRequestInvocations": chat_body(LMI, profile.limits, strict),
         "CompletionRequestInvocations": completion_body(LMI, profile.limits),
     }
@@ -136,7 +129,7 @@ API = Api(
             answers=merged(
                 {200: json_answer(ModelPage, "the list")},
                 LMI_ERRORS.answers(("unauthorized",)),
-                {400: front_answer("`limit` or `next_page_token` is wrong")},
+                {400: json_answer(FrontError, "`limit` or `next_page_token` is wrong")},
             ),
             parameters=("limit_query", "next_page_token_query"),
             in_banner=False,

@@ -21,7 +21,7 @@ from dragoman.server.apis.openai_wire.chat.messages import (
     tool_use,
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.describe.answers import ERRORS
+from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import Answer, json_answer, merged

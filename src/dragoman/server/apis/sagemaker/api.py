@@ -20,15 +20,14 @@ from dragoman.server.apis.lmi.describe.operations import (
 from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.polling import Polling
-from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, model_error
+from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, SageMakerError, model_error
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
-from dragoman.server.describe.answers import ErrorFamily, merged
+from dragoman.server.describe.answers import Content, json_errors, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
-from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.describe.json_schema import TEXT, Schema
 from dragoman.server.operations import Api, GenerateOperation, Server
 
-ERRORS = ErrorFamily(dict.fromkeys(ALL_KINDS, MODEL_ERROR), lambda status: {JSON_MEDIA_TYPE: ref("SageMakerError")})
+ERRORS = json_errors(dict.fromkeys(ALL_KINDS, MODEL_ERROR), SageMakerError)
 
 _EVENT_STREAM: Mapping[str, Schema] = {
     EVENTSTREAM_MEDIA_TYPE: {
@@ -60,9 +59,7 @@ def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
     return named or (name if server.models.knows(name) else None)
 
 
-def _operation(
-    path: str, summary: str, content: Mapping[str, Schema], *, is_stream: bool, text: str
-) -> GenerateOperation:
+def _operation(path: str, summary: str, content: Content, *, is_stream: bool, text: str) -> GenerateOperation:
     ok = answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
     return GenerateOperation(
         path=path,
@@ -92,13 +89,7 @@ API = Api(
     title="SageMaker",
     owns=("/endpoints",),
     teller=lambda dialects: SageMakerDialect(dialects[INPUTS]),
-    schemas=lambda profile: {
-        **lmi_schemas(profile),
-        "SageMakerError": an_object(
-            {"Message": TEXT, "OriginalStatusCode": INTEGER, "OriginalMessage": TEXT},
-            text="ModelError: the container's own error and its status",
-        ),
-    },
+    schemas=lmi_schemas,
     needs_engine=False,
     operations=(
         _operation(
