@@ -79,6 +79,7 @@ class TokenEncoder(LmiEncoder):
         self._shape = shape
         self._answer = answer
         self._build = ObjectBuilder(shape, answer)
+        self._token = self._build.token
         self._is_list = is_list
         self._prompt_text = answer.prompts.texts[0]
         self._prompt = PromptInfo(self._prompt_text, ())
@@ -111,21 +112,20 @@ class TokenEncoder(LmiEncoder):
 
     def _line(self, token: TokenOutput) -> Line:
         self._num_tokens += 1
-        build = self._build
-        if not self._shape.is_tgi:
-            if self._answer.has_top_tokens:
-                self._top_tokens.append(build.top_tokens(token))
-            return LmiLine(token=build.token(token))
-        return self._tgi_line(token)
+        if self._shape.is_tgi:
+            return self._tgi_line(token)
+        if self._answer.has_top_tokens:
+            self._top_tokens.append(self._build.top_tokens(token))
+        return LmiLine(self._token(token))
 
     def _tgi_line(self, token: TokenOutput) -> Line:
-        made = self._build.token(token)
+        made = self._token(token)
         top_tokens: list[LmiToken] | UnsetType = UNSET
         if self._answer.has_top_tokens:
             top_tokens = self._build.top_tokens(token)
             self._top_tokens.append(top_tokens)
         if not self._shape.is_tgi_route:
-            return LmiLine(token=made, top_tokens=top_tokens)
+            return LmiLine(made, top_tokens)
         return TgiLine(index=self._num_tokens, token=made, top_tokens=top_tokens, generated_text=None, details=None)
 
     def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Line:

@@ -111,7 +111,7 @@ class LmiBatch(msgspec.Struct):
     generated_text: list[str]
 
 
-class LmiLine(msgspec.Struct, kw_only=True):
+class LmiLine(msgspec.Struct):
     """One object of a stream: a token; text and details with the last one. `top_tokens` with `tgi_compat`."""
 
     token: LmiToken
