@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from dragoman.errors import ALL_KINDS, ServerError, TooLarge, Unauthorized
@@ -17,7 +18,7 @@ from dragoman.server import apis
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.app import ServerConfig
 from dragoman.server.describe.answers import GENERATING, WORDS
-from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.endpoints import Endpoints, Gate, dialect_of
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import error_reply
@@ -30,6 +31,7 @@ from tests.support.every_api import (
     callings,
     dialects_of,
     document_of,
+    example_bodies,
     filled,
     operations,
 )
@@ -98,7 +100,7 @@ def test_every_kind_of_error_is_told_below_the_paths_of_every_api(api: Api, kind
 def test_every_kind_of_error_is_told_as_documented_by_every_operation(api: Api, profile: Any) -> None:
     dialects, checker = dialects_of(profile), CHECKERS[id(profile)]
     for calling in callings(api):
-        dialect = calling.operation.chosen(dialects, calling.http)
+        dialect = dialect_of(calling.operation, dialects, calling.http)
         for kind in ALL_KINDS:
             reply = error_reply(dialect, error_of(kind), calling.http)
             check_error(reply, kind)
@@ -140,7 +142,7 @@ def test_every_kind_of_error_inside_a_stream_is_told_as_documented(api: Api, pro
 def stream_encoder(calling: Calling, dialects: Any) -> Any:
     """The encoder of a call that is streamed; None if it is answered whole, or the body is not for that operation."""
     try:
-        call = calling.operation.chosen(dialects, calling.http).open(calling.http).parse()
+        call = dialect_of(calling.operation, dialects, calling.http).open(calling.http).parse()
     except ServerError:
         return None
     return call.encoder if call.stream else None
@@ -169,6 +171,25 @@ def named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apis, "NAMES", NAMES_WITH_TOY)
 
 
+def test_a_body_is_decoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    decode = msgspec.json.decode
+
+    def counting(content: bytes | msgspec.Raw, *args: Any, **kwargs: Any) -> Any:
+        decoded.append(bytes(content))
+        return decode(content, *args, **kwargs)
+
+    monkeypatch.setattr(msgspec.json, "decode", counting)
+    bodies = [json.dumps(body).encode() for body in (*example_bodies(), {}, [])]
+    with running_server(dialects=dialects_of(PROFILES[0])) as server, httpx.Client(base_url=server.url) as client:
+        for operation in (one for one in OPERATIONS if one.body):
+            for body in bodies:
+                decoded.clear()
+                client.request(operation.method, filled(operation.path), content=body, headers=JSON_HEADERS)
+                assert decoded.count(body) == 1, f"{operation.path} decodes {body!r} {decoded.count(body)} times"
+
+
+JSON_HEADERS = {"content-type": "application/json", "x-amzn-sagemaker-target-model": "fake", "x-request-id": "r"}
 METRICS = ("/metrics", "/server/metrics")  # the command line adds the metrics, whose own test reads them
 OPERATIONS = [operation for operation in operations() if operation.path not in METRICS]
 
@@ -187,8 +208,7 @@ def check_everywhere(
             path = filled(operation.path)
             example = json.dumps(operation.example).encode() if operation.body else b""
             body = example if content is None or not operation.body else content
-            headers = {"content-type": "application/json", "x-amzn-sagemaker-target-model": "fake", "x-request-id": "r"}
-            answer = client.request(operation.method, path, content=body, headers=headers)
+            answer = client.request(operation.method, path, content=body, headers=JSON_HEADERS)
             media_type = answer.headers["content-type"]
             checker.check_answer((operation.method, operation.path), answer.status_code, media_type, answer.content)
             assert answer.status_code >= 400 or not isinstance(operation, GenerateOperation)

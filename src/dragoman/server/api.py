@@ -105,7 +105,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer that is not made of events: an operator's own handler writes it.
+    """A streamed answer that is not made of events: an operator's own code writes it.
 
     `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. Whoever takes
     this closes `chunks` on every path.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
 from dragoman.server.apis import all_apis
 from dragoman.server.endpoints import Endpoints, Gate
-from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
+from dragoman.server.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import as_server_error, error_reply
@@ -21,7 +21,7 @@ from dragoman.server.routes import RouteTable, joined_routes
 
 MAX_SHOWN_LENGTH = 100
 
-# What LMI's front end sends with every answer: generated text must not be cached on the way.
+# Generated text must not be cached on the way.
 CACHE_HEADERS: Mapping[str, str] = {
     "pragma": "no-cache",
     "cache-control": "no-cache; no-store, must-revalidate, private",
@@ -43,10 +43,10 @@ class ServerConfig:
 class App:
     """The ASGI callable."""
 
-    def __init__(self, endpoints: Endpoints, front_headers: Mapping[str, str]) -> None:
+    def __init__(self, endpoints: Endpoints, rules: HeaderRules) -> None:
         self._endpoints = endpoints
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
-        self._front_headers = front_headers
+        self._rules = rules
 
     async def aclose(self) -> None:
         """End what runs without a client that waits for it."""
@@ -56,7 +56,7 @@ class App:
         """Answer one HTTP request. Other protocols are refused by not being spoken. Raises: ValueError for those."""
         if scope["type"] != "http":
             raise ValueError(f"scope type {scope['type']!r} is not served, only 'http' is")
-        exchange = Exchange(scope, receive, send, self._front_headers)
+        exchange = Exchange(scope, receive, send, self._rules)
         try:
             await self._dispatch(exchange)
         except ClientGone:
@@ -93,8 +93,13 @@ class App:
 def build_app(registry: ModelRegistry, config: ServerConfig) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503."""
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    endpoints = Endpoints(all_apis(), registry, gate)
-    return App(endpoints, {**CACHE_HEADERS, **_cors_headers(config)})
+    apis = all_apis()
+    rules = HeaderRules(
+        sent={**CACHE_HEADERS, **_cors_headers(config)},
+        naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
+        folded=tuple(name for api in apis for name in api.folded_headers),
+    )
+    return App(Endpoints(apis, registry, gate), rules)
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

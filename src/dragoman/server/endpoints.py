@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import NotFound, ServerError, Unauthorized
-from dragoman.server.api import ErrorTeller, HttpCall, Reply
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.exchange import Exchange
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server
+from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import Responder, error_reply, run_unless_gone
@@ -73,9 +72,8 @@ class Endpoints:
     async def aclose(self) -> None:
         """End what operations have kept."""
         for kept in self._shared.values():
-            if hasattr(kept, "aclose"):
-                async with aclosing(kept):
-                    pass
+            if isinstance(kept, Closable):
+                await kept.aclose()
 
     def routes(self) -> Iterator[Route]:
         """One route per operation and per refusal, in the order of the APIs."""
@@ -136,10 +134,16 @@ class Endpoints:
             model = self.models.find(operation.model(http, self))
             _check_version(model, http)
         except ServerError as error:
-            dialect = operation.chosen(self.models.dialects, http)
+            dialect = dialect_of(operation, self.models.dialects, http)
             await exchange.send_reply(error_reply(dialect, error, http))
         else:
-            await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+            await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
+
+
+def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall) -> Dialect:
+    """The dialect by which the operation answers `http`."""
+    name = operation.dialect if isinstance(operation.dialect, str) else operation.dialect(http)
+    return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
 def _check_version(model: ServedModel, http: HttpCall) -> None:

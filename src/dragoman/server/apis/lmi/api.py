@@ -21,6 +21,7 @@ from dragoman.server.apis.lmi.describe.operations import (
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request
+from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
@@ -159,4 +160,7 @@ API = Api(
         "next_page_token_query": parameter("query", "next_page_token", f"where the page begins{_EMPTY}", _count(0, 0)),
     },
     headers=HEADERS,
+    # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these
+    request_id_headers=("x-amzn-sagemaker-inference-id",),
+    folded_headers=(CUSTOM_ATTRIBUTES,),
 )
