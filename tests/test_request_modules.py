@@ -53,7 +53,7 @@ class Touched:
         try:
             yield
         finally:
-            threading.setprofile(None)  # type: ignore[arg-type]  # as its documentation has it
+            threading.setprofile(None)
 
     def _note(self, frame: FrameType, event: str, argument: object) -> None:
         if self._is_recording and event == "call":

@@ -116,7 +116,7 @@ async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
 
 
 def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> dict[str, Any]:
-    """The tokenizer's facts, by the names of tokenizer_config.json. No Struct: a checkpoint names its special tokens itself."""
+    """The tokenizer's facts, by the names of tokenizer_config.json. No Struct: checkpoints name their tokens themselves."""
     facts = tokenizer.facts if isinstance(tokenizer, HfTokenizer) else None
     named: dict[str, str | None] = {"pad_token": None, "unk_token": None}
     for name, token_id in (("bos_token", tokenizer.bos_token_id), ("eos_token", tokenizer.eos_token_id)):
