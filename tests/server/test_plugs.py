@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,15 @@ from openapi_spec_validator import validate
 
 from dragoman.cli.banner import BannerFacts, banner
 from dragoman.server import apis
+from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
+from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.operations import Api
+from dragoman.server.registry import ModelRegistry
+from dragoman.server.routes import joined_routes
 from tests.support.api_document import Checker
 from tests.support.every_api import NAMES_WITH_TOY
+from tests.support.every_api import TOY as TOY_NAME
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
 
@@ -129,6 +137,29 @@ def test_it_stands_in_the_list_at_the_root(client: httpx.Client) -> None:
 def test_it_stands_in_the_banner() -> None:
     text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080))
     assert "  Parrot      POST /parrot/say   GET  /parrot/perches\n" in text
+
+
+PARROT = import_module(TOY_NAME).API
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        (*all_apis(), PARROT, replace(PARROT, name="macaw", operations=())),
+        (*all_apis(), replace(PARROT, teller=None)),
+        (PARROT,),
+    ],
+    ids=["two own a path", "nobody tells", "nobody owns the rest"],
+)
+def test_paths_that_two_apis_own_or_none_are_noticed_at_start(listed: tuple[Api, ...]) -> None:
+    with pytest.raises(ValueError, match="own"):
+        Endpoints(listed, ModelRegistry({}), Gate(0, frozenset()))
+
+
+def test_an_operation_that_two_apis_have_is_noticed_at_start() -> None:
+    twice = (*all_apis(), replace(PARROT, name="macaw", owns=()))
+    with pytest.raises(ValueError, match="route POST /parrot/say is declared twice"):
+        joined_routes(list(Endpoints(twice, ModelRegistry({}), Gate(0, frozenset())).routes()))
 
 
 def test_the_page_on_adding_an_api_shows_this_one() -> None:

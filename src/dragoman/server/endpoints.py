@@ -56,6 +56,7 @@ class Endpoints:
         self.models = models
         self._gate = gate
         self._responder = Responder()
+        self._tellers = _tellers_by_path(apis)
         self._shared: dict[Callable[[Server], Any], Any] = {}
 
     @property
@@ -85,11 +86,9 @@ class Endpoints:
 
     def owner(self, path: str) -> ErrorTeller:
         """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
-        owners = {tuple(owned.split("/")[1:]): api for api in self.apis for owned in api.owns}
-        parts = tuple(path.split("/")[1:])
-        found = next(owners[parts[:length]] for length in range(len(parts), -1, -1) if parts[:length] in owners)
-        assert found.teller is not None  # an API that owns paths answers for them
-        return found.teller(self.models.dialects)
+        parts, tellers = _parts(path), self._tellers
+        owned = next(parts[:length] for length in range(len(parts), -1, -1) if parts[:length] in tellers)
+        return tellers[owned](self.models.dialects)
 
     def _handler(self, operation: Operation) -> Handler:
         match operation:
@@ -138,6 +137,26 @@ class Endpoints:
             await exchange.send_reply(error_reply(dialect, error, http))
         else:
             await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
+
+
+def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]]:
+    """Who tells errors, by the segments of the paths that are owned.
+
+    Raises: ValueError if two APIs own one path, or one has no teller for it, or nobody owns what nobody else does.
+    """
+    tellers: dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]] = {}
+    for api in apis:
+        for owned in api.owns:
+            if api.teller is None or _parts(owned) in tellers:
+                raise ValueError(f"API {api.name} cannot own {owned!r}: another one does, or it has no teller")
+            tellers[_parts(owned)] = api.teller
+    if () not in tellers:
+        raise ValueError('one API has to own "", which is what no other one does')
+    return tellers
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/")[1:])
 
 
 def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall) -> Dialect:

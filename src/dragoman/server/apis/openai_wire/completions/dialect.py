@@ -1,6 +1,6 @@
 """OpenAI completions on `/v1`, `/v3` and, for bodies with `prompt`, `/invocations`.
 
-Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `completions_encoder` does.
+Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `encoder` does.
 Built by the composition root, one per served model and route; called on the event loop.
 """
 
