@@ -37,7 +37,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.hooks",
     ),
     "dragoman.server.framing": (),
-    "dragoman.server.bounds": (),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.host": (
         "dragoman.errors",

@@ -11,7 +11,7 @@ from dragoman.errors import ServerError
 from dragoman.server.apis.openai.negotiate import OPENAI_ONLY_FIELDS, OPENAI_USER_AGENTS
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
-from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.sampling import IGNORED, REFUSED
 from dragoman.server.apis.ovms.errors import OVMS_ERRORS
 
@@ -42,9 +42,10 @@ def test_no_ignored_parameter_is_one_that_has_an_effect() -> None:
 def test_every_status_and_code_of_an_error_is_documented() -> None:
     text = page("openai")
     for row in OPENAI_ERRORS.values():
-        error = row.body(ServerError("x"))["error"]
-        assert f"| {row.status} | `{error['type']}` |" in text
-        assert error["code"] is None or f"`{error['code']}`" in text
+        body = row.body(ServerError("x"))
+        assert isinstance(body, OpenAiError)
+        assert f"| {row.status} | `{body.error.type}` |" in text
+        assert body.error.code is None or f"`{body.error.code}`" in text
 
 
 def test_every_status_on_v3_is_documented() -> None:

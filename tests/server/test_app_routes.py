@@ -420,3 +420,27 @@ def test_cors_headers_are_sent_when_configured() -> None:
         assert headers["access-control-allow-origin"] == "*"
         assert headers["access-control-allow-headers"] == "authorization"
         assert "access-control-allow-methods" not in headers
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/invocations", "/api/generate-one", "/models/fake"])
+def test_a_preflight_passes_without_a_key(path: str) -> None:
+    config = ServerConfig(
+        api_keys=frozenset({"secret"}),
+        cors_allowed_origin="https://page.example",
+        cors_allowed_methods="POST",
+        cors_allowed_headers="authorization, content-type",
+    )
+    asked = {
+        "origin": "https://page.example",
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
+    with running_server(config) as server:
+        answer = httpx.options(server.url + path, headers=asked)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == "https://page.example"
+        assert answer.headers["access-control-allow-methods"] == "POST"
+        assert answer.headers["access-control-allow-headers"] == "authorization, content-type"
+        refused = httpx.post(server.url + path, headers={"origin": "https://page.example"})
+        assert refused.status_code in (401, 405)
+        assert refused.headers["access-control-allow-origin"] == "https://page.example"

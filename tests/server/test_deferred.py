@@ -15,7 +15,7 @@ from dragoman.errors import EngineFailed, Overloaded
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
-from dragoman.server.exchange import Exchange
+from dragoman.server.exchange import Exchange, HeaderRules
 from dragoman.server.replies import json_reply
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import PATIENCE_S, Gate, Script
@@ -243,7 +243,7 @@ class TestStore:
             return {}
 
         scope = {"method": "POST", "path": "/invocations", "headers": [], "query_string": b""}
-        return Exchange(scope, nothing, nothing, {})
+        return Exchange(scope, nothing, nothing, HeaderRules())
 
     @staticmethod
     def call(token: str) -> HttpCall:

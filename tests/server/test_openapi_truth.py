@@ -14,7 +14,6 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dragoman.server.api import Dialect, HttpCall
-from dragoman.server.app import ServerConfig
 from tests.support.api_document import Checker, resolved
 from tests.support.live_routes import live_document
 from tests.support.real_dialects import real_dialects
@@ -213,56 +212,6 @@ OPERATIONS = [
     (method.upper(), path) for path, item in DOCUMENT["paths"].items() for method in item if path not in METRICS
 ]
 OPERATIONS.sort(key=lambda operation: operation[0] == "DELETE")  # what they delete, the others are called about
-
-
-def check_everywhere(server: RunningServer, expected: set[int], content: bytes = b"{}") -> None:
-    """Call every operation; what it answers is documented. `expected`: the errors that occur somewhere."""
-    seen: set[int] = set()
-    with httpx.Client(base_url=server.url, timeout=20) as client:
-        for method, path in OPERATIONS:
-            body = content if method == "POST" else b""
-            headers = {"content-type": "application/json", "x-amzn-sagemaker-target-model": "fake"}
-            answer = client.request(method, re.sub(r"{\w+}", "fake", path), content=body, headers=headers)
-            seen.add(answer.status_code)
-            media_type = answer.headers["content-type"]
-            CHECKER.check_answer((method, path), answer.status_code, media_type, answer.content)
-    assert {status for status in seen if status >= 400} == expected
-
-
-def test_a_missing_key_is_answered_as_documented() -> None:
-    with running_server(
-        ServerConfig(api_keys=frozenset({"secret"})), dialects=real_dialects(), has_hosting=True
-    ) as server:
-        check_everywhere(server, {401, 424})
-
-
-def test_a_body_that_is_too_large_is_answered_as_documented() -> None:
-    with running_server(ServerConfig(max_request_size_bytes=10), dialects=real_dialects(), has_hosting=True) as server:
-        check_everywhere(server, {413, 424}, b" " * 11)
-
-
-def test_a_server_that_loads_answers_as_documented() -> None:
-    server = RunningServer(dialects=real_dialects(), has_hosting=True)
-    server.may_load.clear()
-    server.start(wait_ready=False)
-    try:
-        check_everywhere(server, {400, 412, 424, 503})
-    finally:
-        server.may_load.set()
-        server.http.stop()
-        server.join()
-
-
-def test_a_dead_server_answers_as_documented() -> None:
-    with running_server(dialects=real_dialects(), has_hosting=True) as server:
-        server.engine.death = "out of memory"
-        check_everywhere(server, {400, 412, 422, 424, 500})
-
-
-def test_a_server_without_a_model_answers_as_documented() -> None:
-    with running_server(dialects=real_dialects(), has_hosting=True) as server:
-        assert httpx.delete(f"{server.url}/models/fake").status_code == 200
-        check_everywhere(server, {400, 404, 412})
 
 
 POLLED = [path for path, item in DOCUMENT["paths"].items() if polls(item)]

@@ -100,7 +100,7 @@ class InputFormatter:
 
     def payload(self, item: Input) -> bytes:
         """The body, as JSON, that the operator makes of a decoded one. Raises: HookError."""
-        try:
+        try:  # decoded for it alone, since it may change what it is given
             decoded = decode(item, item.get_property("content-type"))
         except Exception as error:  # hook call: also what an image library raises
             raise bad_input(_reason(error)) from error

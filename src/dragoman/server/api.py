@@ -65,6 +65,17 @@ class HttpCall:
         return value.get(name) if isinstance(value, dict) else None
 
 
+def model_of_query_or_header(http: HttpCall, server: object) -> str | None:
+    """`?model_name=`, else the header `model_name`, else None."""
+    return http.query.get("model_name") or http.headers.get("model_name") or None
+
+
+def model_of_body(http: HttpCall, server: object) -> str | None:
+    """The body's `model`, None where it is absent or the body is not an object: the dialect reports that."""
+    name = http.field("model")
+    return name if isinstance(name, str) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """A complete, non-streamed answer."""
@@ -94,7 +105,7 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StreamedReply:
-    """A streamed answer that is not made of events: an operator's own handler writes it.
+    """A streamed answer that is not made of events: an operator's own code writes it.
 
     `chunks` raise ServerError if the answer breaks off; `stream_error` then gives the stream's last bytes. Whoever takes
     this closes `chunks` on every path.

@@ -7,16 +7,14 @@ Built by `build_app`, called by uvicorn on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
 from dragoman.server.apis import all_apis
-from dragoman.server.endpoints import Endpoints
-from dragoman.server.exchange import ClientGone, Exchange, Receive, Scope, Send
-from dragoman.server.gate import Gate
+from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import as_server_error, error_reply
@@ -24,7 +22,7 @@ from dragoman.server.routes import RouteTable, joined_routes
 
 MAX_SHOWN_LENGTH = 100
 
-# What LMI's front end sends with every answer: generated text must not be cached on the way.
+# Generated text must not be cached on the way.
 CACHE_HEADERS: Mapping[str, str] = {
     "pragma": "no-cache",
     "cache-control": "no-cache; no-store, must-revalidate, private",
@@ -46,10 +44,10 @@ class ServerConfig:
 class App:
     """The ASGI callable."""
 
-    def __init__(self, endpoints: Endpoints, front_headers: Mapping[str, str]) -> None:
+    def __init__(self, endpoints: Endpoints, rules: HeaderRules) -> None:
         self._endpoints = endpoints
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
-        self._front_headers = front_headers
+        self._rules = rules
 
     async def aclose(self) -> None:
         """End what runs without a client that waits for it."""
@@ -59,7 +57,7 @@ class App:
         """Answer one HTTP request. Other protocols are refused by not being spoken. Raises: ValueError for those."""
         if scope["type"] != "http":
             raise ValueError(f"scope type {scope['type']!r} is not served, only 'http' is")
-        exchange = Exchange(scope, receive, send, self._front_headers)
+        exchange = Exchange(scope, receive, send, self._rules)
         try:
             await self._dispatch(exchange)
         except ClientGone:
@@ -96,19 +94,19 @@ class App:
         return await exchange.send_reply(refusal)
 
 
-def build_app(
-    registry: ModelRegistry,
-    config: ServerConfig,
-    apis: Sequence[Api] | None = None,
-    hosting: ModelHosting | None = None,
-) -> App:
+def build_app(registry: ModelRegistry, config: ServerConfig, hosting: ModelHosting | None = None) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
-    `apis` None = all that there are. `hosting` None = models do not come and go.
+    `hosting` None = models do not come and go.
     """
     gate = Gate(config.max_request_size_bytes, config.api_keys)
-    endpoints = Endpoints(tuple(all_apis() if apis is None else apis), registry, gate, hosting)
-    return App(endpoints, {**CACHE_HEADERS, **_cors_headers(config)})
+    apis = all_apis()
+    rules = HeaderRules(
+        sent={**CACHE_HEADERS, **_cors_headers(config)},
+        naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
+        folded=tuple(name for api in apis for name in api.folded_headers),
+    )
+    return App(Endpoints(apis, registry, gate, hosting), rules)
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

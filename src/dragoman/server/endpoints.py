@@ -6,23 +6,48 @@ Does not: know any API, or generate. Made by the app, runs on the event loop.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
-from dataclasses import replace
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
-from dragoman.errors import NotFound, ServerError
-from dragoman.server.api import ErrorTeller, HttpCall, Reply
+from dragoman.errors import NotFound, ServerError, Unauthorized
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.exchange import Exchange
-from dragoman.server.gate import Gate
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation, Server
+from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.replies import json_reply
 from dragoman.server.responder import Responder, error_reply, run_unless_gone
 from dragoman.server.routes import Handler, PathParams, Route
 
 T = TypeVar("T")
+
+KEY_HEADERS = ("api-key", "x-api-key")  # beside `Authorization: Bearer`: those of Azure's and of Anthropic's clients
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What every inference call has to pass before its body is parsed. `api_keys` empty = open to all."""
+
+    max_request_size_bytes: int
+    api_keys: frozenset[str]
+
+    def check_key(self, http: HttpCall) -> None:
+        """Raises: Unauthorized unless the call carries one of the keys, where clients of any of the APIs put it."""
+        if not self.api_keys:
+            return
+        scheme, _, token = http.headers.get("authorization", "").partition(" ")
+        named = [http.headers.get(name, "") for name in KEY_HEADERS]
+        texts = [*named, token] if scheme.lower() == "bearer" else named
+        given = [text.strip().encode("latin-1", "replace") for text in texts]
+        # every key is compared, in constant time, so that the time taken tells nothing about them
+        matches = [hmac.compare_digest(text, key.encode()) for key in self.api_keys for text in given]
+        if not any(matches):
+            raise Unauthorized(
+                "The API key is missing or wrong: send it as `Authorization: Bearer`, `api-key` or `x-api-key`"
+            )
 
 
 class Endpoints:
@@ -39,6 +64,7 @@ class Endpoints:
         )
         self._gate = gate
         self._responder = Responder()
+        self._tellers = _tellers_by_path(apis)
         self._shared: dict[Callable[[Server], Any], Any] = {}
 
     @property
@@ -55,9 +81,8 @@ class Endpoints:
     async def aclose(self) -> None:
         """End what operations have kept."""
         for kept in self._shared.values():
-            if hasattr(kept, "aclose"):
-                async with aclosing(kept):
-                    pass
+            if isinstance(kept, Closable):
+                await kept.aclose()
 
     def routes(self) -> Iterator[Route]:
         """One route per operation and per refusal, in the order of the APIs."""
@@ -71,11 +96,9 @@ class Endpoints:
 
     def owner(self, path: str) -> ErrorTeller:
         """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
-        owners = {tuple(owned.split("/")[1:]): api for api in self.apis for owned in api.owns}
-        parts = tuple(path.split("/")[1:])
-        found = next(owners[parts[:length]] for length in range(len(parts), -1, -1) if parts[:length] in owners)
-        assert found.teller is not None  # an API that owns paths answers for them
-        return found.teller(self.models.dialects)
+        parts, tellers = _parts(path), self._tellers
+        owned = next(parts[:length] for length in range(len(parts), -1, -1) if parts[:length] in tellers)
+        return tellers[owned](self.models.dialects)
 
     def _handler(self, operation: Operation) -> Handler:
         match operation:
@@ -122,10 +145,10 @@ class Endpoints:
             model = self.models.find(operation.model(http, self))
             _check_version(model, http)
         except ServerError as error:
-            dialect = operation.chosen(self.models.dialects, http)
+            dialect = dialect_of(operation, self.models.dialects, http)
             await exchange.send_reply(error_reply(dialect, error, http))
         else:
-            await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+            await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
         return None
 
     async def _generate_with(
@@ -141,10 +164,10 @@ class Endpoints:
                 model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
                 _check_version(model, http)
             except ServerError as error:
-                dialect = operation.chosen(self.models.dialects, http)
+                dialect = dialect_of(operation, self.models.dialects, http)
                 await exchange.send_reply(error_reply(dialect, error, http))
             else:
-                await self._responder.respond(exchange, model, operation.chosen(model.dialects, http), http)
+                await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
 
 
 _ABSENCE = "models do not come and go here; start the server with --model-store DIRECTORY"
@@ -153,6 +176,32 @@ _ABSENCE = "models do not come and go here; start the server with --model-store 
 def _without_hosting(api: Api) -> Api:
     """The API without the operations that load and unload models."""
     return replace(api, operations=tuple(one for one in api.operations if not one.needs_hosting))
+
+
+def _tellers_by_path(apis: tuple[Api, ...]) -> dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]]:
+    """Who tells errors, by the segments of the paths that are owned.
+
+    Raises: ValueError if two APIs own one path, or one has no teller for it, or nobody owns what nobody else does.
+    """
+    tellers: dict[tuple[str, ...], Callable[[Dialects], ErrorTeller]] = {}
+    for api in apis:
+        for owned in api.owns:
+            if api.teller is None or _parts(owned) in tellers:
+                raise ValueError(f"API {api.name} cannot own {owned!r}: another one does, or it has no teller")
+            tellers[_parts(owned)] = api.teller
+    if () not in tellers:
+        raise ValueError('one API has to own "", which is what no other one does')
+    return tellers
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(path.split("/")[1:])
+
+
+def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall) -> Dialect:
+    """The dialect by which the operation answers `http`."""
+    name = operation.dialect if isinstance(operation.dialect, str) else operation.dialect(http)
+    return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
 def _check_version(model: ServedModel, http: HttpCall) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -21,11 +22,22 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-REQUEST_ID_HEADERS = ("x-request-id", "x-amzn-sagemaker-inference-id")
-CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
 LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRules:
+    """What is done with header fields, beside handing them on.
+
+    `sent`: fields of every answer. `naming`: fields that name a request, the first one that is there counts. `folded`:
+    fields whose value holds others, `name=value;name=value`, for clients that cannot send them.
+    """
+
+    sent: Mapping[str, str] = field(default_factory=dict)
+    naming: tuple[str, ...] = ("x-request-id",)
+    folded: tuple[str, ...] = ()
 
 
 class ClientGone(Exception):
@@ -35,28 +47,25 @@ class ClientGone(Exception):
 class Exchange:
     """A request on its way in and its answer on the way out. Header names are lower-case."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, front_headers: Mapping[str, str]) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, rules: HeaderRules) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
         self._extensions = scope.get("extensions") or {}
-        self._front_headers = front_headers
+        self._rules = rules
         self._sends_trailers = False
         self.is_started = False
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
-        self._properties = {**_custom_attributes(self.headers), **self.headers}
+        self._properties = {**_unfolded(self.headers, rules.folded), **self.headers}
         self.query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
-        self.request_id = _request_id(self.headers)
+        self.request_id = _request_id(self.headers, rules.naming)
 
     def http_call(
         self, body: bytes = b"", path_params: Mapping[str, str] | None = None, call_id: str | None = None
     ) -> HttpCall:
-        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique.
-
-        SageMaker's custom attributes count as headers, which is what they are for: clients of AWS cannot set others.
-        """
+        """The request as dialects see it. `call_id` replaces the client's request id where that is not unique."""
         return HttpCall(
             method=self.method,
             path=self.path,
@@ -69,7 +78,7 @@ class Exchange:
 
     def detached(self, send: Send) -> Exchange:
         """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
-        twin = Exchange(self._scope, _never, send, self._front_headers)
+        twin = Exchange(self._scope, _never, send, self._rules)
         twin.request_id = self.request_id
         return twin
 
@@ -145,7 +154,7 @@ class Exchange:
         await self._send({"type": CUT_EXTENSION})
 
     async def _start(self, status: int, media_type: str, headers: Mapping[str, str], length: int | None) -> None:
-        merged = {"x-request-id": self.request_id, **self._front_headers}
+        merged = {"x-request-id": self.request_id, **self._rules.sent}
         if media_type:
             merged["content-type"] = media_type
         if length is not None:
@@ -167,9 +176,9 @@ def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _custom_attributes(headers: Mapping[str, str]) -> dict[str, str]:
-    """The pairs of `X-Amzn-SageMaker-Custom-Attributes: name=value;name=value`; names in lower case, blanks trimmed."""
-    pairs = (pair.partition("=") for pair in headers.get(CUSTOM_ATTRIBUTES, "").split(";"))
+def _unfolded(headers: Mapping[str, str], folded: Sequence[str]) -> dict[str, str]:
+    """The fields inside the `folded` ones; names in lower case, blanks trimmed."""
+    pairs = (pair.partition("=") for name in folded for pair in headers.get(name, "").split(";"))
     return {name.strip().lower(): value.strip() for name, equals, value in pairs if equals and name.strip()}
 
 
@@ -178,8 +187,8 @@ async def _never() -> Message:
     raise AssertionError("an event that nobody sets was set")
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
-    for name in REQUEST_ID_HEADERS:
+def _request_id(headers: Mapping[str, str], naming: Sequence[str]) -> str:
+    for name in naming:
         if 0 < len(headers.get(name, "")) <= MAX_REQUEST_ID_LENGTH:
             return headers[name]
     return str(uuid.uuid4())

@@ -12,16 +12,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile, Reply
-from dragoman.server.describe.answers import Answers
-from dragoman.server.describe.json_schema import Schema
+from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.exchange import Exchange
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.registry import ModelRegistry, ServedModel
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class Closable(Protocol):
+    """What has to be ended with the process."""
+
+    async def aclose(self) -> None: ...
 
 
 class Server(Protocol):
@@ -48,7 +54,7 @@ class Server(Protocol):
         ...
 
     def shared(self, kind: Callable[[Server], T]) -> T:
-        """The server's only instance of that class, made at the first call; its `aclose`, if any, ends it."""
+        """The server's only instance of that class, made at the first call, and closed at the end if it is `Closable`."""
         ...
 
 
@@ -69,7 +75,7 @@ class Operation:
     answers: Answers
     description: str = ""
     parameters: tuple[str, ...] = ()
-    body: Mapping[str, Schema] = field(default_factory=dict)
+    body: Content = field(default_factory=dict)
     is_body_optional: bool = False
     example: Any = None
     needs_key: bool = True
@@ -100,11 +106,6 @@ class GenerateOperation(Operation):
     borrow: Borrow | None = None
     wrap: Callable[[Dialect], Dialect] | None = None
     before: Before | None = None
-
-    def chosen(self, dialects: Dialects, http: HttpCall) -> Dialect:
-        """The dialect that answers `http`."""
-        name = self.dialect if isinstance(self.dialect, str) else self.dialect(http)
-        return dialects[name] if self.wrap is None else self.wrap(dialects[name])
 
 
 AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
@@ -138,7 +139,9 @@ class Api:
     come before or instead of an operation; the longest of all APIs' counts, "" is everything else, "/" the root alone.
     `set_up`: the dialects that it has for a model, by name. `teller`: who tells errors, given those of the default model.
     `schemas`, `parameters`, `headers`: components that its descriptions refer to, for the default model's profile.
-    `needs_engine` False = its operations work where only an operator's code answers.
+    `needs_engine` False = its operations work where only an operator's code answers. `request_id_headers`: header fields by
+    which its clients name a request where they send no `x-request-id`. `folded_headers`: those in which they send others,
+    as `name=value;name=value`. Both count on all paths.
     """
 
     name: str
@@ -153,3 +156,5 @@ class Api:
     headers: Components = field(default_factory=dict)
     description: Callable[[ModelProfile], str] = lambda profile: ""
     needs_engine: bool = True
+    request_id_headers: tuple[str, ...] = ()
+    folded_headers: tuple[str, ...] = ()

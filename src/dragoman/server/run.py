@@ -12,14 +12,13 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.operations import Api
 from dragoman.server.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
 
@@ -77,7 +76,6 @@ class HttpServer:
         listen: ListenConfig,
         load: Load | None = None,
         on_listening: OnListening | None = None,
-        apis: Sequence[Api] | None = None,
         owner: ModelOwner | None = None,
     ) -> None:
         owner = owner or ModelOwner()
@@ -86,7 +84,7 @@ class HttpServer:
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._app = build_app(registry, config, apis, owner.hosting)
+        self._app = build_app(registry, config, owner.hosting)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -191,7 +189,6 @@ def run(
     listen: ListenConfig,
     load: Load | None = None,
     on_listening: OnListening | None = None,
-    apis: Sequence[Api] | None = None,
     owner: ModelOwner | None = None,
 ) -> int:
     """Serve in this thread, which must be the main one, until SIGTERM or SIGINT; the exit code.
@@ -200,7 +197,7 @@ def run(
     Raises: OSError if the port cannot be bound.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, apis, owner)))
+        return runner.run(_serve_with_signals(HttpServer(registry, config, listen, load, on_listening, owner)))
 
 
 async def _serve_with_signals(server: HttpServer) -> int:

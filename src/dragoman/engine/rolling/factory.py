@@ -32,9 +32,7 @@ class RollingFactory:
         draft = None
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model)
-            draft = load_model(
-                directory, stored, lambda stage, part: report(f"draft model: {stage}", part)
-            )
+            draft = load_model(directory, stored, lambda stage, part: report(f"draft model: {stage}", part))
         return LoadedRolling(options, model, draft, context, report)
 
 

@@ -5,7 +5,6 @@ Does: find them. Does not: know what they do. Called by the composition root and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import import_module
 
@@ -25,23 +24,17 @@ NAMES = (
 """Modules that have an `API`, in the order in which people are shown them."""
 
 
-@cache
-def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
-    """The APIs of these modules. Raises: ImportError, AttributeError for a module without an `API`."""
-    return tuple(_apis(names))
-
-
-def set_up_all(profile: ModelProfile, apis: Sequence[Api] | None = None) -> dict[str, Dialect]:
-    """The dialects of all APIs for a model, by name; `apis` None = every API that is served."""
-    return {name: dialect for api in apis or all_apis() for name, dialect in api.set_up(profile).items()}
-
-
 def all_apis() -> tuple[Api, ...]:
-    """Every API that is served."""
+    """Every API that is served. Raises: ImportError, AttributeError for a name that is no module with an `API`."""
     return load_apis(NAMES)
 
 
-def _apis(names: Sequence[str]) -> Iterator[Api]:
-    for name in names:
-        api: Api = import_module(name).API
-        yield api
+@cache
+def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
+    """The APIs of these modules. Raises: as `all_apis`."""
+    return tuple(import_module(name).API for name in names)
+
+
+def set_up_all(profile: ModelProfile) -> dict[str, Dialect]:
+    """The dialects of all APIs for a model, by name."""
+    return {name: dialect for api in all_apis() for name, dialect in api.set_up(profile).items()}

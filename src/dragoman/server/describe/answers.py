@@ -6,7 +6,7 @@ Used by the APIs when they are imported, and when the OpenAPI document is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,33 +53,29 @@ _HEADERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+Shape = Any
+"""What a body looks like: a schema, a Struct (or a type made of them) that is sent or read, or a tuple of alternatives."""
+
+Content = Mapping[str, Shape]
+"""Bodies by media type."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One status of an operation: when, and what by media type.
-
-    `headers`: names of header components. `types`: Structs, or types made of them, that are sent as JSON.
-    """
+    """One status of an operation: when, and what by media type. `headers`: names of header components."""
 
     description: str
-    content: Mapping[str, Schema] = field(default_factory=dict)
+    content: Content = field(default_factory=dict)
     headers: tuple[str, ...] = ()
-    types: tuple[Any, ...] = ()
-
-    def schemas(self) -> dict[str, Schema]:
-        """The schemas by media type; made of the types only now, since that takes time."""
-        schemas = dict(self.content)
-        for kind in self.types:
-            schemas[JSON_MEDIA_TYPE] = _either(schemas.get(JSON_MEDIA_TYPE), schema_of(kind))
-        return schemas
 
     def or_else(self, other: Answer) -> Answer:
         """This answer or the other one, under the same status."""
         merged = dict(self.content)
-        for media_type, schema in other.content.items():
-            merged[media_type] = _either(merged.get(media_type), schema)
+        for media_type, shape in other.content.items():
+            merged[media_type] = (*_choices(merged.get(media_type, ())), *_choices(shape))
         words = dict.fromkeys((*self.description.split("; "), *other.description.split("; ")))
         headers = tuple(dict.fromkeys((*self.headers, *other.headers)))
-        return Answer("; ".join(words), merged, headers, tuple(dict.fromkeys((*self.types, *other.types))))
+        return Answer("; ".join(words), merged, headers)
 
 
 Answers = Mapping[int, Answer]
@@ -96,15 +92,15 @@ def merged(*parts: Answers) -> dict[int, Answer]:
 
 def json_answer(kind: Any, description: str = "the answer", *headers: str) -> Answer:
     """An answer that is a Struct, or made of them, as it is sent."""
-    return Answer(description, {}, headers, (kind,))
+    return Answer(description, {JSON_MEDIA_TYPE: kind}, headers)
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFamily:
-    """How one API tells errors: the status of every kind, and what bodies a status has, by media type."""
+    """How one API tells errors: the status of every kind, and what bodies a status has."""
 
     statuses: Mapping[str, int]
-    content: Callable[[int], Mapping[str, Schema]]
+    content: Callable[[int], Content]
 
     def answers(self, kinds: Collection[str] = GENERATING) -> dict[int, Answer]:
         """The errors of these kinds, by status."""
@@ -116,8 +112,26 @@ class ErrorFamily:
         return by_status
 
 
-def _either(one: Schema | None, other: Schema) -> Schema:
-    if one is None or one == other:
-        return other
-    choices = one["anyOf"] if set(one) == {"anyOf"} else [one]
-    return one if other in choices else any_of(*choices, other)
+def json_errors(statuses: Mapping[str, int], kind: Any) -> ErrorFamily:
+    """Errors whose body is always the same Struct, sent as JSON."""
+    return ErrorFamily(statuses, lambda status: {JSON_MEDIA_TYPE: kind})
+
+
+def schema_of_shape(shape: Shape) -> Schema:
+    """The schema of a body; those of Structs are made only now, since that takes time."""
+    schemas: list[Schema] = []
+    for choice in _choices(shape):
+        schema = choice if isinstance(choice, dict) else schema_of(choice)
+        alternatives = schema["anyOf"] if set(schema) == {"anyOf"} else [schema]
+        schemas += [one for one in alternatives if one not in schemas]
+    return schemas[0] if len(schemas) == 1 else any_of(*schemas)
+
+
+def types_of(contents: Iterable[Content]) -> list[Any]:
+    """The Structs, and types made of them, that bodies consist of."""
+    shapes = [choice for content in contents for shape in content.values() for choice in _choices(shape)]
+    return [shape for shape in shapes if not isinstance(shape, dict)]
+
+
+def _choices(shape: Shape) -> tuple[Any, ...]:
+    return shape if isinstance(shape, tuple) else (shape,)

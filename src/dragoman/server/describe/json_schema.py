@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.bounds import Bounds
+from dragoman.types import Bounds
 
 Schema = dict[str, Any]
 

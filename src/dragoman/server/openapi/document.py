@@ -7,15 +7,15 @@ Called once, when the document is first asked for, on the event loop. Source: Op
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dragoman import __version__
 from dragoman.server.api import ModelProfile
-from dragoman.server.describe.answers import Answer
+from dragoman.server.describe.answers import Answer, Content, schema_of_shape, types_of
 from dragoman.server.describe.components import HEADERS, PARAMETERS
 from dragoman.server.describe.json_schema import struct_schemas, used_components
-from dragoman.server.gate import KEY_HEADERS
+from dragoman.server.endpoints import KEY_HEADERS
 from dragoman.server.operations import Api, Components, Operation
 
 _SECURITY: list[dict[str, list[str]]] = [{scheme: []} for scheme in ("bearer", *KEY_HEADERS)]
@@ -25,9 +25,7 @@ One inference server, several client APIs over the same engine.
 
 In every body null means "not given". Unknown parameters are accepted and named in `x-dragoman-ignored`. Every path answers
 OPTIONS with an `Allow` header, GET paths answer HEAD; other methods are 405, unknown paths 404. These two, bodies that are
-too large and wrong keys are told in the shape of the API that the path belongs to: `/v1` OpenAI's (`/v1/messages`
-Anthropic's), `/v3` and `/v1/config` OpenVINO Model Server's, `/api` `{"error"}`, `/generate` and `/info` Text
-Generation Inference's, all others LMI's `{"code", "type", "message"}`.
+too large and wrong keys are told in the shape of the API that the path belongs to:
 """
 
 
@@ -37,14 +35,14 @@ def openapi_document(apis: Sequence[Api], profile: ModelProfile, *, needs_key: b
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, needs_key=needs_key)
-    types = [kind for operation in operations for answer in operation.answers.values() for kind in answer.types]
-    schemas = _joined([struct_schemas(types), *(api.schemas(profile) for api in apis)])
+    contents = [content for operation in operations for content in _contents(operation)]
+    schemas = _joined([struct_schemas(types_of(contents)), *(api.schemas(profile) for api in apis)])
     document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "dragoman",
             "version": __version__,
-            "description": _DESCRIPTION + _options_text(apis, profile),
+            "description": f"{_DESCRIPTION}{_owners_text(apis)}.\n{_options_text(apis, profile)}",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
@@ -72,9 +70,20 @@ def _joined(parts: Iterable[Components]) -> dict[str, Any]:
     return together
 
 
+def _owners_text(apis: Sequence[Api]) -> str:
+    owners = {owned: api.title for api in apis for owned in api.owns}
+    return ", ".join(f"`{owned}` {owners[owned]}" for owned in sorted(owners) if owned) + f", all others {owners['']}"
+
+
 def _options_text(apis: Sequence[Api], profile: ModelProfile) -> str:
     options = [text for api in apis if (text := api.description(profile))]
     return f"\nOptions of the default model: {', '.join(options)}.\n" if options else ""
+
+
+def _contents(operation: Operation) -> Iterator[Content]:
+    """What is sent in any answer, and what is read."""
+    yield operation.body
+    yield from (answer.content for answer in operation.answers.values())
 
 
 def _operation(operation: Operation, *, needs_key: bool) -> dict[str, Any]:
@@ -101,7 +110,7 @@ def _operation_id(method: str, path: str) -> str:
 
 
 def _request_body(operation: Operation) -> dict[str, Any]:
-    content = {media_type: {"schema": schema} for media_type, schema in operation.body.items()}
+    content = _media_types(operation.body)
     first = next(iter(content))
     content[first] = {**content[first], "example": operation.example}
     return {"required": not operation.is_body_optional, "content": content}
@@ -113,6 +122,10 @@ def _response(answer: Answer) -> dict[str, Any]:
         "description": answer.description,
         "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
     }
-    if schemas := answer.schemas():
-        response["content"] = {media_type: {"schema": schema} for media_type, schema in schemas.items()}
+    if answer.content:
+        response["content"] = _media_types(answer.content)
     return response
+
+
+def _media_types(content: Content) -> dict[str, Any]:
+    return {media_type: {"schema": schema_of_shape(shape)} for media_type, shape in content.items()}

@@ -7,12 +7,13 @@ Source: Anthropic API reference, errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.replies import json_reply
 
 _INVALID = (400, "invalid_request_error")
 _FAILED = (500, "api_error")
@@ -43,15 +44,25 @@ ERRORS: Mapping[str, tuple[int, str]] = {
 """Status and `error.type` of every kind of error."""
 
 
+class ErrorDetails(msgspec.Struct):
+    """What is wrong, for programs and for people."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(msgspec.Struct):
+    """The body of an error."""
+
+    type: Literal["error"]
+    error: ErrorDetails
+    request_id: str
+
+
 class AnthropicErrors:
     """The errors of Anthropic's Messages API."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""
         status, error_type = ERRORS[error.kind]
-        body = {
-            "type": "error",
-            "error": {"type": error_type, "message": error.message},
-            "request_id": http.request_id,
-        }
-        return Reply(status, msgspec.json.encode(body), JSON_MEDIA_TYPE)
+        return json_reply(status, AnthropicError("error", ErrorDetails(error_type, error.message), http.request_id))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.server.api import HttpCall, ModelProfile
-from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
+from dragoman.server.api import HttpCall, ModelProfile, model_of_body, model_of_query_or_header
+from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.answers import answer_schemas, error_schemas
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
 from dragoman.server.apis.lmi.describe.operations import (
     ANSWERS,
@@ -21,15 +20,13 @@ from dragoman.server.apis.lmi.describe.operations import (
 from dragoman.server.apis.lmi.dialects import options_of, set_up
 from dragoman.server.apis.lmi.errors import bad_request
 from dragoman.server.apis.lmi.front import manage
+from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
-from dragoman.server.apis.openai_wire.describe.answers import answer_schemas as openai_answers
-from dragoman.server.apis.openai_wire.describe.answers import openai_error
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.model_choice import model_of_body, model_of_query_or_header, sole_model_if_unknown
 from dragoman.server.operations import Api, GenerateOperation, Refusal, Server
 
 NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
@@ -52,12 +49,8 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     strict = {"max_tokens": LMI_STRICT_MAX_TOKENS} if profile.settings.get("lmi_strict") else {}
     return {
         **shared_schemas(),
-        **openai_answers(),
         **request_bodies(options_of(profile)),
-        **answer_schemas(),
-        **error_schemas(),
         **manage.schemas(),
-        "OpenAiError": openai_error(),
         "ChatRequestInvocations": chat_body(LMI, profile.limits, strict),
         "CompletionRequestInvocations": completion_body(LMI, profile.limits),
     }
@@ -119,4 +112,7 @@ API = Api(
     ),
     parameters={**PARAMETERS, **manage.PARAMETERS},
     headers=HEADERS,
+    # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these
+    request_id_headers=("x-amzn-sagemaker-inference-id",),
+    folded_headers=(CUSTOM_ATTRIBUTES,),
 )

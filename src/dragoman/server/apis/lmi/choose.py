@@ -1,4 +1,4 @@
-"""Chooses the dialect of a body on the LMI routes, which carry LMI, chat and completion requests.
+"""Chooses the dialect of a body on the LMI routes, which carry LMI, chat and completion requests, and the model of a name.
 
 Does: look at the top-level keys. Does not: validate: a body that cannot be read is LMI's, whose error it becomes.
 Called by the routes, on the event loop. A key that is null counts as absent.
@@ -13,6 +13,7 @@ import msgspec
 
 from dragoman.server.api import HttpCall
 from dragoman.server.json_body import NotJson
+from dragoman.server.operations import Server
 
 INPUTS = "lmi"
 CHAT = "lmi.chat"
@@ -40,6 +41,12 @@ def dialect_of_body(http: HttpCall) -> str:
     if keys.get("messages") is not None:
         return CHAT
     return COMPLETIONS if keys.get("prompt") is not None and keys.get("inputs") is None else INPUTS
+
+
+def sole_model_if_unknown(name: str | None, server: Server) -> str | None:
+    """`name` where it tells models apart; None, for the default model, where there is but one and it is called else."""
+    models = server.models
+    return None if name is None or (models.is_single and not models.knows(name)) else name
 
 
 def _keys(http: HttpCall) -> Mapping[str, Any]:

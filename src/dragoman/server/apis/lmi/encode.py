@@ -1,32 +1,45 @@
 """Encodes LMI and TGI answers: whole bodies, and streams with one object per token.
 
 Does: fold events into lines or server-sent events; dynamic-batch bodies and `outputs` lines. Does not: build the objects
-(`lmi_objects`). One encoder per call, used on the event loop. Encoders keep the JSON compact: its spaces mean nothing.
+(`objects`). One encoder per call, used on the event loop. Encoders keep the JSON compact: its spaces mean nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Head, IndexedEvent, Reply
-from dragoman.server.apis.lmi.objects import NO_TOKEN, Json, ObjectBuilder, Shape, best_first
+from dragoman.server.apis.lmi.objects import (
+    NO_TOKEN,
+    Line,
+    LmiBatch,
+    LmiLine,
+    LmiOutputsLine,
+    LmiResult,
+    LmiToken,
+    ObjectBuilder,
+    Shape,
+    TgiLine,
+    best_first,
+)
 from dragoman.server.apis.lmi.request import AnswerPlan
 from dragoman.server.framing import (
-    JSON_MEDIA_TYPE,
     JSONLINES_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
     jsonline,
     sse,
 )
+from dragoman.server.replies import json_reply
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput
 
 Framing = Literal["jsonlines", "sse"]
-ErrorObject = Callable[[ServerError], Json]
+ErrorObject = Callable[[ServerError], msgspec.Struct]
 
 to_json = msgspec.json.encode  # NaN and infinities become null, non-ASCII stays as it is
 
@@ -66,11 +79,12 @@ class TokenEncoder(LmiEncoder):
         self._shape = shape
         self._answer = answer
         self._build = ObjectBuilder(shape, answer)
+        self._token = self._build.token
         self._is_list = is_list
         self._prompt_text = answer.prompts.texts[0]
         self._prompt = PromptInfo(self._prompt_text, ())
         self._texts: list[str] = []
-        self._top_tokens: list[list[Json]] = []
+        self._top_tokens: list[list[LmiToken]] = []
         self._num_tokens = 0
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
@@ -80,7 +94,7 @@ class TokenEncoder(LmiEncoder):
             self._build.result(text, result.prompt, result.sequences)
             for text, result in zip(texts, results, strict=True)
         ]
-        return Reply(200, to_json(bodies if self._is_list else bodies[0]), JSON_MEDIA_TYPE)
+        return json_reply(200, bodies if self._is_list else bodies[0])
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One line per token; the last one carries the text and the details. Other sequences are not streamed."""
@@ -96,34 +110,32 @@ class TokenEncoder(LmiEncoder):
         lines.append(self._last_line(last, event.finish_reason))
         return b"".join([self._frame(to_json(line)) for line in lines])
 
-    def _line(self, token: TokenOutput) -> Json:
+    def _line(self, token: TokenOutput) -> Line:
         self._num_tokens += 1
-        build = self._build
-        if not self._shape.is_tgi:
-            if self._answer.has_top_tokens:
-                self._top_tokens.append(build.top_tokens(token))
-            return {"token": build.token(token)}
-        return self._tgi_line(token)
-
-    def _tgi_line(self, token: TokenOutput) -> Json:
-        line: Json = {"index": self._num_tokens} if self._shape.is_tgi_route else {}
-        line["token"] = self._build.token(token)
+        if self._shape.is_tgi:
+            return self._tgi_line(token)
         if self._answer.has_top_tokens:
-            line["top_tokens"] = top_tokens = self._build.top_tokens(token)
-            self._top_tokens.append(top_tokens)
-        if self._shape.is_tgi_route:
-            line["generated_text"] = None
-            line["details"] = None
-        return line
+            self._top_tokens.append(self._build.top_tokens(token))
+        return LmiLine(self._token(token))
 
-    def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Json:
+    def _tgi_line(self, token: TokenOutput) -> Line:
+        made = self._token(token)
+        top_tokens: list[LmiToken] | UnsetType = UNSET
+        if self._answer.has_top_tokens:
+            top_tokens = self._build.top_tokens(token)
+            self._top_tokens.append(top_tokens)
+        if not self._shape.is_tgi_route:
+            return LmiLine(made, top_tokens)
+        return TgiLine(index=self._num_tokens, token=made, top_tokens=top_tokens, generated_text=None, details=None)
+
+    def _last_line(self, token: TokenOutput | None, finish_reason: FinishReason) -> Line:
         """The line of the last token; a stream without any token still ends with one, which does not count."""
         line = self._line(token or NO_TOKEN)
         if token is None:
             self._num_tokens -= 1
-        line["generated_text"] = self._build.text(self._prompt_text, "".join(self._texts))
+        line.generated_text = self._build.text(self._prompt_text, "".join(self._texts))
         if self._answer.has_details:
-            line["details"] = self._build.stream_details(
+            line.details = self._build.stream_details(
                 finish_reason, self._num_tokens, self._prompt_text, self._prompt, self._top_tokens
             )
         return line
@@ -155,10 +167,9 @@ class OutputsEncoder(LmiEncoder):
             start + best_first(result.sequences, is_ranked=is_ranked)[0].text
             for start, result in zip(prefix, results, strict=True)
         ]
-        body: Any = [{"generated_text": text} for text in texts]
-        if self._is_v026:
-            body = {"generated_text": texts if self._answer.prompts.is_array else texts[0]}
-        return Reply(200, to_json(body), JSON_MEDIA_TYPE)
+        if not self._is_v026:
+            return json_reply(200, [LmiResult(text) for text in texts])
+        return json_reply(200, LmiBatch(texts) if self._answer.prompts.is_array else LmiResult(texts[0]))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """The lines of the steps that this event completes."""
@@ -187,8 +198,8 @@ class OutputsEncoder(LmiEncoder):
         return not waits and any(self._pending)
 
     def _outputs(self) -> bytes:
-        line = self._frame(to_json({"outputs": [texts.popleft() if texts else "" for texts in self._pending]}))
+        line = self._frame(to_json(LmiOutputsLine([texts.popleft() if texts else "" for texts in self._pending])))
         if self._has_sent_prompts:
             return line
         self._has_sent_prompts = True
-        return self._frame(to_json({"outputs": self._answer.prompts.texts})) + line
+        return self._frame(to_json(LmiOutputsLine(self._answer.prompts.texts))) + line

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Literal, NamedTuple
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
-from dragoman.server.apis.lmi.encode import to_json
+from dragoman.server.describe.answers import Content, ErrorFamily
 from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.replies import json_reply
 
@@ -29,52 +32,112 @@ class ErrorContext:
     is_tgi: bool = False
 
 
-Body = dict[str, Any]
+Code = Annotated[int, Meta(description="the HTTP status")]
+TgiType = Annotated[str | UnsetType, Meta(description="with tgi_compat")]
+
+
+class FrontError(msgspec.Struct):
+    """An error of the front end, before a model was asked."""
+
+    code: Code
+    type: str
+    message: str
+    error: TgiType = UNSET
+    error_type: TgiType = UNSET
+
+
+class LmiShortError(msgspec.Struct):
+    """The text and the status of what concerns a model, without the shape of an answer: the payload is wrong."""
+
+    error: str
+    code: Code
+    error_type: TgiType = UNSET
+
+
+class LmiBatchError(msgspec.Struct):
+    """An error in dynamic batch mode."""
+
+    code: Code
+    message: str
+    error: str
+    error_type: TgiType = UNSET
+
+
+class FailedDetails(msgspec.Struct):
+    """What the details of a failed generation can tell."""
+
+    finish_reason: Literal["error"]
+    generated_tokens: None
+    inputs: None
+    tokens: UnsetType | None = UNSET
+
+
+class LmiFailure(msgspec.Struct):
+    """A generation parameter is wrong, or the generation failed: an answer that says so."""
+
+    generated_text: Literal[""]
+    details: FailedDetails
+    error: str
+    code: Code
+    error_type: TgiType = UNSET
+
+
+class FailedToken(msgspec.Struct):
+    """The token of a stream that failed."""
+
+    id: Literal[-1]
+    text: Literal[""]
+    log_prob: Literal[-1]
+    special_token: bool
+
+
+class LmiStreamFailure(msgspec.Struct):
+    """The last object of a stream that failed, or its only one."""
+
+    token: FailedToken
+    generated_text: Literal[""]
+    details: FailedDetails
+    error: str
+    code: Code
+    error_type: TgiType = UNSET
+
+
+Body = FrontError | LmiShortError | LmiBatchError | LmiFailure | LmiStreamFailure
 BodyBuilder = Callable[[ServerError, int, ErrorContext], Body]
 
 
 def payload_body(error: ServerError, status: int, context: ErrorContext) -> Body:
     """The body of a call whose payload is wrong."""
-    if context.is_dynamic:
-        return _dynamic_body(error, status)
-    return short_body(error)
+    return _batch_body(error, status) if context.is_dynamic else short_body(error)
 
 
-def short_body(error: ServerError) -> Body:
-    """The text and the status of what concerns a model, without the shape of an answer."""
-    return {"error": error.message, "code": MODEL_ERROR}
+def short_body(error: ServerError) -> LmiShortError:
+    """The text and the status of what concerns a model."""
+    return LmiShortError(error.message, MODEL_ERROR)
 
 
 def generation_body(error: ServerError, status: int, context: ErrorContext) -> Body:
-    """The body of a bad generation parameter or a failed generation: shaped like an answer that says so."""
+    """The body of a bad generation parameter or a failed generation."""
     if context.is_dynamic:
-        return _dynamic_body(error, status)
-    details: Body = {"finish_reason": "error", "generated_tokens": None, "inputs": None}
+        return _batch_body(error, status)
     if context.is_stream:
-        token = {"id": -1, "text": "", "log_prob": -1, "special_token": True}
-        head: Body = {"token": token, "generated_text": "", "details": details}
-    else:
-        head = {"generated_text": "", "details": {**details, "tokens": None}}
-    return {**head, "error": error.message, "code": status}
+        details = FailedDetails("error", None, None)
+        return LmiStreamFailure(FailedToken(-1, "", -1, special_token=True), "", details, error.message, status)
+    return LmiFailure("", FailedDetails("error", None, None, None), error.message, status)
 
 
 def front_end_body(type_name: str) -> BodyBuilder:
-    """A builder of bodies as the front end writes them, before a model was asked."""
+    """A builder of bodies as the front end writes them."""
 
     def build(error: ServerError, status: int, context: ErrorContext) -> Body:
-        return front_end_error(status, type_name, error.message)
+        return FrontError(status, type_name, error.message)
 
     return build
 
 
-def front_end_error(status: int, type_name: str, message: str) -> Body:
-    """An error as LMI's front end writes it."""
-    return {"code": status, "type": type_name, "message": message}
-
-
 def front_error(status: int, error_type: str, message: str) -> Reply:
     """An error of LMI's front end."""
-    return json_reply(status, front_end_error(status, error_type, message))
+    return json_reply(status, FrontError(status, error_type, message))
 
 
 def bad_request(message: str) -> Reply:
@@ -82,8 +145,8 @@ def bad_request(message: str) -> Reply:
     return front_error(400, "BadRequestException", message)
 
 
-def _dynamic_body(error: ServerError, status: int) -> Body:
-    return {"code": status, "message": "invoke handler failure", "error": error.message}
+def _batch_body(error: ServerError, status: int) -> LmiBatchError:
+    return LmiBatchError(status, "invoke handler failure", error.message)
 
 
 class ErrorRow(NamedTuple):
@@ -127,7 +190,7 @@ def error_body(error: ServerError, context: ErrorContext) -> Body:
 
 def error_reply(error: ServerError, context: ErrorContext) -> Reply:
     """The answer to a call that failed before anything was sent."""
-    return Reply(ERRORS[error.kind].status, to_json(error_body(error, context)), JSON_MEDIA_TYPE)
+    return json_reply(ERRORS[error.kind].status, error_body(error, context))
 
 
 def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
@@ -138,4 +201,12 @@ def stream_error_body(error: ServerError, context: ErrorContext) -> Body:
 
 def _with_tgi_fields(body: Body, error: ServerError) -> Body:
     """The body with the two fields by which TGI's clients raise; the front end's errors have no `error` of their own."""
-    return {**body, "error": error.message, "error_type": ERRORS[error.kind].error_type}
+    return msgspec.structs.replace(body, error=error.message, error_type=ERRORS[error.kind].error_type)
+
+
+def _content(status: int) -> Content:
+    model_errors = (LmiFailure, LmiShortError, LmiBatchError, LmiStreamFailure)
+    return {JSON_MEDIA_TYPE: model_errors if status == MODEL_ERROR else FrontError}
+
+
+LMI_ERRORS = ErrorFamily({kind: row.status for kind, row in ERRORS.items()}, _content)

@@ -1,7 +1,6 @@
-"""Builds the JSON objects of LMI and TGI answers from neutral results: tokens, details, sequences.
+"""The JSON objects of LMI and TGI answers, and how they are made from neutral results: tokens, details, sequences.
 
-Does: field names, their order, which of them are shown. Does not: framing or HTTP. Objects are plain dictionaries, built
-by hand because one is made per token. Called by the encoders, on the event loop.
+Does: field names, their order, which of them are shown. Does not: framing or HTTP. Used by the encoders, on the event loop.
 Source of names and order: the LMI schema pages v0.31 and v0.26, the TGI API.
 """
 
@@ -9,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.server.apis.lmi.request import AnswerPlan
 from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
@@ -22,8 +24,122 @@ LMI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.ABORT: "abort",
 }
 
-Json = dict[str, Any]
+FinishWord = Annotated[str, Meta(extra_json_schema={"enum": sorted({*LMI_FINISH.values(), "error"})})]
+TgiSeed = Annotated[int | UnsetType | None, Meta(description="with tgi_compat")]
+
 NO_TOKEN = TokenOutput(id=-1, text="")
+
+
+class LmiToken(msgspec.Struct):
+    """A token. `logprob` and `special` are TGI's, with `tgi_compat`; `special_token` is there with `lmi_version=0.26`."""
+
+    id: int
+    text: str
+    logprob: float | UnsetType = UNSET
+    log_prob: float | None = None
+    special: bool | UnsetType = UNSET
+    special_token: bool | UnsetType = UNSET
+
+
+class LmiPromptToken(msgspec.Struct):
+    """A token of the prompt; the first one has no log-probability."""
+
+    id: int
+    text: str
+    logprob: float | UnsetType | None = UNSET
+    log_prob: float | None = None
+    top_tokens: list[LmiToken] | UnsetType = UNSET
+
+
+class LmiSequence(msgspec.Struct, kw_only=True):
+    """One sequence beside the best one."""
+
+    finish_reason: FinishWord
+    generated_tokens: int
+    tokens: list[LmiToken]
+    prefill: list[LmiPromptToken] | UnsetType = UNSET
+    top_tokens: list[list[LmiToken]] | UnsetType = UNSET
+    seed: TgiSeed = UNSET
+    generated_text: str
+
+
+class LmiDetails(msgspec.Struct, kw_only=True):
+    """How an answer came about; inside a stream without the tokens, which were sent already."""
+
+    finish_reason: FinishWord
+    generated_tokens: int | UnsetType = UNSET
+    inputs: str | UnsetType = UNSET
+    tokens: list[LmiToken] | UnsetType = UNSET
+    prefill: list[LmiPromptToken] | UnsetType = UNSET
+    top_tokens: list[list[LmiToken]] | UnsetType = UNSET
+    seed: TgiSeed = UNSET
+    input_length: Annotated[int | UnsetType, Meta(description="with tgi_compat, in streams")] = UNSET
+    best_of_sequences: list[LmiSequence] | UnsetType = UNSET
+
+
+class LmiDetailsOfSeveral(msgspec.Struct, kw_only=True):
+    """The same where several sequences were asked for: the order of the fields is another one."""
+
+    inputs: str
+    finish_reason: FinishWord
+    generated_tokens: int
+    tokens: list[LmiToken]
+    prefill: list[LmiPromptToken] | UnsetType = UNSET
+    top_tokens: list[list[LmiToken]] | UnsetType = UNSET
+    seed: TgiSeed = UNSET
+    best_of_sequences: list[LmiSequence] | UnsetType = UNSET
+
+
+class LmiResult(msgspec.Struct):
+    """The answer to one prompt. `token`: the tokens again, with `lmi_version=0.26`."""
+
+    generated_text: str
+    details: LmiDetails | UnsetType = UNSET
+    token: list[LmiToken] | UnsetType = UNSET
+
+
+class LmiResultOfSeveral(msgspec.Struct):
+    """The answer to one prompt of which several sequences were asked for."""
+
+    generated_text: str
+    details: LmiDetailsOfSeveral
+
+
+class LmiBatch(msgspec.Struct):
+    """The answer to a dynamic batch of several prompts with `lmi_version=0.26`."""
+
+    generated_text: list[str]
+
+
+class LmiLine(msgspec.Struct):
+    """One object of a stream: a token; text and details with the last one. `top_tokens` with `tgi_compat`."""
+
+    token: LmiToken
+    top_tokens: list[LmiToken] | UnsetType = UNSET
+    generated_text: str | UnsetType = UNSET
+    details: LmiDetails | UnsetType = UNSET
+
+
+class TgiLine(msgspec.Struct, kw_only=True):
+    """The same on TGI's routes. `index` counts from 1; text and details are null until the last token."""
+
+    index: int
+    token: LmiToken
+    top_tokens: list[LmiToken] | UnsetType = UNSET
+    generated_text: str | None
+    details: LmiDetails | None
+
+
+class LmiOutputsLine(msgspec.Struct):
+    """What every prompt of a dynamic batch gained in one step."""
+
+    outputs: Sequence[str]
+
+
+Result = LmiResult | LmiResultOfSeveral
+Line = LmiLine | TgiLine
+LMI_RESULTS = (LmiResult, LmiResultOfSeveral)
+"""What answers one prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +164,28 @@ class ObjectBuilder:
     def __init__(self, shape: Shape, answer: AnswerPlan) -> None:
         self._shape = shape
         self._answer = answer
-        self.token: Callable[[TokenOutput], Json] = _lmi_token
+        self._is_plain_v026 = shape.is_v026 and not shape.is_tgi
+        self.token: Callable[[TokenOutput], LmiToken] = _lmi_token
         if shape.is_tgi:
             self.token = _tgi_token
         elif shape.is_v026:
             self.token = _v026_token
 
-    def result(self, prompt_text: str, prompt: PromptInfo, sequences: Sequence[SequenceResult]) -> Json:
+    def result(self, prompt_text: str, prompt: PromptInfo, sequences: Sequence[SequenceResult]) -> Result:
         """The whole answer to one prompt: the best sequence, and the others under best_of_sequences."""
         best, *others = best_first(sequences, is_ranked=self._answer.is_beam_search)
-        body: Json = {"generated_text": self.text(prompt_text, best.text)}
+        text = self.text(prompt_text, best.text)
         if not (self._answer.has_details or self._answer.is_several):
-            return body
-        body["details"] = details = self._sequence_details(best, prompt, prompt_text)
+            return LmiResult(text)
+        named = self._sequence(best, prompt)
         if others:
-            details["best_of_sequences"] = [self._other_sequence(other, prompt, prompt_text) for other in others]
-        if self._shape.is_v026 and not self._shape.is_tgi:
-            body["token"] = details["tokens"]
-        return body
+            named["best_of_sequences"] = [self._other_sequence(other, prompt, prompt_text) for other in others]
+        if self._is_plain_v026:
+            del named["generated_tokens"]
+            return LmiResult(text, LmiDetails(**named), named["tokens"])
+        if self._answer.is_several:
+            return LmiResultOfSeveral(text, LmiDetailsOfSeveral(inputs=prompt_text, **named))
+        return LmiResult(text, LmiDetails(inputs=prompt_text, **named))
 
     def text(self, prompt_text: str, text: str) -> str:
         """The answer's text, after the prompt if the client asked for the full text."""
@@ -77,69 +197,57 @@ class ObjectBuilder:
         num_tokens: int,
         prompt_text: str,
         prompt: PromptInfo,
-        top_tokens: Sequence[list[Json]],
-    ) -> Json:
+        top_tokens: list[list[LmiToken]],
+    ) -> LmiDetails:
         """The details of a stream's last line: without the tokens, which were sent already."""
-        details: Json = {"finish_reason": LMI_FINISH[finish_reason]}
-        if self._shape.is_tgi or not self._shape.is_v026:
-            details["generated_tokens"] = num_tokens
-            details["inputs"] = prompt_text
-        self._add_prefill(details, prompt)
-        if self._answer.has_top_tokens and not self._shape.is_tgi_route:  # TGI has them on every event only
-            details["top_tokens"] = top_tokens
-        if self._shape.is_tgi:
-            details["seed"] = prompt.seed
-            details["input_length"] = len(prompt.token_ids)
-        return details
+        is_tgi = self._shape.is_tgi
+        shows_top_tokens = self._answer.has_top_tokens and not self._shape.is_tgi_route  # TGI: on every event only
+        return LmiDetails(
+            finish_reason=LMI_FINISH[finish_reason],
+            generated_tokens=UNSET if self._is_plain_v026 else num_tokens,
+            inputs=UNSET if self._is_plain_v026 else prompt_text,
+            prefill=self._prefill(prompt),
+            top_tokens=top_tokens if shows_top_tokens else UNSET,
+            seed=prompt.seed if is_tgi else UNSET,
+            input_length=len(prompt.token_ids) if is_tgi else UNSET,
+        )
 
-    def top_tokens(self, token: TokenOutput) -> list[Json]:
+    def top_tokens(self, token: TokenOutput) -> list[LmiToken]:
         """The most likely tokens at the place of `token`."""
         return [self._top_token(top, is_special=token.special and top.id == token.id) for top in token.top]
 
-    def _sequence_details(self, sequence: SequenceResult, prompt: PromptInfo, prompt_text: str) -> Json:
-        details = self._sequence(sequence, prompt)
-        if self._shape.is_v026 and not self._shape.is_tgi:
-            del details["generated_tokens"]
-            return details
-        if self._answer.is_several:
-            return {"inputs": prompt_text, **details}
-        head = {name: details.pop(name) for name in ("finish_reason", "generated_tokens")}
-        return {**head, "inputs": prompt_text, **details}
+    def _other_sequence(self, sequence: SequenceResult, prompt: PromptInfo, prompt_text: str) -> LmiSequence:
+        return LmiSequence(generated_text=self.text(prompt_text, sequence.text), **self._sequence(sequence, prompt))
 
-    def _other_sequence(self, sequence: SequenceResult, prompt: PromptInfo, prompt_text: str) -> Json:
-        return {**self._sequence(sequence, prompt), "generated_text": self.text(prompt_text, sequence.text)}
-
-    def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> Json:
-        details: Json = {
+    def _sequence(self, sequence: SequenceResult, prompt: PromptInfo) -> dict[str, Any]:
+        """The fields that the best sequence's details and the other sequences share, by name."""
+        has_top_tokens = self._answer.has_top_tokens
+        return {
             "finish_reason": LMI_FINISH[sequence.finish_reason],
             "generated_tokens": len(sequence.tokens),
             "tokens": [self.token(token) for token in sequence.tokens],
+            "prefill": self._prefill(prompt),
+            "top_tokens": [self.top_tokens(token) for token in sequence.tokens] if has_top_tokens else UNSET,
+            "seed": prompt.seed if self._shape.is_tgi else UNSET,
         }
-        self._add_prefill(details, prompt)
-        if self._answer.has_top_tokens:
-            details["top_tokens"] = [self.top_tokens(token) for token in sequence.tokens]
-        if self._shape.is_tgi:
-            details["seed"] = prompt.seed
-        return details
 
-    def _add_prefill(self, details: Json, prompt: PromptInfo) -> None:
+    def _prefill(self, prompt: PromptInfo) -> list[LmiPromptToken] | UnsetType:
         """The prompt's tokens where they were asked for; TGI's clients expect the field in any case."""
         if self._answer.has_prefill:
-            details["prefill"] = [self._prompt_token(token) for token in prompt.tokens]
-        elif self._shape.is_tgi:
-            details["prefill"] = []
+            return [self._prompt_token(token) for token in prompt.tokens]
+        return [] if self._shape.is_tgi else UNSET
 
-    def _prompt_token(self, token: TokenOutput) -> Json:
+    def _prompt_token(self, token: TokenOutput) -> LmiPromptToken:
         logprob = finite(token.logprob)
-        entry: Json = {"id": token.id, "text": token.token_text or token.text}
-        if self._shape.is_tgi:
-            entry["logprob"] = logprob
-        entry["log_prob"] = logprob
-        if self._answer.has_prompt_top_tokens:
-            entry["top_tokens"] = self.top_tokens(token)
-        return entry
+        return LmiPromptToken(
+            id=token.id,
+            text=token.token_text or token.text,
+            logprob=logprob if self._shape.is_tgi else UNSET,
+            log_prob=logprob,
+            top_tokens=self.top_tokens(token) if self._answer.has_prompt_top_tokens else UNSET,
+        )
 
-    def _top_token(self, top: TopToken, *, is_special: bool) -> Json:
+    def _top_token(self, top: TopToken, *, is_special: bool) -> LmiToken:
         return self.token(TokenOutput(top.id, top.text, logprob=top.logprob, special=is_special))
 
 
@@ -150,25 +258,14 @@ def best_first(sequences: Sequence[SequenceResult], *, is_ranked: bool) -> list[
     return sorted(sequences, key=lambda sequence: sequence.cumulative_logprob or 0.0, reverse=True)
 
 
-def _lmi_token(token: TokenOutput) -> Json:
-    return {"id": token.id, "text": token.text, "log_prob": finite(token.logprob)}
+def _lmi_token(token: TokenOutput) -> LmiToken:
+    return LmiToken(token.id, token.text, UNSET, finite(token.logprob))
 
 
-def _v026_token(token: TokenOutput) -> Json:
-    return {
-        "id": token.id,
-        "text": token.text,
-        "log_prob": finite(token.logprob),
-        "special_token": token.special,
-    }
+def _v026_token(token: TokenOutput) -> LmiToken:
+    return LmiToken(token.id, token.text, UNSET, finite(token.logprob), UNSET, token.special)
 
 
-def _tgi_token(token: TokenOutput) -> Json:
+def _tgi_token(token: TokenOutput) -> LmiToken:
     logprob = finite(token.logprob) or 0.0  # always a float: clients check the type
-    return {
-        "id": token.id,
-        "text": token.text,
-        "logprob": logprob,
-        "log_prob": logprob,
-        "special": token.special,
-    }
+    return LmiToken(token.id, token.text, logprob, logprob, token.special)

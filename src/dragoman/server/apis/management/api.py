@@ -25,7 +25,7 @@ _LIVE = {200: json_answer(Liveness, "the process is alive"), 500: json_answer(Li
 
 
 def _index_answer(words: str) -> Answer:
-    return Answer(words, {HTML_MEDIA_TYPE: TEXT}, ("Vary",), (Index,))
+    return Answer(words, {HTML_MEDIA_TYPE: TEXT, JSON_MEDIA_TYPE: Index}, ("Vary",))
 
 
 _operation = partial(AnswerOperation, tag="Health", needs_key=False)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.apis.lmi.choose import sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, error_schemas
 from dragoman.server.apis.lmi.describe.operations import DEFERRED, POLLING, REFUSED_BY_FRONT
 from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.openai.negotiate import negotiate_shape
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.openai_wire.describe.answers import ERRORS, answer_schemas, openai_error
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
+from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import GENERATING, merged
-from dragoman.server.describe.json_schema import Schema, any_of, ref
+from dragoman.server.describe.answers import GENERATING, Content, merged
+from dragoman.server.describe.json_schema import Schema
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body, sole_model_if_unknown
 from dragoman.server.operations import Api, Server
 
 CHAT = "openai.chat"
@@ -56,10 +55,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     is_strict = settings.get("lmi_strict") and settings.get("chat_format") == "lmi"
     return {
         **shared_schemas(),
-        **answer_schemas(),
-        **error_schemas(),
         **token_schemas(),
-        "OpenAiError": openai_error(),
         "CompletionRequestV1": completion_body(V1, profile.limits),
         "ChatRequestV1": chat_body(V1, profile.limits, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
     }
@@ -73,9 +69,9 @@ def _description(profile: ModelProfile) -> str:
 
 
 _IN_LMI_SHAPE = tuple(kind for kind in GENERATING if kind not in ("unauthorized", "too_large"))  # always OpenAI's
-_CHAT_STREAM: Mapping[str, Schema] = {
-    SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OpenAiError")),
-    JSONLINES_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("LmiChatError")),
+_CHAT_STREAM: Content = {
+    SSE_MEDIA_TYPE: (ChatCompletionChunk, OpenAiError),
+    JSONLINES_MEDIA_TYPE: (ChatCompletionChunk, LmiShortError),
 }
 
 API = Api(
@@ -101,7 +97,7 @@ API = Api(
         completions_operation(
             path="/v1/completions",
             summary="A completion, as OpenAI's",
-            error="OpenAiError",
+            error=OpenAiError,
             errors=ERRORS.answers(),
             body="CompletionRequestV1",
             dialect=COMPLETIONS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import (
     check_sizes,
     continues_final_message,
@@ -21,7 +21,7 @@ from dragoman.server.apis.openai_wire.chat.messages import (
     tool_use,
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
-from dragoman.server.apis.openai_wire.describe.answers import ERRORS
+from dragoman.server.apis.openai_wire.errors import ERRORS
 from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import Answer, json_answer, merged
@@ -38,7 +38,6 @@ from dragoman.server.describe.json_schema import (
     ref,
 )
 from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.operations import AnswerOperation, Server
 from dragoman.server.text_service import text_service
 from dragoman.tokenizer.base import Tokenizer
@@ -117,7 +116,7 @@ async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
 
 
 def tokenizer_info(tokenizer: Tokenizer, template: ChatTemplate | None, max_model_len: int) -> dict[str, Any]:
-    """The tokenizer's facts, by the names of tokenizer_config.json."""
+    """The tokenizer's facts, by the names of tokenizer_config.json. No Struct: checkpoints name their tokens themselves."""
     facts = tokenizer.facts if isinstance(tokenizer, HfTokenizer) else None
     named: dict[str, str | None] = {"pad_token": None, "unk_token": None}
     for name, token_id in (("bos_token", tokenizer.bos_token_id), ("eos_token", tokenizer.eos_token_id)):

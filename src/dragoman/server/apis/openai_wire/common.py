@@ -9,10 +9,10 @@ import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.errors import ServerError
 from dragoman.server.api import ModelProfile, ProposerKind, Reply
@@ -21,6 +21,8 @@ from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 from dragoman.server.registry import PLACEHOLDER_MODELS
 from dragoman.types import LOWEST_LOGPROB, GenerationResult, Limits, PromptInfo, TokenOutput
+
+Created = Annotated[int, Meta(description="Unix time in seconds")]
 
 _ENCODER = msgspec.json.Encoder()
 

@@ -9,15 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
+from dragoman.server.describe.answers import json_errors
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
-BodyBuilder = Callable[[ServerError], dict[str, Any]]
+BodyBuilder = Callable[[ServerError], msgspec.Struct]
+
+ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
+ErrorCode = Literal[
+    "cancelled",
+    "context_length_exceeded",
+    "engine_dead",
+    "invalid_api_key",
+    "invalid_value",
+    "method_not_supported",
+    "model_not_found",
+    "request_too_large",
+    "server_overloaded",
+    "server_unavailable",
+    "timeout",
+    "unsupported_value",
+]
+
+
+class OpenAiErrorDetails(msgspec.Struct):
+    """What is wrong, for people and for programs. `param`: the parameter at fault."""
+
+    message: str
+    type: ErrorType
+    param: str | None
+    code: ErrorCode | None
+
+
+class OpenAiError(msgspec.Struct):
+    """The body of an error in OpenAI's own shape."""
+
+    error: OpenAiErrorDetails
 
 
 class ErrorRow(NamedTuple):
@@ -34,6 +66,11 @@ class ErrorShape:
     rows: Mapping[str, ErrorRow]
     in_stream: BodyBuilder | None = None
 
+    @property
+    def statuses(self) -> dict[str, int]:
+        """The status of every kind."""
+        return {kind: row.status for kind, row in self.rows.items()}
+
     def reply(self, error: ServerError) -> Reply:
         """The complete answer for a call that failed before anything was sent."""
         row = self.rows[error.kind]
@@ -46,14 +83,14 @@ class ErrorShape:
         return sse(payload) + SSE_DONE if is_sse else jsonline(payload)
 
 
-def _openai(error_type: str, code: str | None) -> BodyBuilder:
-    def build(error: ServerError) -> dict[str, Any]:
-        return {"error": {"message": error.message, "type": error_type, "param": error.param, "code": code}}
+def _openai(error_type: ErrorType, code: ErrorCode | None) -> BodyBuilder:
+    def build(error: ServerError) -> OpenAiError:
+        return OpenAiError(OpenAiErrorDetails(error.message, error_type, error.param, code))
 
     return build
 
 
-_INVALID = "invalid_request_error"
+_INVALID: ErrorType = "invalid_request_error"
 
 OPENAI_ERRORS: Mapping[str, ErrorRow] = {
     "invalid_request": ErrorRow(400, _openai(_INVALID, None)),
@@ -79,3 +116,4 @@ OPENAI_ERRORS: Mapping[str, ErrorRow] = {
 }
 
 OPENAI = ErrorShape(OPENAI_ERRORS)
+ERRORS = json_errors(OPENAI.statuses, OpenAiError)

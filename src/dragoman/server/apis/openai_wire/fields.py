@@ -17,9 +17,8 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.bounds import Bounds
 from dragoman.server.json_body import NestedTooDeep, NotJson
-from dragoman.types import Limits
+from dragoman.types import Bounds, Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from dragoman.errors import InvalidParameter, InvalidPayload, InvalidRequest
 from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
-from dragoman.server.bounds import Bounds
-from dragoman.types import FinishReason
+from dragoman.types import Bounds, FinishReason
 
 OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.EOS: "stop",
@@ -25,6 +25,9 @@ OPENAI_FINISH: Mapping[FinishReason, str] = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "length",  # the API has no word for it, and the text was cut short
 }
+
+ChunkName = Literal["text_completion", "text_completion.chunk"]
+"""What the chunks of a completion call themselves."""
 
 _SUBSCRIPT = re.compile(r"\[[^\]]*\]")
 
@@ -52,7 +55,7 @@ class Profile:
     refuses_empty_prompt: bool = False
     refuses_zero_top_p: bool = False  # while sampling; elsewhere the smallest nucleus is meant
     clips_overflow: bool = False  # prompt + max_tokens beyond the context: generate what fits instead of refusing
-    chunk_object: str = "text_completion"
+    chunk_object: ChunkName = "text_completion"
 
     def fault(self, param: str, problem: str, message: str, **values: object) -> InvalidRequest:
         """The error for one parameter in this profile's words, into which `values` go where it names them.

@@ -24,10 +24,11 @@ from dragoman.server.apis.openai_wire.fields import (
 )
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, GrammarFields, read_grammar
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.bounds import Bounds
-from dragoman.types import GenerationRequest, Grammar, Prompt, SamplingParams
+from dragoman.types import Bounds, GenerationRequest, Grammar, Prompt, SamplingParams
 
 ValueT = TypeVar("ValueT")
+
+_NOT_CONSTRAINED = (None,) * len(GrammarFields.__struct_fields__)
 
 IGNORED: Mapping[str, str] = {
     "user": "an end-user label; nothing is tracked per user",
@@ -241,6 +242,9 @@ def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -
 
 
 def _grammar(body: SharedBody, profile: Profile) -> Grammar | None:
+    guided = (body.guided_json, body.guided_regex, body.guided_grammar, body.guided_choice)
+    if (body.response_format, body.structured_outputs, *guided) == _NOT_CONSTRAINED:  # as nearly always
+        return None
     try:
         return read_grammar(body)
     except GrammarFault as fault:

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.openai.tokens import ERROR_KINDS
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
-from dragoman.server.apis.openai_wire.describe.answers import answer_schemas
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
 from dragoman.server.apis.ovms import config
-from dragoman.server.apis.ovms.errors import ERRORS
+from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
 from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.describe.components import QUESTION
-from dragoman.server.describe.json_schema import TEXT, Schema, an_object, any_of, ref
+from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.operations import AnswerOperation, Api
 
 CHAT = "ovms.chat"
@@ -52,8 +51,6 @@ def set_up(profile: ModelProfile) -> Dialects:
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
         **shared_schemas(),
-        **answer_schemas(),
-        "OvmsError": an_object({"error": TEXT}),
         "CompletionRequestV3": completion_body(V3, profile.limits),
         "ChatRequestV3": chat_body(V3_CHAT, profile.limits, {}),
         "TokenizeRequestV3": request_schema(),
@@ -71,7 +68,7 @@ API = Api(
         chat_operation(
             path="/v3/chat/completions",
             summary="A conversation, with OpenVINO Model Server's defaults",
-            stream={SSE_MEDIA_TYPE: any_of(ref("ChatCompletionChunk"), ref("OvmsError"))},
+            stream={SSE_MEDIA_TYPE: (ChatCompletionChunk, OvmsError)},
             errors=ERRORS.answers(),
             body="ChatRequestV3",
             dialect=CHAT,
@@ -80,7 +77,7 @@ API = Api(
         completions_operation(
             path="/v3/completions",
             summary="A completion, with OpenVINO Model Server's defaults",
-            error="OvmsError",
+            error=OvmsError,
             errors=ERRORS.answers(),
             body="CompletionRequestV3",
             dialect=COMPLETIONS,

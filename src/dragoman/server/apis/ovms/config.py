@@ -110,8 +110,8 @@ OPERATIONS = (
         path="/v1/config/reload",
         summary="Serve what the model store holds now",
         description="Models that are gone from the store are unloaded, those whose files or options changed are replaced "
-        "without a gap, new ones are loaded. An empty store changes nothing. A model that cannot be loaded does not keep the "
-        "others from it.",
+        "without a gap, new ones are loaded. An empty store changes nothing. A model that cannot be loaded does not keep "
+        "the others from it.",
         answers=merged(
             {200: json_answer(Statuses, "nothing had changed"), 201: json_answer(Statuses, "something had changed")},
             ERRORS.answers(

@@ -7,33 +7,38 @@ Source: OVMS v2025.0, HTTP status map and texts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+import msgspec
 
 from dragoman.errors import CapacityError, ServerError
 from dragoman.server.apis.openai_wire.errors import ErrorRow, ErrorShape
-from dragoman.server.describe.answers import ErrorFamily
-from dragoman.server.describe.json_schema import ref
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.describe.answers import json_errors
 
 
-def _ovms(error: ServerError) -> dict[str, Any]:
-    return {"error": error.message}
+class OvmsError(msgspec.Struct):
+    """The body of an error."""
+
+    error: str
 
 
-def _ovms_not_found(error: ServerError) -> dict[str, Any]:
+def _ovms(error: ServerError) -> OvmsError:
+    return OvmsError(error.message)
+
+
+def _ovms_not_found(error: ServerError) -> OvmsError:
     # OVMS clients look for these two words to tell a missing model from a bad request.
     is_named = "not found" in error.message
-    return {"error": error.message if is_named else f"{error.message}: not found"}
+    return OvmsError(error.message if is_named else f"{error.message}: not found")
 
 
-def _ovms_capacity(error: ServerError) -> dict[str, Any]:
+def _ovms_capacity(error: ServerError) -> OvmsError:
     """OVMS's sentence with both numbers, where the error has them."""
     if not isinstance(error, CapacityError) or None in (error.num_prompt_tokens, error.max_model_len):
         return _ovms(error)
     needed = f"Number of prompt tokens: {error.num_prompt_tokens}"
     if error.max_tokens is not None and error.param != "prompt":
         needed += f" + max tokens value: {error.max_tokens}"
-    return {"error": f"{needed} exceeds model max length: {error.max_model_len}"}
+    return OvmsError(f"{needed} exceeds model max length: {error.max_model_len}")
 
 
 OVMS_ERRORS: Mapping[str, ErrorRow] = {
@@ -60,6 +65,4 @@ OVMS_ERRORS: Mapping[str, ErrorRow] = {
 }
 
 OVMS = ErrorShape(OVMS_ERRORS)
-ERRORS = ErrorFamily(
-    {kind: row.status for kind, row in OVMS_ERRORS.items()}, lambda status: {JSON_MEDIA_TYPE: ref("OvmsError")}
-)
+ERRORS = json_errors(OVMS.statuses, OvmsError)

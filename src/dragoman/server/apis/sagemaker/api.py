@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.errors import ALL_KINDS
-from dragoman.server.api import Dialect, HttpCall
+from dragoman.server.api import Dialect, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
 from dragoman.server.apis.lmi.describe.operations import (
@@ -21,20 +21,24 @@ from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
-from dragoman.server.apis.sagemaker.envelope import MODEL_ERROR, SageMakerDialect, model_error
+from dragoman.server.apis.sagemaker.envelope import (
+    MODEL_ERROR,
+    SageMakerDialect,
+    SageMakerError,
+    ValidationError,
+    model_error,
+)
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
-from dragoman.server.describe.answers import Answer, Answers, ErrorFamily, merged
+from dragoman.server.describe.answers import Answers, Content, json_answer, json_errors, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
-from dragoman.server.describe.json_schema import INTEGER, TEXT, Schema, an_object, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_query_or_header
+from dragoman.server.describe.json_schema import TEXT, Schema
 from dragoman.server.operations import Api, GenerateOperation, Server
 
-ERRORS = ErrorFamily(dict.fromkeys(ALL_KINDS, MODEL_ERROR), lambda status: {JSON_MEDIA_TYPE: ref("SageMakerError")})
+ERRORS = json_errors(dict.fromkeys(ALL_KINDS, MODEL_ERROR), SageMakerError)
 
 _TARGET_ERRORS: Answers = {
-    400: Answer("ValidationError: there is no such target model", {JSON_MEDIA_TYPE: ref("SageMakerValidationError")}),
-    424: Answer("the target model does not fit into the memory that is left", {JSON_MEDIA_TYPE: ref("SageMakerError")}),
+    400: json_answer(ValidationError, "ValidationError: there is no such target model"),
+    424: json_answer(SageMakerError, "the target model does not fit into the memory that is left"),
 }
 
 _EVENT_STREAM: Mapping[str, Schema] = {
@@ -67,9 +71,7 @@ def _model_of_endpoint(http: HttpCall, server: Server) -> str | None:
     return named or (name if server.models.knows(name) else None)
 
 
-def _operation(
-    path: str, summary: str, content: Mapping[str, Schema], *, is_stream: bool, text: str
-) -> GenerateOperation:
+def _operation(path: str, summary: str, content: Content, *, is_stream: bool, text: str) -> GenerateOperation:
     ok = answered(content, "the container's answer", "x-Amzn-Invoked-Production-Variant")
     return GenerateOperation(
         path=path,
@@ -100,14 +102,7 @@ API = Api(
     title="SageMaker",
     owns=("/endpoints",),
     teller=lambda dialects: SageMakerDialect(dialects[INPUTS]),
-    schemas=lambda profile: {
-        **lmi_schemas(profile),
-        "SageMakerError": an_object(
-            {"Message": TEXT, "OriginalStatusCode": INTEGER, "OriginalMessage": TEXT},
-            text="ModelError: the container's own error and its status",
-        ),
-        "SageMakerValidationError": an_object({"Message": TEXT}),
-    },
+    schemas=lmi_schemas,
     needs_engine=False,
     operations=(
         _operation(

@@ -45,6 +45,27 @@ ONLY_VARIANT = "AllTraffic"  # the name SageMaker's tools give to an endpoint's 
 _LINE_MEDIA_TYPES = (JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE)
 
 
+class SageMakerError(msgspec.Struct, rename="pascal"):
+    """ModelError: the container's own error and its status."""
+
+    message: str
+    original_status_code: int
+    original_message: str
+
+
+class ValidationError(msgspec.Struct, frozen=True, rename="pascal"):
+    """The body of an error that was found before a container was asked."""
+
+    message: str
+
+
+class StreamError(msgspec.Struct, rename="pascal"):
+    """ModelStreamError: why a stream broke off."""
+
+    message: str
+    error_code: str
+
+
 @dataclass(frozen=True, slots=True)
 class SageMakerDialect:
     """`inner` as SageMaker delivers it. `is_stream`: the operation is InvokeEndpointWithResponseStream."""
@@ -161,7 +182,7 @@ def _wrapped_head(head: Head, own: Mapping[str, str], *, is_stream: bool) -> Hea
 def _stream_error(own: bytes, error: ServerError) -> bytes:
     """The dialect's own last words, then the exception that AWS clients raise."""
     code = "ModelInvocationTimeExceeded" if isinstance(error, RequestTimeout) else "StreamBroken"
-    body = msgspec.json.encode({"Message": error.message, "ErrorCode": code})
+    body = msgspec.json.encode(StreamError(error.message, code))
     return payload_parts(own) + exception("ModelStreamError", body)
 
 
@@ -169,18 +190,15 @@ def model_error(own: Reply) -> Reply:
     """The container's error `own` as the runtime reports it."""
     text = own.body.decode("utf-8", "replace")
     side = "client" if own.status < 500 else "server"
-    body = {
-        "Message": f'Received {side} error ({own.status}) from primary with message "{text.strip()}"',
-        "OriginalStatusCode": own.status,
-        "OriginalMessage": text,
-    }
+    message = f'Received {side} error ({own.status}) from primary with message "{text.strip()}"'
+    body = SageMakerError(message, own.status, text)
     headers = {**own.headers, "x-amzn-errortype": "ModelError"}
     return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
 
 
 def _validation_error(error: ServerError) -> Reply:
     """An error of the call, found before a container was asked."""
-    body = msgspec.json.encode({"Message": error.message})
+    body = msgspec.json.encode(ValidationError(error.message))
     return Reply(400, body, JSON_MEDIA_TYPE, {"x-amzn-errortype": "ValidationError"})
 
 

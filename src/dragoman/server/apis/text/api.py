@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.server.api import Dialects, ModelProfile
+from dragoman.server.api import Dialects, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.text.describe import BATCH_ERRORS, ONE_ERRORS, schemas
 from dragoman.server.apis.text.dialect import BATCH_PATH, ONE_PATH, TextDialect, TextOptions
-from dragoman.server.describe.answers import Answer, Answers, merged
+from dragoman.server.apis.text.schema import BatchAnswerItem
+from dragoman.server.describe.answers import Answer, Answers, Shape, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED, header, parameter
-from dragoman.server.describe.json_schema import TEXT, Schema, ref
+from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_query_or_header
 from dragoman.server.operations import Api, GenerateOperation
 
 NAME = "text"
@@ -34,8 +34,8 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {NAME: TextDialect(options_of(profile))}
 
 
-def _generated(status: int, media_type: str, schema: Schema, text: str, *headers: str) -> Answers:
-    return {status: Answer(text, {media_type: schema}, (*IGNORED, *headers))}
+def _generated(status: int, media_type: str, shape: Shape, text: str, *headers: str) -> Answers:
+    return {status: Answer(text, {media_type: shape}, (*IGNORED, *headers))}
 
 
 _STATUS = "200 if the text ended by itself; 206 if it was cut at `maxLength`, or if its end is not known yet."
@@ -50,8 +50,8 @@ _ONE = merged(
     ONE_ERRORS.answers(),
 )
 _BATCH = merged(
-    _generated(200, JSON_MEDIA_TYPE, ref("GenerateBatchAnswer"), "the texts, all of them complete"),
-    _generated(206, JSON_MEDIA_TYPE, ref("GenerateBatchAnswer"), "the texts, at least one of them cut"),
+    _generated(200, JSON_MEDIA_TYPE, list[BatchAnswerItem], "the texts, all of them complete"),
+    _generated(206, JSON_MEDIA_TYPE, list[BatchAnswerItem], "the texts, at least one of them cut"),
     BATCH_ERRORS.answers(),
 )
 

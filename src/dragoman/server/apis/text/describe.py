@@ -1,12 +1,12 @@
-"""The bodies and errors of the plain-text service as schemas.
+"""The bodies of the plain-text service as schemas, and its errors.
 
 Does: describe. Does not: answer. Used when the document is built.
 """
 
 from __future__ import annotations
 
-from dragoman.server.apis.text.dialect import ERROR_STATUS, TextOptions
-from dragoman.server.describe.answers import ErrorFamily
+from dragoman.server.apis.text.dialect import ERROR_STATUS, TextError, TextOptions
+from dragoman.server.describe.answers import ErrorFamily, json_errors
 from dragoman.server.describe.json_schema import (
     NON_EMPTY_TEXT,
     NUMBER,
@@ -17,22 +17,18 @@ from dragoman.server.describe.json_schema import (
     array,
     described,
     nullable,
-    ref,
 )
-from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.server.framing import TEXT_MEDIA_TYPE
 
 ONE_ERRORS = ErrorFamily(ERROR_STATUS, lambda status: {TEXT_MEDIA_TYPE: TEXT})
-BATCH_ERRORS = ErrorFamily(ERROR_STATUS, lambda status: {JSON_MEDIA_TYPE: ref("TextError")})
+BATCH_ERRORS = json_errors(ERROR_STATUS, TextError)
 
 
 def schemas(options: TextOptions) -> dict[str, Schema]:
-    """The components of its bodies and answers."""
-    item = an_object({"id": {"type": ["string", "number"], "description": "as it was sent"}, "data": TEXT})
+    """The components of its bodies."""
     return {
         "GenerateOneRequest": _generate_one(),
         "GenerateBatchRequest": _generate_batch(options),
-        "GenerateBatchAnswer": {**array(item), "description": "in the order of the request"},
-        "TextError": an_object({"error": TEXT}),
     }
 
 

@@ -59,6 +59,12 @@ ERROR_STATUS = {
 """Every error kind's status; the body is the reason, as text or in the batch's `{"error"}`."""
 
 
+class TextError(msgspec.Struct):
+    """The body of an error where answers are JSON."""
+
+    error: str
+
+
 @dataclass(frozen=True, slots=True)
 class TextOptions:
     """What the operator decides. `sampling` is the model's default.
@@ -98,7 +104,7 @@ class TextDialect(PureDialect):
         status = ERROR_STATUS[error.kind]
         if http.path == ONE_PATH:
             return Reply(status, _utf8(error.message) + b"\n", TEXT_MEDIA_TYPE)
-        return Reply(status, msgspec.json.encode({"error": error.message}), JSON_MEDIA_TYPE)
+        return Reply(status, msgspec.json.encode(TextError(error.message)), JSON_MEDIA_TYPE)
 
     def _requests(self, payload: Payload, request_ids: Sequence[str]) -> tuple[GenerationRequest, ...]:
         return tuple(

@@ -7,7 +7,7 @@ Used by the text dialect only. `null` means "not given"; ids keep their exact JS
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -37,9 +37,9 @@ class Payload(NamedTuple):
 
 
 class BatchAnswerItem(msgspec.Struct, frozen=True):
-    """One element of a batch's answer."""
+    """One element of a batch's answer, which has the order of the request; `id` as it was sent."""
 
-    id: msgspec.Raw
+    id: Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema={"type": ["string", "number"]})]
     data: str
 
 

@@ -6,15 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman import __version__
-from dragoman.server.api import Dialects, HttpCall, ModelProfile
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_query_or_header
 from dragoman.server.apis.lmi.body import FORM, MULTIPART
-from dragoman.server.apis.tgi.describe import TGI_ERRORS, schemas
-from dragoman.server.apis.tgi.dialect import LIST_PATH, STREAM_PATH, TGI_VERSION, TgiDialect, TgiInfo
-from dragoman.server.describe.answers import LOADING, Answer, json_answer, merged
+from dragoman.server.apis.lmi.objects import LMI_RESULTS, LmiResult, LmiResultOfSeveral, TgiLine
+from dragoman.server.apis.tgi.describe import schemas
+from dragoman.server.apis.tgi.dialect import (
+    LIST_PATH,
+    STREAM_PATH,
+    TGI_ERRORS,
+    TGI_VERSION,
+    TgiDialect,
+    TgiError,
+    TgiInfo,
+)
+from dragoman.server.describe.answers import LOADING, Answer, Content, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
-from dragoman.server.describe.json_schema import TEXT, Schema, ref
+from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_query_or_header
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
 
@@ -49,12 +57,10 @@ def tgi_info(model: ServedModel) -> TgiInfo:
 
 
 _EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}}
-_STREAM: Mapping[str, Schema] = {SSE_MEDIA_TYPE: ref("TgiStreamObject")}
+_STREAM: Content = {SSE_MEDIA_TYPE: (TgiLine, TgiError)}
 
 
-def _operation(
-    path: str, summary: str, content: Mapping[str, Schema], example: Mapping[str, Any] = _EXAMPLE
-) -> GenerateOperation:
+def _operation(path: str, summary: str, content: Content, example: Mapping[str, Any] = _EXAMPLE) -> GenerateOperation:
     return GenerateOperation(
         path=path,
         tag=TAG,
@@ -84,10 +90,10 @@ API = Api(
         _operation(
             LIST_PATH,
             "Generate: a list of one answer, or a stream",
-            {JSON_MEDIA_TYPE: {"type": "array", "items": ref("TgiAnswer")}, **_STREAM},
+            {JSON_MEDIA_TYPE: (list[LmiResult], list[LmiResultOfSeveral]), **_STREAM},
             {**_EXAMPLE, "stream": True},
         ),
-        _operation("/generate", "Generate", {JSON_MEDIA_TYPE: ref("TgiAnswer")}),
+        _operation("/generate", "Generate", {JSON_MEDIA_TYPE: LMI_RESULTS}),
         _operation(STREAM_PATH, "Generate, streamed", _STREAM),
         AnswerOperation(
             method="GET",

@@ -8,19 +8,20 @@ Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from dragoman.errors import InvalidParameter, InvalidPayload, ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.lmi.body import Payload, read_payload
-from dragoman.server.apis.lmi.encode import TokenEncoder, to_json
+from dragoman.server.apis.lmi.encode import TokenEncoder
 from dragoman.server.apis.lmi.objects import Shape
 from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi.parameters.table import TGI
 from dragoman.server.apis.lmi.request import Rules, joined_names, make_plan, read_prompts
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.describe.answers import json_errors
+from dragoman.server.replies import json_reply
 from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"
@@ -83,7 +84,7 @@ class TgiDialect(PureDialect):
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a failed call; TGI's errors look the same whether it streams or not."""
-        return Reply(ERRORS[error.kind].status, to_json(error_body(error)), JSON_MEDIA_TYPE)
+        return json_reply(ERRORS[error.kind].status, error_body(error))
 
 
 def _refuse_best_of(parsed: Parsed) -> None:
@@ -93,11 +94,21 @@ def _refuse_best_of(parsed: Parsed) -> None:
         )
 
 
+ErrorType = Literal["generation", "incomplete_generation", "not_found", "overloaded", "unauthorized", "validation"]
+
+
 class TgiErrorRow(NamedTuple):
     """How one kind of error is answered. Clients raise by `error_type`."""
 
     status: int
-    error_type: str
+    error_type: ErrorType
+
+
+class TgiError(msgspec.Struct):
+    """An error, as a body or as a stream's last event."""
+
+    error: str
+    error_type: ErrorType
 
 
 VALIDATION = TgiErrorRow(422, "validation")
@@ -127,6 +138,9 @@ ERRORS: Mapping[str, TgiErrorRow] = {
 }
 
 
-def error_body(error: ServerError) -> dict[str, Any]:
+TGI_ERRORS = json_errors({kind: row.status for kind, row in ERRORS.items()}, TgiError)
+
+
+def error_body(error: ServerError) -> TgiError:
     """The object of an error, as a body or as a stream's last event."""
-    return {"error": error.message, "error_type": ERRORS[error.kind].error_type}
+    return TgiError(error.message, ERRORS[error.kind].error_type)

@@ -8,8 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dragoman.server.apis.lmi.body import FORM, MULTIPART
-from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, front_answer
-from dragoman.server.describe.answers import Answer, Answers, merged
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, LmiBatchError, LmiShortError, LmiStreamFailure
+from dragoman.server.apis.lmi.objects import (
+    LMI_RESULTS,
+    LmiBatch,
+    LmiLine,
+    LmiOutputsLine,
+    LmiResult,
+    LmiResultOfSeveral,
+)
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
+from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
+from dragoman.server.apis.openai_wire.errors import OpenAiError
+from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION, header, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, any_of, ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
@@ -24,7 +35,15 @@ BODIES: Mapping[str, Schema] = {
     FORM: ref("LmiForm"),
     MULTIPART: ref("LmiForm"),
 }
-_STREAM = any_of(ref("LmiStreamObject"), ref("ChatCompletionChunk"), ref("CompletionChunk"), ref("LmiChatError"))
+_STREAM = (
+    LmiLine,
+    LmiOutputsLine,
+    LmiStreamFailure,
+    LmiBatchError,
+    ChatCompletionChunk,
+    CompletionChunk,
+    LmiShortError,
+)
 TEXT_OF_ALL = (
     "A JSON object with `messages` is a conversation, one with `prompt` and without `inputs` a completion, everything else "
     "LMI's `inputs`. Streams are JSON lines, or server-sent events if `Accept` names `text/event-stream`.\n\n"
@@ -34,7 +53,7 @@ TEXT_OF_ALL = (
 )
 
 
-def answered(content: Mapping[str, Schema], description: str = "the answer", *headers: str) -> Answers:
+def answered(content: Content, description: str = "the answer", *headers: str) -> Answers:
     """The answer of a call that succeeds."""
     return {200: Answer(description, content, (*IGNORED, *headers))}
 
@@ -47,12 +66,14 @@ DEFERRED: Answers = {
     ),
     202: Answer("a poll: nothing new yet", {}, _NEXT),
 }
-REFUSED_BY_FRONT: Answers = {400: front_answer("the poll names no answer, or the call tries to override the handler")}
+REFUSED_BY_FRONT: Answers = {
+    400: json_answer(FrontError, "the poll names no answer, or the call tries to override the handler")
+}
 
-CONTENT: Mapping[str, Schema] = {
-    JSON_MEDIA_TYPE: any_of(ref("LmiAnswer"), ref("ChatCompletion"), ref("Completion")),
+CONTENT: Content = {
+    JSON_MEDIA_TYPE: (*LMI_RESULTS, list[LmiResult], list[LmiResultOfSeveral], LmiBatch, ChatCompletion, Completion),
     JSONLINES_MEDIA_TYPE: _STREAM,
-    SSE_MEDIA_TYPE: any_of(*_STREAM["anyOf"], ref("OpenAiError")),
+    SSE_MEDIA_TYPE: (*_STREAM, OpenAiError),
 }
 ANSWERS = merged(answered(CONTENT), DEFERRED, REFUSED_BY_FRONT, LMI_ERRORS.answers())
 

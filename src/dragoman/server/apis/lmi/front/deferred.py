@@ -19,7 +19,7 @@ from typing import NamedTuple
 from dragoman.errors import Overloaded
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request, front_error
-from dragoman.server.exchange import CUSTOM_ATTRIBUTES, Exchange, Message
+from dragoman.server.exchange import Exchange, Message
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.protocol import CUT_EXTENSION
 
@@ -27,6 +27,7 @@ SYNCHRONOUS = "x-synchronous"
 STARTING_TOKEN = "x-starting-token"
 MAX_ITEMS = "x-max-items"
 NEXT_TOKEN = "x-next-token"
+CUSTOM_ATTRIBUTES = "x-amzn-sagemaker-custom-attributes"
 
 MAX_RECORDS = 1000  # as many as LMI's job queue takes by default
 RETENTION_S = 900.0  # how long an answer that is complete waits for the next poll

@@ -24,8 +24,7 @@ from dragoman.errors import (
 )
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.lmi.body import FORM
-from dragoman.server.apis.lmi.describe.answers import LMI_ERRORS, front_answer
-from dragoman.server.apis.lmi.errors import bad_request, front_error
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, FrontError, bad_request, front_error
 from dragoman.server.apis.lmi.front.models import DEFAULT_PAGE_SIZE, ModelPage, Workflow, lmi_model, lmi_models
 from dragoman.server.apis.lmi.front.registration import Registration, read_registration
 from dragoman.server.apis.lmi.front.scheduled import Scheduled
@@ -240,8 +239,8 @@ def _or_text(schema: Schema) -> Schema:
 
 _DONE: Answers = {200: json_answer(Done, "it is done", *IGNORED)}
 _SCHEDULED: Answers = {202: json_answer(Done, "it will be done; `GET /models/{name}` tells how it goes", *IGNORED)}
-_WRONG: Answers = {400: front_answer("the call is wrong, or names no model of the operator's model store")}
-_FAILED: Answers = {500: front_answer("the model could not be loaded for another reason; see the log")}
+_WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or names no model of the operator's model store")}
+_FAILED: Answers = {500: json_answer(FrontError, "the model could not be loaded for another reason; see the log")}
 
 _operation = partial(AnswerOperation, tag="Models", in_banner=False)
 _changing = partial(_operation, needs_hosting=True)
@@ -259,7 +258,7 @@ OPERATIONS = (
         answers=merged(
             {200: json_answer(ModelPage, "the list")},
             _errors(),
-            {400: front_answer("`limit` or `next_page_token` is wrong")},
+            {400: json_answer(FrontError, "`limit` or `next_page_token` is wrong")},
         ),
         parameters=("limit_query", "next_page_token_query"),
         answer=in_front_shape(_models),

@@ -17,8 +17,9 @@ from dragoman.server.api import Head, IndexedEvent, Reply
 from dragoman.server.apis.openai_wire.chat.schema import (
     AnswerMessage,
     ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
     ChatLogprobs,
-    ChatObject,
     ChunkChoice,
     Delta,
     FunctionCall,
@@ -101,8 +102,14 @@ class ChatEncoder:
         """All choices and the usage."""
         [result] = results
         choices = [self._full_choice(sequence) for sequence in result.sequences]
-        usage = usage_of(results, has_details=self._facts.has_usage_details)
-        return self._wire.reply(self._object("chat.completion", choices, usage, self._prompt_logprobs(result.prompt)))
+        facts = self._facts
+        usage = usage_of(results, has_details=facts.has_usage_details)
+        created_s, prompt = self._created_s(), self._prompt_logprobs(result.prompt)
+        return self._wire.reply(
+            ChatCompletion(
+                facts.id, "chat.completion", created_s, facts.model, choices, usage, self._fingerprint, prompt
+            )
+        )
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200 and the framing's media type."""
@@ -126,13 +133,13 @@ class ChatEncoder:
             self._chunk_logprobs(event.tokens),
             self._finish_word(event.index, event.finish_reason),
         )
-        return self._wire.frame(self._object("chat.completion.chunk", [choice], self._chunk_usage, prompt))
+        return self._wire.frame(self._chunk([choice], self._chunk_usage, prompt))
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
         if self._facts.include_usage:
-            usage = self._wire.frame(self._object("chat.completion.chunk", [], self._usage.usage(), UNSET))
+            usage = self._wire.frame(self._chunk([], self._usage.usage(), UNSET))
         return usage + self._wire.done()
 
     def stream_error(self, error: ServerError) -> bytes:
@@ -166,7 +173,7 @@ class ChatEncoder:
 
     def _frame_text(self, index: int, text: str) -> bytes:
         choice = ChunkChoice(index, Delta(content=text), None, None)
-        return self._wire.frame(self._object("chat.completion.chunk", [choice], self._chunk_usage, UNSET))
+        return self._wire.frame(self._chunk([choice], self._chunk_usage, UNSET))
 
     def _full_choice(self, sequence: SequenceResult) -> ChatChoice:
         calls = self._tool_calls(sequence.tool_calls)
@@ -246,15 +253,13 @@ class ChatEncoder:
             return UNSET
         return prompt_logprobs(prompt, self._facts.prompt_logprobs)
 
-    def _object(
-        self,
-        name: str,
-        choices: list[ChatChoice] | list[ChunkChoice],
-        usage: Usage | UnsetType | None,
-        prompt: PromptLogprobs | UnsetType,
-    ) -> ChatObject:
-        facts = self._facts
-        return ChatObject(facts.id, name, self._created_s(), facts.model, choices, usage, self._fingerprint, prompt)
+    def _chunk(
+        self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, prompt: PromptLogprobs | UnsetType
+    ) -> ChatCompletionChunk:
+        facts, created_s = self._facts, self._created_s()
+        return ChatCompletionChunk(
+            facts.id, "chat.completion.chunk", created_s, facts.model, choices, usage, self._fingerprint, prompt
+        )
 
     def _created_s(self) -> int:
         return self._facts.created_s if self._is_sse else int(self._facts.clock())

@@ -6,12 +6,13 @@ Sources: OpenAI API reference, chat; LMI 0.30, chat completions API schema; vLLM
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
-from dragoman.server.apis.openai_wire.common import PromptLogprobs, Usage
+from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import SharedBody
 
 # --- request ----------------------------------------------------------------------------------------------------------
@@ -178,13 +179,17 @@ class Delta(msgspec.Struct):
     function_call: FunctionCall | UnsetType = UNSET
 
 
+_FINISH_WORDS = sorted({*OPENAI_FINISH.values(), "tool_calls", "function_call", "eos_token", "stop_sequence"})
+FinishWord = Annotated[str, Meta(extra_json_schema={"enum": _FINISH_WORDS})]  # the last two are LMI's
+
+
 class ChatChoice(msgspec.Struct):
     """One choice of an answer."""
 
     index: int
     message: AnswerMessage
     logprobs: ChatLogprobs | None
-    finish_reason: str
+    finish_reason: FinishWord
 
 
 class ChunkChoice(msgspec.Struct):
@@ -193,17 +198,30 @@ class ChunkChoice(msgspec.Struct):
     index: int
     delta: Delta
     logprobs: ChatLogprobs | list[ChatLogprobs] | None
-    finish_reason: str | None
+    finish_reason: FinishWord | None
 
 
-class ChatObject(msgspec.Struct):
-    """A whole answer, or one chunk of a stream."""
+class ChatCompletion(msgspec.Struct):
+    """An answer. LMI's shape has no `system_fingerprint`, and says eos_token or stop_sequence where OpenAI's says stop."""
 
     id: str
-    object: str
-    created: int
+    object: Literal["chat.completion"]
+    created: Created
     model: str
-    choices: list[ChatChoice] | list[ChunkChoice]
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | UnsetType = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+
+
+class ChatCompletionChunk(msgspec.Struct):
+    """One event or line of a stream."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: Created
+    model: str
+    choices: list[ChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET

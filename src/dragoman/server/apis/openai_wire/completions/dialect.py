@@ -1,6 +1,6 @@
 """OpenAI completions on `/v1`, `/v3` and, for bodies with `prompt`, `/invocations`.
 
-Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `completions_encoder` does.
+Does: turn a body into one GenerationRequest per prompt. Does not: encode answers; `encoder` does.
 Built by the composition root, one per served model and route; called on the event loop.
 """
 
@@ -32,9 +32,8 @@ from dragoman.server.apis.openai_wire.sampling import (
     shared_request,
     without_effect,
 )
-from dragoman.server.bounds import Bounds
 from dragoman.server.framing import SSE_MEDIA_TYPE
-from dragoman.types import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from dragoman.types import Bounds, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
 MAX_TOKENS = Bounds(1, UINT32_MAX, note=" (or 0 with echo: true)")
 

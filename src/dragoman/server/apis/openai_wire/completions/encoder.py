@@ -22,9 +22,14 @@ from dragoman.server.apis.openai_wire.common import (
     prompt_logprobs,
     usage_of,
 )
-from dragoman.server.apis.openai_wire.completions.schema import CompletionChoice, CompletionLogprobs, CompletionObject
+from dragoman.server.apis.openai_wire.completions.schema import (
+    Completion,
+    CompletionChoice,
+    CompletionChunk,
+    CompletionLogprobs,
+)
 from dragoman.server.apis.openai_wire.errors import ErrorShape
-from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import (
     FinishReason,
@@ -48,7 +53,7 @@ class CompletionFacts:
     requests: tuple[GenerationRequest, ...]
     errors: ErrorShape
     is_sse: bool
-    chunk_object: str
+    chunk_object: ChunkName
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     echo: bool = False
@@ -90,8 +95,11 @@ class CompletionEncoder:
             for sequence in result.sequences:
                 part = _Part(sequence.text, sequence.tokens, sequence.finish_reason, result.prompt)
                 choices.append(self._choice(request_index, sequence.index, part))
-        usage = usage_of(results, has_details=self._facts.has_usage_details)
-        return self._wire.reply(self._object("text_completion", choices, usage))
+        facts = self._facts
+        usage = usage_of(results, has_details=facts.has_usage_details)
+        fingerprint = facts.system_fingerprint
+        answer = Completion(facts.id, "text_completion", facts.created_s, facts.model, fingerprint, choices, usage)
+        return self._wire.reply(answer)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200 and the framing's media type."""
@@ -108,13 +116,13 @@ class CompletionEncoder:
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
         choice = self._choice(request_index, event.index, part)
-        return self._wire.frame(self._object(self._facts.chunk_object, [choice], self._chunk_usage))
+        return self._wire.frame(self._chunk([choice], self._chunk_usage))
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
         if self._facts.include_usage:
-            usage = self._wire.frame(self._object(self._facts.chunk_object, [], self._usage.usage()))
+            usage = self._wire.frame(self._chunk([], self._usage.usage()))
         return usage + self._wire.done()
 
     def stream_error(self, error: ServerError) -> bytes:
@@ -133,7 +141,7 @@ class CompletionEncoder:
 
     def _frame_text(self, index: int, text: str) -> bytes:
         choice = CompletionChoice(index, text)
-        return self._wire.frame(self._object(self._facts.chunk_object, [choice], self._chunk_usage))
+        return self._wire.frame(self._chunk([choice], self._chunk_usage))
 
     def _first_prompt(self, request_index: int, event: GenerationEvent) -> PromptInfo | None:
         """The prompt if this is the choice's first event. Only the request's first event brings it: it is kept here."""
@@ -191,9 +199,10 @@ class CompletionEncoder:
             offset += len(token.text)
         return offset
 
-    def _object(self, name: str, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionObject:
+    def _chunk(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> CompletionChunk:
         facts = self._facts
-        return CompletionObject(facts.id, name, facts.created_s, facts.model, facts.system_fingerprint, choices, usage)
+        fingerprint = facts.system_fingerprint
+        return CompletionChunk(facts.id, facts.chunk_object, facts.created_s, facts.model, fingerprint, choices, usage)
 
 
 def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:

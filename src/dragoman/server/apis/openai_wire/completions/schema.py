@@ -6,10 +6,13 @@ Sources: OpenAI API reference, completions; OVMS v2025.0, completions API; vLLM 
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import UNSET, UnsetType
+from typing import Annotated, Literal
 
-from dragoman.server.apis.openai_wire.common import PromptLogprobs, Usage
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
+from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.apis.openai_wire.sampling import SharedBody
 
 
@@ -38,24 +41,39 @@ class CompletionLogprobs(msgspec.Struct):
     text_offset: list[int] = []
 
 
+FinishWord = Annotated[str, Meta(extra_json_schema={"enum": sorted(set(OPENAI_FINISH.values()))})]
+
+
 class CompletionChoice(msgspec.Struct):
-    """One choice of an answer or of a chunk."""
+    """One choice of an answer or of a chunk; `finish_reason` is null while the generation continues."""
 
     index: int
     text: str
     logprobs: CompletionLogprobs | None = None
-    finish_reason: str | None = None
+    finish_reason: FinishWord | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     token_ids: list[int] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
 
 
-class CompletionObject(msgspec.Struct):
-    """A whole answer, or one chunk of a stream; `usage` is null in the chunks of a stream that will tell it at the end."""
+class Completion(msgspec.Struct):
+    """A whole answer."""
 
     id: str
-    object: str
-    created: int
+    object: Literal["text_completion"]
+    created: Created
+    model: str
+    system_fingerprint: str
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionChunk(msgspec.Struct):
+    """One event or line of a stream; `usage` is null in the chunks of a stream that will tell it at the end."""
+
+    id: str
+    object: ChunkName
+    created: Created
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]

@@ -5,17 +5,17 @@ Does: put descriptions together. Does not: decide paths, dialects or errors; eac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from dragoman.server.api import HttpCall
+from dragoman.server.api import HttpCall, model_of_body
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
+from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
-from dragoman.server.describe.answers import LOADING, Answer, Answers, ErrorFamily, json_answer, merged
+from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
-from dragoman.server.describe.json_schema import Schema, any_of, ref
+from dragoman.server.describe.json_schema import ref
 from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_choice import model_of_body
 from dragoman.server.model_facts import facts_by_name, facts_of
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
 
@@ -23,9 +23,9 @@ _COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32,
 _CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
 
 
-def chat_operation(*, stream: Mapping[str, Schema], errors: Answers, body: str, **more: Any) -> GenerateOperation:
+def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) -> GenerateOperation:
     """A conversation. `stream`: its stream's objects by media type. `body`: the component. `more`: what differs else."""
-    content = {JSON_MEDIA_TYPE: ref("ChatCompletion"), **stream}
+    content = {JSON_MEDIA_TYPE: ChatCompletion, **stream}
     return GenerateOperation(
         tag="Chat",
         answers=merged({200: Answer("the answer", content, IGNORED)}, errors),
@@ -36,12 +36,9 @@ def chat_operation(*, stream: Mapping[str, Schema], errors: Answers, body: str, 
     )
 
 
-def completions_operation(*, error: str, errors: Answers, body: str, **more: Any) -> GenerateOperation:
-    """A completion. `error`, `body`: components. `more`: what differs else."""
-    content = {
-        JSON_MEDIA_TYPE: ref("Completion"),
-        SSE_MEDIA_TYPE: any_of(ref("CompletionChunk"), ref(error)),
-    }
+def completions_operation(*, error: type, errors: Answers, body: str, **more: Any) -> GenerateOperation:
+    """A completion. `error`: the Struct inside a stream. `body`: the component. `more`: what differs else."""
+    content = {JSON_MEDIA_TYPE: Completion, SSE_MEDIA_TYPE: (CompletionChunk, error)}
     return GenerateOperation(
         tag="Completions",
         answers=merged({200: Answer("the answer", content, IGNORED)}, errors),

@@ -1,0 +1,192 @@
+"""A parrot as a client API: all that it consists of. It is served as soon as this module's name is in `apis.NAMES`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from dragoman.errors import InvalidPayload, ServerError
+from dragoman.server.api import (
+    Call,
+    Dialects,
+    Encoder,
+    Head,
+    HttpCall,
+    IndexedEvent,
+    ModelProfile,
+    PureDialect,
+    Reply,
+    model_of_body,
+)
+from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
+from dragoman.server.describe.components import IGNORED
+from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.replies import json_reply
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
+
+# --- what clients send, and what they are sent -------------------------------------------------------------------------
+
+
+class Question(msgspec.Struct, forbid_unknown_fields=True):
+    """What the parrot hears. `model` None = the default model."""
+
+    heard: str
+    most_tokens: int = 16
+    stream: bool = False
+    model: str | None = None
+
+
+class Said(msgspec.Struct):
+    """The whole answer."""
+
+    said: str
+
+
+class Squawk(msgspec.Struct):
+    """One line of a stream."""
+
+    squawk: str
+
+
+class Complaint(msgspec.Struct):
+    """Why there is no answer."""
+
+    complaint: str
+    about: str | None
+
+
+class Perches(msgspec.Struct):
+    """The models that can be asked."""
+
+    perches: list[str]
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------
+
+STATUSES = {
+    "invalid_request": 400,
+    "invalid_payload": 400,
+    "invalid_parameter": 400,
+    "unsupported": 400,
+    "not_found": 404,
+    "conflict": 409,
+    "no_memory": 507,
+    "unknown_path": 404,
+    "wrong_method": 405,
+    "unauthorized": 401,
+    "too_large": 413,
+    "overloaded": 503,
+    "unavailable": 503,
+    "timeout": 504,
+    "cancelled": 503,
+    "capacity": 400,
+    "engine_failed": 500,
+    "engine_dead": 500,
+    "hook_error": 500,
+    "server_error": 500,
+}
+ERRORS = json_errors(STATUSES, Complaint)
+
+
+def complaint(error: ServerError) -> Complaint:
+    """An error as the parrot tells it."""
+    return Complaint(error.message, error.param)
+
+
+# --- from bytes to a request, from events to bytes ---------------------------------------------------------------------
+
+
+class Parrot(PureDialect):
+    """The parrot's words for one model."""
+
+    def parse(self, http: HttpCall) -> Call:
+        """The call in neutral words. Raises: InvalidPayload."""
+        try:
+            question = msgspec.convert(http.json(), Question)
+        except ValueError as error:  # no JSON, or not a question
+            raise InvalidPayload(f"the parrot did not understand: {error}") from error
+        request = GenerationRequest(http.request_id, TextPrompt(question.heard), max_tokens=question.most_tokens)
+        return Call((request,), ParrotEncoder(), stream=question.stream)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        return json_reply(STATUSES[error.kind], complaint(error))
+
+
+class ParrotEncoder(Encoder):
+    """Writes one answer."""
+
+    def full(self, results: Sequence[GenerationResult]) -> Reply:
+        """All that was said."""
+        return json_reply(200, Said(results[0].sequences[0].text))
+
+    def head(self, events: Sequence[IndexedEvent]) -> Head:
+        """A stream's head."""
+        return Head(JSONLINES_MEDIA_TYPE)
+
+    def event(self, request_index: int, event: GenerationEvent) -> bytes:
+        """A squawk for every piece of text."""
+        return jsonline(msgspec.json.encode(Squawk(event.text))) if event.text else b""
+
+    def end(self) -> bytes:
+        """Nothing more."""
+        return b""
+
+    def stream_error(self, error: ServerError) -> bytes:
+        """The complaint as the stream's last line."""
+        return jsonline(msgspec.json.encode(complaint(error)))
+
+    def trailers(self) -> Sequence[tuple[str, str]]:
+        """None."""
+        return ()
+
+
+# --- operations --------------------------------------------------------------------------------------------------------
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialect for a model."""
+    return {"parrot": Parrot()}
+
+
+async def perches(http: HttpCall, server: Server) -> Perches:
+    """The names of the models."""
+    return Perches([model.name for model in server.models.models])
+
+
+API = Api(
+    name="parrot",
+    title="Parrot",
+    owns=("/parrot",),
+    set_up=set_up,
+    teller=lambda dialects: dialects["parrot"],
+    operations=(
+        GenerateOperation(
+            path="/parrot/say",
+            tag="Parrot",
+            summary="Say something",
+            answers=merged(
+                {
+                    200: Answer(
+                        "what it says", {JSON_MEDIA_TYPE: Said, JSONLINES_MEDIA_TYPE: (Squawk, Complaint)}, IGNORED
+                    )
+                },
+                ERRORS.answers(),
+            ),
+            body={JSON_MEDIA_TYPE: Question},
+            example={"heard": "Polly wants a cracker", "most_tokens": 8, "stream": True},
+            dialect="parrot",
+            model=model_of_body,
+        ),
+        AnswerOperation(
+            method="GET",
+            path="/parrot/perches",
+            tag="Parrot",
+            summary="Whom one can ask",
+            answers=merged({200: json_answer(Perches)}, ERRORS.answers(("unauthorized",))),
+            answer=perches,
+        ),
+    ),
+)
