@@ -63,7 +63,10 @@ async def _config(http: HttpCall, server: Server) -> Statuses:
 
 async def _reload(http: HttpCall, server: Server) -> Reply:
     assert server.hosting is not None  # else there is no such operation
-    sources = server.hosting.stored()
+    try:
+        sources = server.hosting.stored()
+    except OSError as error:
+        return json_reply(500, {"error": f"Config file not found or cannot open. {error}"})
     if not sources:  # a store that is not mounted must not end all models; OVMS without a file answers the same
         return json_reply(200, statuses(server))
     result = await server.shared(Changes.of).run(server.hosting.sync(sources))
@@ -110,8 +113,8 @@ OPERATIONS = (
         path="/v1/config/reload",
         summary="Serve what the model store holds now",
         description="Models that are gone from the store are unloaded, those whose files or options changed are replaced "
-        "without a gap, new ones are loaded. An empty store changes nothing. A model that cannot be loaded does not keep the "
-        "others from it.",
+        "without a gap, new ones are loaded. An empty store changes nothing. A model that cannot be loaded does not keep "
+        "the others from it.",
         answers=merged(
             {200: json_answer(Statuses, "nothing had changed"), 201: json_answer(Statuses, "something had changed")},
             ERRORS.answers(
