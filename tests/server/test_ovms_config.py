@@ -104,6 +104,18 @@ def test_a_reload_that_is_refused_is_told_in_that_servers_shape(
     assert (answer.status_code, answer.json()) == (status, {"error": str(error)})
 
 
+def test_a_store_that_cannot_be_read_is_told(
+    server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise PermissionError(13, "Permission denied", "/opt/ml/models")
+
+    monkeypatch.setattr(server.hosting, "stored", refuse)
+    answer = client.post("/v1/config/reload")
+    text = "Config file not found or cannot open. [Errno 13] Permission denied: '/opt/ml/models'"
+    assert (answer.status_code, answer.json()) == (500, {"error": text})
+
+
 def test_its_paths_are_its_own_below_openais(client: httpx.Client) -> None:
     for method, path in (("DELETE", "/v1/config"), ("GET", "/v1/config/reload"), ("GET", "/v1/config/other")):
         body = client.request(method, path).json()

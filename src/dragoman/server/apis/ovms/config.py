@@ -63,7 +63,10 @@ async def _config(http: HttpCall, server: Server) -> Statuses:
 
 async def _reload(http: HttpCall, server: Server) -> Reply:
     assert server.hosting is not None  # else there is no such operation
-    sources = server.hosting.stored()
+    try:
+        sources = server.hosting.stored()
+    except OSError as error:
+        return json_reply(500, {"error": f"Config file not found or cannot open. {error}"})
     if not sources:  # a store that is not mounted must not end all models; OVMS without a file answers the same
         return json_reply(200, statuses(server))
     result = await server.shared(Changes.of).run(server.hosting.sync(sources))
