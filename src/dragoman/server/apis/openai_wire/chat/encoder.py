@@ -256,9 +256,16 @@ class ChatEncoder:
     def _chunk(
         self, choices: list[ChunkChoice], usage: Usage | UnsetType | None, prompt: PromptLogprobs | UnsetType
     ) -> ChatCompletionChunk:
-        facts, created_s = self._facts, self._created_s()
+        facts = self._facts
         return ChatCompletionChunk(
-            facts.id, "chat.completion.chunk", created_s, facts.model, choices, usage, self._fingerprint, prompt
+            facts.id,
+            "chat.completion.chunk",
+            self._created_s(),
+            facts.model,
+            choices,
+            usage,
+            self._fingerprint,
+            prompt,
         )
 
     def _created_s(self) -> int:
