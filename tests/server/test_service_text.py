@@ -274,7 +274,9 @@ def test_a_parser_splits_each_sequence_and_sees_its_end() -> None:
         return parsers[-1]
 
     result = result_of(
-        FakeEngine(saying("hm|yes!!", "no")), asking(sampling=SamplingParams(n=2)), Extensions(make_parser=make)
+        FakeEngine(saying("hm|yes!!", "no")),
+        asking(sampling=SamplingParams(n=2), parse_reasoning=True),
+        Extensions(make_parser=make),
     )
     first, second = result.sequences
     assert (first.text, first.content, first.reasoning) == ("hm|yes!!", "yes", "hm")

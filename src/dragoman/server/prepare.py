@@ -278,7 +278,8 @@ class Preparer:
         Raises: InvalidRequest if the client's grammar, or the tools that must be called, cannot be followed.
         """
         own = request.sampling.grammar
-        wanted = own if self.constrain is None else self.constrain(request, prompt_text)
+        is_conversation = isinstance(request.prompt, ChatPrompt)
+        wanted = self.constrain(request, prompt_text) if self.constrain is not None and is_conversation else own
         if wanted is own:
             return self._compiled(own)
         is_forced = request.tool_choice not in ("auto", "none", None)

@@ -172,8 +172,10 @@ class _Progress:
         self._prompt: PromptInfo | None = None  # known, and not in an event yet
         self._waits_for_prompt = True
         request, make_parser = prepared.request, extensions.make_parser
+        is_parsed = request.parse_tool_calls or request.parse_reasoning
         parsers = [
-            make_parser(request, prepared.prompt_text) if make_parser else None for _ in range(request.sampling.n)
+            make_parser(request, prepared.prompt_text) if make_parser is not None and is_parsed else None
+            for _ in range(request.sampling.n)
         ]
         self._sequences = [
             SequenceText(index, request, pieces, parser, frozenset() if parser is None else extensions.marker_ids)

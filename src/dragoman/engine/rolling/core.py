@@ -55,7 +55,9 @@ class EngineCore:
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
         max_model_len = context_length(runner, config)
-        speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
+        speculation = None
+        if proposer is not None:
+            speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
         pacer = Pacer(config.max_slowdown, config.best_step_tokens)
         self._scheduler = Scheduler(config, self._blocks, self.stats, speculation, pacer, clock)
         self._batch_sampler = BatchSampler(sampler)

@@ -65,6 +65,7 @@ class Sampler:
         self.vocab_size = vocab_size
         self._scratch = Scratch(vocab_size)
         self._masks = MaskPrefetcher(vocab_size)
+        self._has_grammars = False
         self._temperature = Temperature()
         self._processors: tuple[LogitsProcessor, ...] = (
             RepetitionPenalty(),
@@ -80,6 +81,7 @@ class Sampler:
     def new_state(self, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None) -> SamplerState:
         """The state of a sequence of `request` before its first generated token. `masker`: its grammar's start state."""
         state = SamplerState(SamplingPlan.from_request(request, self.vocab_size), request, sequence_index, masker)
+        self._has_grammars |= masker is not None  # once there was one, every step looks for more
         for bit, processor in enumerate(self._processors):
             if processor.is_needed(state):
                 state.active |= 1 << bit
@@ -90,7 +92,8 @@ class Sampler:
 
         Called right before the forward pass, which runs meanwhile; the states must not change in between.
         """
-        self._masks.start(states)
+        if self._has_grammars:
+            self._masks.start(states)
 
     def close(self) -> None:
         """Stop the thread that `prefetch` may have started."""

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.apis.ovms.errors import ERRORS
+from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
@@ -71,7 +71,7 @@ async def _reload(http: HttpCall, server: Server) -> Reply:
         return json_reply(200, statuses(server))
     result = await server.shared(Changes.of).run(server.hosting.sync(sources))
     if result.failures:
-        return json_reply(500, {"error": _failures(result)})
+        return json_reply(500, OvmsError(_failures(result)))
     has_changed = bool(result.loaded or result.replaced or result.unloaded)
     return json_reply(201 if has_changed else 200, statuses(server))
 
