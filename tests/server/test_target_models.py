@@ -125,7 +125,7 @@ class TestOnDemand:
         server.hosting.gates["a"].open()
         thread.join()
         assert answers == [TEXT]
-        assert len(server.hosting.services["a"][0].requests) == 1
+        assert server.hosting.journal.lines.count("load a") == 1
 
     def test_a_served_model_is_a_target_and_a_placeholder_is_the_default_one(
         self, server: RunningServer, client: Any
