@@ -20,16 +20,6 @@ from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
 from dragoman.grammar.lazy import LazyGrammarCompiler
-from dragoman.hooks import (
-    HandlerLoop,
-    HookLoadError,
-    HookPool,
-    Hooks,
-    HookTokenizer,
-    StartRefused,
-    load_hooks,
-    own_traceback,
-)
 from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
 from dragoman.host.memory import available_memory_bytes
 from dragoman.models import ModelError
@@ -39,6 +29,16 @@ from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
+from dragoman.server.apis.lmi.hooks import (
+    HandlerLoop,
+    HookLoadError,
+    HookPool,
+    Hooks,
+    HookTokenizer,
+    StartRefused,
+    load_hooks,
+    own_traceback,
+)
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime

@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 
-from dragoman.hooks import HandlerLoop, HookPool, load_hooks
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.hooks import HandlerLoop, HookPool, load_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
 from tests.hooks.hooked import write_file

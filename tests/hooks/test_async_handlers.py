@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from dragoman.errors import HookError
-from dragoman.hooks import HandlerLoop, Output, create_non_stream_output, handle_streaming_response
+from dragoman.server.apis.lmi.hooks import HandlerLoop, Output, create_non_stream_output, handle_streaming_response
 from tests.hooks.handling import handling, post
 from tests.support.fake_service import PATIENCE_S
 

@@ -202,8 +202,7 @@ def test_a_handler_that_cannot_start_stops_the_start(
     assert ended.returncode != 0
     for message in messages:
         assert message in ended.stderr
-    own = [part for part in ("dragoman/hooks", "dragoman/server") if part in ended.stderr]
-    assert own == [], "the operator sees no traceback of the server's own"
+    assert "dragoman/server" not in ended.stderr, "the operator sees no traceback of the server's own"
 
 
 def test_a_handler_and_a_model_share_a_process(handler_dir: Path) -> None:

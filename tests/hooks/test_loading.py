@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.hooks import HookLoadError, load_hooks
-from dragoman.hooks.importer import LMI_PATH
+from dragoman.server.apis.lmi.hooks import HookLoadError, load_hooks
+from dragoman.server.apis.lmi.hooks.importer import LMI_PATH
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
 
 

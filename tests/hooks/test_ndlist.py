@@ -7,7 +7,7 @@ import struct
 import numpy as np
 import pytest
 
-from dragoman.hooks.ndlist import NAMES, read_ndlist, write_ndlist
+from dragoman.server.apis.lmi.hooks.ndlist import NAMES, read_ndlist, write_ndlist
 
 # One array of 32-bit floats [[1.0, 2.0]], with a name, in the byte order of Java: put together from the format by hand.
 NAMED = (

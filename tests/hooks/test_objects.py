@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.hooks import HookTokenizer, Input, Output, Token, decode, encode
-from dragoman.hooks import Sequence as GeneratedSequence
+from dragoman.server.apis.lmi.hooks import HookTokenizer, Input, Output, Token, decode, encode
+from dragoman.server.apis.lmi.hooks import Sequence as GeneratedSequence
 from dragoman.types import ChatPrompt
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
 

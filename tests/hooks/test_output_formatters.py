@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dragoman.hooks import TextGenerationOutput, TextInput, Token
 from dragoman.server.api import Call
+from dragoman.server.apis.lmi.hooks import TextGenerationOutput, TextInput, Token
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, SequenceResult, TokenOutput
 from tests.hooks.hooked import ECHO, ask, call_of, hooked, prompt, text_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from dragoman.hooks import HookPool
+from dragoman.server.apis.lmi.hooks import HookPool
 from tests.hooks.hooked import ECHO, hooked_dialects, loaded, prompt
 from tests.support.fake_service import PATIENCE_S, Script
 from tests.support.running_server import RunningServer, running_server

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dragoman.errors import HookError, Overloaded
-from dragoman.hooks import HookPool
+from dragoman.server.apis.lmi.hooks import HookPool
 from tests.support.fake_service import PATIENCE_S
 
 SHORT_S = 0.05

@@ -64,4 +64,4 @@ def test_a_file_that_cannot_act_stops_the_start(model_dir: Path, source: str, op
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 1
     assert message in ended.stderr
-    assert "dragoman/hooks" not in ended.stderr, "the operator sees no traceback of the server's own"
+    assert "dragoman/server" not in ended.stderr, "the operator sees no traceback of the server's own"

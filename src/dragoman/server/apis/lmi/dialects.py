@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.hooks import HookPool, Hooks
 from dragoman.server.api import Dialect, Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
+from dragoman.server.apis.lmi.hooks import HookPool, Hooks
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler

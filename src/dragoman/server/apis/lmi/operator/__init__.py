@@ -1,1 +1,1 @@
-"""An operator's own code on the LMI routes: what stands between the server and `dragoman.hooks`."""
+"""An operator's own code on the LMI routes: what stands between the server and `hooks`."""

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from dragoman.errors import HookError
-from dragoman.hooks import Handler, Input, Output
 from dragoman.server.api import Head, Reply
+from dragoman.server.apis.lmi.hooks import Handler, Input, Output
 from dragoman.server.apis.lmi.operator.relay import Abandoned, Broken, Piece, Relay
 from dragoman.server.apis.lmi.operator.replies import async_error_reply, error_reply, head_of, reason, reply_of
 

@@ -19,10 +19,10 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from dragoman.errors import Cancelled, InvalidParameter
-from dragoman.hooks import Output
-from dragoman.hooks.formatter import OutputFormatter
 from dragoman.server.api import Call, Encoder, HttpCall, Reply
 from dragoman.server.apis.lmi.dialect import LmiDialect
+from dragoman.server.apis.lmi.hooks import Output
+from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
 from dragoman.server.apis.lmi.operator.encoder import written_by
 from dragoman.server.merge import EventMerge
 from dragoman.server.registry import GenerationService

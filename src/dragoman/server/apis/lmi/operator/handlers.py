@@ -15,8 +15,8 @@ from functools import partial
 from typing import Protocol
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
-from dragoman.hooks import Handler, HandlerLoop, HookPool, Output
 from dragoman.server.api import Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
+from dragoman.server.apis.lmi.hooks import Handler, HandlerLoop, HookPool, Output
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.items import handler_input
 from dragoman.server.apis.lmi.operator.relay import Broken, End, Piece, Relay

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from urllib.parse import parse_qsl
 
 from dragoman.errors import InvalidPayload
-from dragoman.hooks import Input
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.body import FORM, MULTIPART, read_parts
+from dragoman.server.apis.lmi.hooks import Input
 
 
 def make_input(http: HttpCall) -> Input:

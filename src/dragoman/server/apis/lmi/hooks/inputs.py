@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.hooks.ndlist import read_ndlist
+from dragoman.server.apis.lmi.hooks.ndlist import read_ndlist
 
 _NPZ_MAGIC, _NPY_MAGIC = b"PK", b"\x93NUMPY"
 

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from dragoman.hooks.formatter import OutputFormatter, function_name
-from dragoman.hooks.handler import Handler
-from dragoman.hooks.importer import FileImporter
-from dragoman.hooks.marks import INPUT_MARK, OUTPUT_MARK
+from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter, function_name
+from dragoman.server.apis.lmi.hooks.handler import Handler
+from dragoman.server.apis.lmi.hooks.importer import FileImporter
+from dragoman.server.apis.lmi.hooks.marks import INPUT_MARK, OUTPUT_MARK
 
 DEFAULT_NAME = "model.py"
 BUILT_IN = "djl_python"  # option.entryPoint=djl_python.huggingface and the like mean the server's own handler

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
-from dragoman.hooks.inputs import Input
-from dragoman.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import Output
 
 
 def decode(inputs: Input, content_type: str | None = None, key: str | None = None) -> Any:

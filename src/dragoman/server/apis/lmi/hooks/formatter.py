@@ -15,10 +15,10 @@ from enum import Enum
 from typing import Any, get_origin
 
 from dragoman.errors import HookError
-from dragoman.hooks.content import decode
-from dragoman.hooks.inputs import Input
-from dragoman.hooks.outputs import to_json
-from dragoman.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput
+from dragoman.server.apis.lmi.hooks.content import decode
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import to_json
+from dragoman.server.apis.lmi.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput
 
 logger = logging.getLogger("dragoman.hooks")
 

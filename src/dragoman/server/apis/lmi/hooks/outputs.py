@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.hooks.ndlist import write_ndlist
+from dragoman.server.apis.lmi.hooks.ndlist import write_ndlist
 
 JSON = "application/json"
 JSONLINES = "application/jsonlines"

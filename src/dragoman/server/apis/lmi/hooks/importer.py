@@ -23,7 +23,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NoReturn
 
-LMI_PATH = str(Path(__file__).with_name("lmi"))  # holds djl_python and nothing else
+LMI_PATH = str(Path(__file__).with_name("shims"))  # holds djl_python and nothing else
 LMI_PACKAGE = "djl_python"
 
 _NUMBERS = count(1)  # of the packages, one for each file that is loaded

@@ -1,5 +1,5 @@
 """LMI's `djl_python.encode_decode`."""
 
-from dragoman.hooks.content import decode, encode
+from dragoman.server.apis.lmi.hooks.content import decode, encode
 
 __all__ = ["decode", "encode"]

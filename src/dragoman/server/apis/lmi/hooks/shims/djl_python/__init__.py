@@ -4,7 +4,7 @@ Lies in a directory of its own, which the importer puts on the path. Source of t
 and examples, v0.23 to v0.31, and v0.36 for `async_utils`.
 """
 
-from dragoman.hooks.inputs import Input
-from dragoman.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import Output
 
 __all__ = ["Input", "Output"]

@@ -1,6 +1,6 @@
 """LMI's `djl_python.huggingface`."""
 
-from dragoman.hooks.service import Service
+from dragoman.server.apis.lmi.hooks.service import Service
 
 
 class HuggingFaceService(Service):

@@ -1,6 +1,6 @@
 """LMI's `djl_python.transformers_neuronx`."""
 
-from dragoman.hooks.service import Service
+from dragoman.server.apis.lmi.hooks.service import Service
 
 
 class TransformersNeuronXService(Service):

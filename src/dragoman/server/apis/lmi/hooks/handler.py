@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.hooks.inputs import Input
-from dragoman.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import Output
 
 
 class StartRefused(Exception):

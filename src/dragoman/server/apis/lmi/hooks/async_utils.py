@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
 from typing import Any
 
-from dragoman.hooks.outputs import JSON, JSONLINES, MODEL_ERROR, Output
+from dragoman.server.apis.lmi.hooks.outputs import JSON, JSONLINES, MODEL_ERROR, Output
 
 logger = logging.getLogger("dragoman.hooks")
 

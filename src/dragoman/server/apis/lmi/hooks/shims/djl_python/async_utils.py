@@ -1,6 +1,6 @@
 """LMI's `djl_python.async_utils`."""
 
-from dragoman.hooks.async_utils import (
+from dragoman.server.apis.lmi.hooks.async_utils import (
     create_non_stream_output,
     create_stream_chunk_output,
     handle_streaming_response,

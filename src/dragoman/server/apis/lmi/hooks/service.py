@@ -11,9 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dragoman.hooks.content import decode
-from dragoman.hooks.inputs import Input
-from dragoman.hooks.outputs import Output
+from dragoman.server.apis.lmi.hooks.content import decode
+from dragoman.server.apis.lmi.hooks.inputs import Input
+from dragoman.server.apis.lmi.hooks.outputs import Output
 
 logger = logging.getLogger("dragoman.hooks")
 

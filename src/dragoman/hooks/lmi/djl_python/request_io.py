@@ -1,5 +1,0 @@
-"""LMI's `djl_python.request_io`."""
-
-from dragoman.hooks.request_io import RequestInput, RequestOutput, Sequence, TextGenerationOutput, TextInput, Token
-
-__all__ = ["RequestInput", "RequestOutput", "Sequence", "TextGenerationOutput", "TextInput", "Token"]
