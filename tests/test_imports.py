@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
         "dragoman.metrics",
     ),
-    "dragoman.server.framing": (),
+    "dragoman.server.http.framing": (),
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.host": (
         "dragoman.errors",
@@ -218,11 +218,11 @@ def test_only_one_module_reads_the_environment(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("dragoman.engine.rolling.core", "from dragoman.server.service import Service"),
+        ("dragoman.engine.rolling.core", "from dragoman.server.generation.service import Service"),
         ("dragoman.engine.rolling.core", "import dragoman.server"),
-        ("dragoman.server.service", "from dragoman.engine.rolling import engine"),
+        ("dragoman.server.generation.service", "from dragoman.engine.rolling import engine"),
         ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.rolling.engine import RollingEngine"),
-        ("dragoman.server.api", "from dragoman.server.service import Service"),
+        ("dragoman.server.api", "from dragoman.server.generation.service import Service"),
         ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
         ("dragoman.types", "import dragoman.errors"),
         ("dragoman.host.loading", "from dragoman.compose import build_served_model"),

@@ -42,11 +42,11 @@ from dragoman.server.apis.lmi.hooks import (
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
+from dragoman.server.generation.output_parsers import choose_output_format
+from dragoman.server.generation.prepare import ServiceLimits
+from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.hosting import ModelMemory
-from dragoman.server.output_parsers import choose_output_format
-from dragoman.server.prepare import ServiceLimits
 from dragoman.server.registry import GenerationService, ServedModel
-from dragoman.server.service import Extensions, Service
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer

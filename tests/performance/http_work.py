@@ -20,10 +20,10 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.server.admission import Admission
 from dragoman.server.apis.text.dialect import TextDialect, TextOptions
 from dragoman.server.app import App, ServerConfig, build_app
-from dragoman.server.exchange import Message
+from dragoman.server.generation.service import Service
+from dragoman.server.http.exchange import Message
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.run import loop_factory
-from dragoman.server.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.performance.counter import InstructionCounter
 from tests.performance.counts import Counts

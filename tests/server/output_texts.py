@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
-from dragoman.server.output_parsers import OutputFormat
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
-from dragoman.server.sequence_text import TextParser
+from dragoman.server.generation.output_parsers import OutputFormat
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
+from dragoman.server.generation.sequence_text import TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolCallDelta
 
 USER = {"role": "user", "content": "?"}

@@ -17,8 +17,8 @@ import pytest
 
 from dragoman.errors import EngineFailed, InvalidParameter, Overloaded, RequestTimeout
 from dragoman.server.admission import Admission
-from dragoman.server.prepare import ServiceLimits
-from dragoman.server.service import Service
+from dragoman.server.generation.prepare import ServiceLimits
+from dragoman.server.generation.service import Service
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.fake_engine import FakeEngine as SteppingEngine
 from tests.support.fake_engine import saying

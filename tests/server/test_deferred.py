@@ -15,8 +15,8 @@ from dragoman.errors import EngineFailed, Overloaded
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.lmi.front.deferred import RETENTION_S, STARTING_TOKEN, DeferredAnswers
 from dragoman.server.app import ServerConfig
-from dragoman.server.exchange import Exchange, HeaderRules
-from dragoman.server.replies import json_reply
+from dragoman.server.http.exchange import Exchange, HeaderRules
+from dragoman.server.http.replies import json_reply
 from tests.support.aws import aws_runtime
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.real_dialects import real_dialects

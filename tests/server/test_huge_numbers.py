@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from dragoman.server.admission import Admission
+from dragoman.server.generation.service import Service
 from dragoman.server.registry import ServedModel
-from dragoman.server.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import Limits
 from tests.support.byte_tokenizer import ByteTokenizer

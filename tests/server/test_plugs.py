@@ -17,9 +17,9 @@ from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
 from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.http.routes import joined_routes
 from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.routes import joined_routes
 from tests.support.api_document import Checker
 from tests.support.every_api import NAMES_WITH_TOY
 from tests.support.every_api import TOY as TOY_NAME

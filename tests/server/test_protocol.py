@@ -14,7 +14,7 @@ import uvicorn
 
 from dragoman.errors import EngineFailed
 from dragoman.server.app import ServerConfig
-from dragoman.server.protocol import CUT_EXTENSION, MAX_HEAD_SIZE_BYTES, TRAILERS_EXTENSION, protocol_class
+from dragoman.server.http.protocol import CUT_EXTENSION, MAX_HEAD_SIZE_BYTES, TRAILERS_EXTENSION, protocol_class
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server

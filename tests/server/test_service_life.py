@@ -12,8 +12,8 @@ import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import EngineDead, EngineFailed, RequestTimeout
-from dragoman.server.prepare import ServiceLimits
-from dragoman.server.service import Service
+from dragoman.server.generation.prepare import ServiceLimits
+from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.types import (

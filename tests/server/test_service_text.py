@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dragoman.server.sequence_text import ParsedText
-from dragoman.server.service import Extensions, Service
+from dragoman.server.generation.sequence_text import ParsedText
+from dragoman.server.generation.service import Extensions, Service
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig
+from dragoman.server.generation.service import Service
 from dragoman.server.registry import ServedModel
-from dragoman.server.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying

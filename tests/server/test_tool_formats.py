@@ -12,10 +12,10 @@ import pytest
 from dragoman.config.options import OPTIONS
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.server.output_parsers import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS, choose_output_format
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.reasoning import Opening
-from dragoman.server.service import Extensions, Service
+from dragoman.server.generation.output_parsers import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS, choose_output_format
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.reasoning import Opening
+from dragoman.server.generation.service import Extensions, Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Grammar, SamplingParams
 from tests.server.output_texts import USER, request, tool

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.server.output_parsers import OutputFormat
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
+from dragoman.server.generation.output_parsers import OutputFormat
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt
 from tests.server.output_texts import USER, output_format, request, tool
 

@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dragoman.server.describe.json_schema import used_components
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 
 Document = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
-from dragoman.server.prepare import PromptTokens
+from dragoman.server.generation.prepare import PromptTokens
 from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_result

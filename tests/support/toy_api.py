@@ -21,9 +21,9 @@ from dragoman.server.api import (
 )
 from dragoman.server.describe.answers import Answer, json_answer, json_errors, merged
 from dragoman.server.describe.components import IGNORED
-from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
-from dragoman.server.replies import json_reply
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 
 # --- what clients send, and what they are sent -------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from dragoman.errors import TooLarge, UnknownPath, WrongMethod
 from dragoman.server.apis import all_apis
 from dragoman.server.endpoints import Endpoints, Gate
-from dragoman.server.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
+from dragoman.server.http.replies import json_reply
+from dragoman.server.http.routes import RouteTable, joined_routes
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.replies import json_reply
 from dragoman.server.responder import as_server_error, error_reply
-from dragoman.server.routes import RouteTable, joined_routes
 
 MAX_SHOWN_LENGTH = 100
 

@@ -14,13 +14,13 @@ from typing import Any, TypeVar, cast
 
 from dragoman.errors import NotFound, ServerError, Unauthorized
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
-from dragoman.server.exchange import Exchange
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.exchange import Exchange
+from dragoman.server.http.replies import json_reply
+from dragoman.server.http.routes import Handler, PathParams, Route
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.replies import json_reply
 from dragoman.server.responder import Responder, error_reply, run_unless_gone
-from dragoman.server.routes import Handler, PathParams, Route
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile, Reply
 from dragoman.server.describe.answers import Answers, Content
-from dragoman.server.exchange import Exchange
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.registry import ModelRegistry, ServedModel
 
 T = TypeVar("T")

@@ -36,8 +36,8 @@ from dragoman.server.api import (
     Runner,
     StreamedReply,
 )
-from dragoman.server.exchange import ClientGone, Exchange
-from dragoman.server.merge import EventMerge
+from dragoman.server.generation.merge import EventMerge
+from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.types import GenerationRequest, GenerationResult
 

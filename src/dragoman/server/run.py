@@ -19,7 +19,7 @@ import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
+from dragoman.server.http.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
 
 logger = logging.getLogger("dragoman.server")

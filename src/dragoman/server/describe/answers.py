@@ -12,7 +12,7 @@ from typing import Any
 
 from dragoman.errors import ALL_KINDS
 from dragoman.server.describe.json_schema import Schema, any_of, schema_of
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 WORDS: Mapping[str, str] = {
     "invalid_request": "the request cannot be served as written",

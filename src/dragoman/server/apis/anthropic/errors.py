@@ -13,7 +13,7 @@ import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.replies import json_reply
+from dragoman.server.http.replies import json_reply
 
 _INVALID = (400, "invalid_request_error")
 _FAILED = (500, "api_error")

@@ -20,7 +20,7 @@ from dragoman.server.apis.lmi.objects import Shape
 from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi.parameters.values import read_boolean
 from dragoman.server.apis.lmi.request import AnswerPlan, Rules, joined_names, make_plan, read_prompts
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import Limits
 
 FORMATTERS = ("json", "jsonlines", "sse")

@@ -22,7 +22,7 @@ from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
 from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.framing import SSE_MEDIA_TYPE
+from dragoman.server.http.framing import SSE_MEDIA_TYPE
 from dragoman.server.registry import GenerationService
 
 

@@ -29,13 +29,13 @@ from dragoman.server.apis.lmi.objects import (
     best_first,
 )
 from dragoman.server.apis.lmi.request import AnswerPlan
-from dragoman.server.framing import (
+from dragoman.server.http.framing import (
     JSONLINES_MEDIA_TYPE,
     SSE_MEDIA_TYPE,
     jsonline,
     sse,
 )
-from dragoman.server.replies import json_reply
+from dragoman.server.http.replies import json_reply
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput
 
 Framing = Literal["jsonlines", "sse"]

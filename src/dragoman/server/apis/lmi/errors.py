@@ -17,8 +17,8 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
 from dragoman.server.describe.answers import Content, ErrorFamily
-from dragoman.server.framing import JSON_MEDIA_TYPE
-from dragoman.server.replies import json_reply
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.replies import json_reply
 
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 

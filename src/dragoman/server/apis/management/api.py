@@ -10,7 +10,7 @@ from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, 
 from dragoman.server.describe.answers import Answer, json_answer
 from dragoman.server.describe.components import header
 from dragoman.server.describe.json_schema import TEXT, Schema
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
 
 _Statuses = dict[str, ModelStatus]

@@ -12,9 +12,9 @@ from typing import Literal
 import msgspec
 
 from dragoman.server.api import HttpCall, Reply
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
 from dragoman.server.registry import ModelRegistry, ServerState
-from dragoman.server.replies import json_reply
 
 
 class ModelStatus(msgspec.Struct, frozen=True):

@@ -18,10 +18,10 @@ from dragoman import __version__
 from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.management.health import Statuses, readiness
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.replies import json_reply
 from dragoman.server.openapi import openapi_document
 from dragoman.server.operations import Api, Server
-from dragoman.server.replies import json_reply
 
 HTML_MEDIA_TYPE = "text/html; charset=utf-8"
 

@@ -22,7 +22,7 @@ from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import GENERATING, Content, merged
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import Api, Server
 
 CHAT = "openai.chat"

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 
 OPENAI_ONLY_FIELDS = (
     "stream_options", "tools", "functions", "response_format", "max_completion_tokens", "store", "metadata",

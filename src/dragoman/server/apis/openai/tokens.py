@@ -37,9 +37,9 @@ from dragoman.server.describe.json_schema import (
     nullable,
     ref,
 )
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.generation.text_service import text_service
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Server
-from dragoman.server.text_service import text_service
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer

@@ -16,7 +16,7 @@ import msgspec
 from dragoman.errors import ServerError
 from dragoman.server.api import Reply
 from dragoman.server.describe.answers import json_errors
-from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_DONE, jsonline, sse
 
 BodyBuilder = Callable[[ServerError], msgspec.Struct]
 

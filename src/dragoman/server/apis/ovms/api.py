@@ -21,7 +21,7 @@ from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokeni
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.describe.components import QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
 
 CHAT = "ovms.chat"

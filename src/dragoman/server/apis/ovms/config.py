@@ -18,8 +18,8 @@ from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
-from dragoman.server.replies import json_reply
 
 State = Literal["LOADING", "AVAILABLE", "UNLOADING"]
 

@@ -15,8 +15,8 @@ from dragoman.server.apis.openai_wire.fields import check_count, check_number, d
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms.profile import V3
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
+from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.operations import Server
-from dragoman.server.text_service import TextService, text_service
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import Bounds, Limits, TextPrompt

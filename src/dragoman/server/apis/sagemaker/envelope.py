@@ -30,7 +30,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.apis.lmi.front.target import target_of
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
-from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
 from dragoman.types import GenerationEvent, GenerationResult
 
 MODEL_ERROR = 424  # InvokeEndpoint's ModelError

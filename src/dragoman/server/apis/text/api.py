@@ -12,7 +12,7 @@ from dragoman.server.apis.text.schema import BatchAnswerItem
 from dragoman.server.describe.answers import Answer, Answers, Shape, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import TEXT, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation
 
 NAME = "text"

@@ -18,7 +18,7 @@ from dragoman.server.describe.json_schema import (
     described,
     nullable,
 )
-from dragoman.server.framing import TEXT_MEDIA_TYPE
+from dragoman.server.http.framing import TEXT_MEDIA_TYPE
 
 ONE_ERRORS = ErrorFamily(ERROR_STATUS, lambda status: {TEXT_MEDIA_TYPE: TEXT})
 BATCH_ERRORS = json_errors(ERROR_STATUS, TextError)

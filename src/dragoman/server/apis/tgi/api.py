@@ -22,7 +22,7 @@ from dragoman.server.apis.tgi.dialect import (
 from dragoman.server.describe.answers import LOADING, Answer, Content, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
 

@@ -21,7 +21,7 @@ from dragoman.server.apis.lmi.parameters.reader import ParameterReader, Parsed
 from dragoman.server.apis.lmi.parameters.table import TGI
 from dragoman.server.apis.lmi.request import Rules, joined_names, make_plan, read_prompts
 from dragoman.server.describe.answers import json_errors
-from dragoman.server.replies import json_reply
+from dragoman.server.http.replies import json_reply
 from dragoman.types import Limits
 
 STREAM_PATH = "/generate_stream"

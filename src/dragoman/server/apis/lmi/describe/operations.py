@@ -23,7 +23,7 @@ from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import IGNORED, QUESTION, header, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, any_of, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 
 EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}
 POLLING = ("x-synchronous", "x-starting-token", "x-max-items")

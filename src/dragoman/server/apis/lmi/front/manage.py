@@ -32,12 +32,12 @@ from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import IGNORED, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema, an_object, any_of, described, ref
-from dragoman.server.framing import JSON_MEDIA_TYPE
 from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.replies import json_reply
 from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.registry import ServedModel
-from dragoman.server.replies import json_reply
 from dragoman.server.responder import ignored_header
 
 

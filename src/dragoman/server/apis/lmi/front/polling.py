@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.apis.lmi.errors import bad_request
 from dragoman.server.apis.lmi.front.deferred import DeferredAnswers, Polled, is_poll, wants_deferral
-from dragoman.server.exchange import Exchange
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.operations import Proceed, Server
 
 

@@ -25,7 +25,7 @@ from dragoman.server.apis.lmi.hooks import HookLoadError, Hooks, RequestInput, T
 from dragoman.server.apis.lmi.hooks.formatter import InputFormatter, OutputFormatter, bad_input, takes_payload
 from dragoman.server.apis.lmi.operator.encoder import HookedEncoder, make_state
 from dragoman.server.apis.lmi.operator.items import make_input
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 logger = logging.getLogger("dragoman.hooks")
 

@@ -24,7 +24,7 @@ from dragoman.server.apis.lmi.dialect import LmiDialect
 from dragoman.server.apis.lmi.hooks import Output
 from dragoman.server.apis.lmi.hooks.formatter import OutputFormatter
 from dragoman.server.apis.lmi.operator.encoder import written_by
-from dragoman.server.merge import EventMerge
+from dragoman.server.generation.merge import EventMerge
 from dragoman.server.registry import GenerationService
 from dragoman.server.responder import generate_all, ignored_header
 from dragoman.types import GenerationEvent, GenerationRequest

@@ -15,7 +15,7 @@ from dragoman.errors import HookError, ServerError
 from dragoman.server.api import Head, Reply
 from dragoman.server.apis.lmi.errors import MODEL_ERROR
 from dragoman.server.apis.lmi.hooks import Output
-from dragoman.server.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, jsonline, sse
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, jsonline, sse
 
 logger = logging.getLogger("dragoman.hooks")
 

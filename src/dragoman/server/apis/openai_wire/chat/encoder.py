@@ -38,7 +38,7 @@ from dragoman.server.apis.openai_wire.common import (
     usage_of,
 )
 from dragoman.server.apis.openai_wire.errors import ErrorShape
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

@@ -30,7 +30,7 @@ from dragoman.server.apis.openai_wire.completions.schema import (
 )
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
-from dragoman.server.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.types import (
     FinishReason,
     GenerationEvent,

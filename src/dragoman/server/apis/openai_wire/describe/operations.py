@@ -15,7 +15,7 @@ from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList
 from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
-from dragoman.server.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.model_facts import facts_by_name, facts_of
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.reasoning import Opening, Preamble, ReasoningFormat
-from dragoman.server.output_parsers.tool_format import ToolFormat
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.reasoning import Opening, Preamble, ReasoningFormat
+from dragoman.server.generation.output_parsers.tool_format import ToolFormat
 from dragoman.types import Grammar
 
 Tool = Mapping[str, Any]

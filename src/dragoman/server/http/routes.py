@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from dragoman.server.api import Reply
-from dragoman.server.exchange import Exchange
+from dragoman.server.http.exchange import Exchange
 
 PathParams = Mapping[str, str]
 Handler = Callable[[Exchange, PathParams], Awaitable[None]]

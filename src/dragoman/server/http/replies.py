@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Reply
-from dragoman.server.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 
 
 def json_reply(status: int, value: Any, headers: Mapping[str, str] | None = None) -> Reply:

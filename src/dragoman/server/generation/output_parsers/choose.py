@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from dragoman.errors import ServerError
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.hermes import Hermes
-from dragoman.server.output_parsers.llama3 import PLAIN_JSON, Llama3
-from dragoman.server.output_parsers.mistral import Mistral
-from dragoman.server.output_parsers.output_format import OutputFormat
-from dragoman.server.output_parsers.reasoning import ReasoningFormat
-from dragoman.server.output_parsers.tool_format import ToolFormat
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.hermes import Hermes
+from dragoman.server.generation.output_parsers.llama3 import PLAIN_JSON, Llama3
+from dragoman.server.generation.output_parsers.mistral import Mistral
+from dragoman.server.generation.output_parsers.output_format import OutputFormat
+from dragoman.server.generation.output_parsers.reasoning import ReasoningFormat
+from dragoman.server.generation.output_parsers.tool_format import ToolFormat
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
 

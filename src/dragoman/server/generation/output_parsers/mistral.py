@@ -9,7 +9,7 @@ import secrets
 import string
 from dataclasses import dataclass
 
-from dragoman.server.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.call_parser import CallSyntax
 
 _ID_CHARACTERS = string.ascii_letters + string.digits
 _ID_LENGTH = 9  # the templates refuse ids of any other length

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from dragoman.engine.base import Engine, Outputs
 from dragoman.errors import EngineFailed, RequestTimeout
-from dragoman.server.fold import ResultFold
-from dragoman.server.prepare import (
+from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.prepare import (
     Constrain,
     GrammarCompiler,
     PreparedRequest,
@@ -28,7 +28,7 @@ from dragoman.server.prepare import (
     ServiceLimits,
     num_characters,
 )
-from dragoman.server.sequence_text import ParserFactory, SequenceText, prompt_info
+from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import EngineOutput, GenerationEvent, GenerationRequest, GenerationResult, Prompt, PromptInfo

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from dragoman.server.output_parsers.base import split_at
-from dragoman.server.output_parsers.json_call import JsonCallReader, Progress
-from dragoman.server.sequence_text import ParsedText
+from dragoman.server.generation.output_parsers.base import split_at
+from dragoman.server.generation.output_parsers.json_call import JsonCallReader, Progress
+from dragoman.server.generation.sequence_text import ParsedText
 from dragoman.types import ToolCallDelta
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from dragoman.server.output_parsers.base import Marker, split_at
+from dragoman.server.generation.output_parsers.base import Marker, split_at
 
 Opening = Literal["open", "maybe", "closed"]
 """Whether the answer begins inside the reasoning, may begin with it, or comes after it."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.prepare import PromptTokens
+from dragoman.server.generation.prepare import PromptTokens
 from dragoman.server.registry import ServedModel
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate

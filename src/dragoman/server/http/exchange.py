@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from dragoman.errors import TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
-from dragoman.server.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
+from dragoman.server.http.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.server.output_parsers.call_parser import CallSyntax
-from dragoman.server.output_parsers.tool_format import call_id
+from dragoman.server.generation.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.tool_format import call_id
 
 _SYNTAX = CallSyntax(opens="<|python_tag|>", separators=";,", is_bare=True)
 

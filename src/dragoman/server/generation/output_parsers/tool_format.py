@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 from typing import Protocol
 
-from dragoman.server.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.call_parser import CallSyntax
 
 
 class ToolFormat(Protocol):

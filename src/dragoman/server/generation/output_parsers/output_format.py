@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from dragoman.server.output_parsers.base import Marker
-from dragoman.server.output_parsers.call_grammar import CallGrammar, Wish
-from dragoman.server.output_parsers.call_parser import CallParser
-from dragoman.server.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
-from dragoman.server.output_parsers.tool_format import ToolFormat
-from dragoman.server.sequence_text import ParsedText, TextParser
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.call_grammar import CallGrammar, Wish
+from dragoman.server.generation.output_parsers.call_parser import CallParser
+from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
+from dragoman.server.generation.output_parsers.tool_format import ToolFormat
+from dragoman.server.generation.sequence_text import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar
 
 FREE_CHOICES = ("auto", "none", None)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from dragoman.server.api import IndexedEvent
-from dragoman.server.exchange import ClientGone
+from dragoman.server.http.exchange import ClientGone
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationEvent, GenerationRequest
 
