@@ -27,6 +27,7 @@ from tests.support.fake_models import (
     needs,
     play,
     refusal,
+    start,
     states,
     until,
 )
@@ -165,6 +166,22 @@ def test_room_is_made_by_the_least_recently_used_and_never_by_pinned_or_busy_mod
         assert found.ledger.held_bytes == LIMIT
 
     play(tmp_path, scenario, *names)
+
+
+def test_the_default_model_of_the_start_stays(tmp_path: Path) -> None:
+    """Calls without a name mean it, and would silently mean another one."""
+
+    async def scenario(found: Hosting) -> None:
+        found.builder.needs_by_name.update(a=needs(20), b=needs(20), c=needs(90))
+        await start(found, "a", "b")
+        assert isinstance(await refusal(found.host.get_or_load("c").__aenter__()), NoMemory)
+        found.builder.needs_by_name["c"] = needs(80)
+        async with found.host.get_or_load("c"):
+            assert found.names == ["a", "c"]
+            assert found.registry.find(None).name == "a"
+            assert found.registry.is_dropped("b")
+
+    play(tmp_path, scenario, is_ready=False)
 
 
 def test_a_dropped_model_comes_back_as_it_was_until_it_is_unloaded(tmp_path: Path) -> None:

@@ -62,6 +62,19 @@ class TestOnDemand:
         assert len(server.hosting.services["a"][0].requests) == 3
         assert server.service.requests == []
 
+    def test_a_model_that_had_to_make_room_comes_back_for_whoever_asks_for_it(
+        self, server: RunningServer, client: Any
+    ) -> None:
+        for name in ("a", "b", "c"):
+            invoke(client, name)
+        assert loaded(server) == ["fake", "b", "c"]
+        body = {"model": "a", "prompt": "hi", "max_tokens": 40}
+        assert httpx.post(f"{server.url}/v1/completions", json=body).json()["choices"][0]["text"] == TEXT
+        assert httpx.post(f"{server.url}/predictions/b", json=REQUEST).json() == {"generated_text": TEXT}
+        assert loaded(server) == ["fake", "a", "b"]
+        conversation = {"model": "nobody", "messages": [{"role": "user", "content": "hi"}]}
+        assert httpx.post(f"{server.url}/v1/chat/completions", json=conversation).status_code == 404
+
     def test_calls_at_the_same_time_share_one_load(self, server: RunningServer, client: Any) -> None:
         server.hosting.gates["a"] = Gate()
         with ThreadPoolExecutor(4) as pool:

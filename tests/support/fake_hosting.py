@@ -34,6 +34,7 @@ class FakeHosting:
         self._statuses: dict[str, ModelStatus] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loads: dict[str, asyncio.Task[ModelStatus]] = {}
+        self._dropped: frozenset[str] = frozenset()
         self.store: dict[str, str] = {}
         self.room: int | None = None
         self.gates: dict[str, Gate] = {}
@@ -57,6 +58,7 @@ class FakeHosting:
             raise
         finally:
             self._registry.expect_no_more(name)
+        self._set_dropped(self._dropped - {name})
         self.journal.write(f"loaded {name}")
         return self._become_ready(source, name)
 
@@ -168,7 +170,12 @@ class FakeHosting:
             oldest = min(idle, key=lambda model: model.admission.last_used_s)
             self._registry.retire(oldest)
             self._registry.forget(oldest)
+            self._set_dropped(self._dropped | {oldest.name})
             self.journal.write(f"unloaded {oldest.name}")
+
+    def _set_dropped(self, names: frozenset[str]) -> None:
+        self._dropped = names
+        self._registry.note_dropped(names)
 
     def _later(self) -> list[ServedModel]:
         return [model for model in self._registry.models if not self._registry.is_of_start(model)]

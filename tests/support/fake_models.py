@@ -118,6 +118,7 @@ class Hosting:
     ledger: MemoryLedger
     store: Path
     free: list[int]
+    models_of_store: ModelStore
 
     @property
     def names(self) -> list[str]:
@@ -138,8 +139,15 @@ def write_models(directory: Path, *names: str) -> None:
         (directory / name / "config.json").write_text("{}", encoding="utf-8")
 
 
-def hosting(tmp_path: Path, *names: str, drain_s: float = PATIENCE_S, limit: int = LIMIT, line: str = "") -> Hosting:
-    """A host that is ready and has no model yet, over a store with models of these names. Inside a running event loop."""
+def hosting(
+    tmp_path: Path,
+    *names: str,
+    drain_s: float = PATIENCE_S,
+    limit: int = LIMIT,
+    line: str = "",
+    is_ready: bool = True,
+) -> Hosting:
+    """A host that has no model yet, over a store with models of these names. Inside a running event loop."""
     store = tmp_path / "store"
     write_models(tmp_path, "demo")
     write_models(store, *names)
@@ -152,8 +160,9 @@ def hosting(tmp_path: Path, *names: str, drain_s: float = PATIENCE_S, limit: int
     builder = FakeBuilder()
     model_store = ModelStore(found.store, found.process, givens, {}, tmp_path / "demo")
     host = ModelHost(registry, builder, model_store, ledger, drain_s)
-    registry.mark_ready()
-    return Hosting(host, builder, registry, ledger, store, free)
+    if is_ready:
+        registry.mark_ready()
+    return Hosting(host, builder, registry, ledger, store, free, model_store)
 
 
 def needs(weights_mib: int, least_mib: int = 0, useful_mib: int = 0, drafts_mib: int = 0) -> MemoryNeeds:
@@ -216,6 +225,13 @@ async def load(found: Hosting, *names: str) -> None:
     """Load these, one after the other."""
     for name in names:
         await found.host.load(ModelSource(name))
+
+
+async def start(found: Hosting, *names: str) -> None:
+    """Load these as the server does when it starts; the host was made with `is_ready=False`."""
+    entries = [found.models_of_store.named(name) for name in names]
+    await found.host.start([found.models_of_store.config(entry, {}) for entry in entries])
+    found.registry.mark_ready()
 
 
 async def refusal(work: Awaitable[object]) -> ServerError:

@@ -297,7 +297,7 @@ class ModelHost(Generic[Built]):
             self._give_up(hosted, error)
             raise
         hosted.become_ready(built)
-        self._dropped.pop(hosted.name, None)
+        self._set_dropped({name: one for name, one in self._dropped.items() if name != hosted.name})
         return built
 
     async def _build(self, hosted: Hosted, memory_bytes: int | None) -> Built:
@@ -346,7 +346,7 @@ class ModelHost(Generic[Built]):
         leaving = self._choose_leaving(wanted)
         hosted, memory_bytes = self._make_room(wanted, [one.holding for one in leaving])
         self._operations.update(dict.fromkeys(others, own))
-        self._dropped.update((one.name, one.wanted) for one in leaving)
+        self._set_dropped({**self._dropped, **{one.name: one.wanted for one in leaving}})
         try:
             await asyncio.gather(*(asyncio.shield(self._begin_unload(one)) for one in leaving))
         except BaseException:
@@ -366,15 +366,20 @@ class ModelHost(Generic[Built]):
     def _may_go(self, hosted: Hosted) -> bool:
         if hosted.state is not ModelState.READY or hosted.built is None or hosted.is_pinned:
             return False
+        served = hosted.built.served
+        is_default = served is self._registry.models[0] and self._registry.is_of_start(served)
         is_wanted = any(name in self._num_callers or name in self._operations for name in hosted.names)
-        return hosted.built.served.admission.is_idle and not is_wanted
+        return served.admission.is_idle and not is_wanted and not is_default  # calls without a name mean the default
 
     def _forget_dropped(self, name: str) -> bool:
         """True if a model of that name was dropped; it does not come back any more."""
         found = [] if name in self._operations else [one for one in self._dropped.values() if name in one.names]
-        for one in found:
-            del self._dropped[one.name]
+        self._set_dropped({name: one for name, one in self._dropped.items() if one not in found})
         return bool(found)
+
+    def _set_dropped(self, dropped: dict[str, Wanted]) -> None:
+        self._dropped = dropped
+        self._registry.note_dropped(name for one in dropped.values() for name in one.names)
 
     # --- replacing ----------------------------------------------------------------------------------------------------
 
@@ -473,7 +478,7 @@ class ModelHost(Generic[Built]):
 
     async def _carry_out(self, plan: Plan) -> SyncResult:
         failures = dict(plan.failures)
-        self._dropped.clear()  # what is wanted is loaded now, and the rest is not to come back
+        self._set_dropped({})  # what is wanted is loaded now, and the rest is not to come back
         unloaded = [one.name for one in plan.gone if await _tried(self.unload(one.name), one.name, failures)]
         replaced = []
         for old, new in plan.changed:

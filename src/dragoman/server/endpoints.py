@@ -139,10 +139,14 @@ class Endpoints:
         return handle
 
     async def _generate(self, exchange: Exchange, http: HttpCall, operation: GenerateOperation) -> None:
-        if operation.borrow is not None and (borrowed := operation.borrow(http, self)) is not None:
+        borrowed = None if operation.borrow is None else operation.borrow(http, self)
+        name = operation.model(http, self) if borrowed is None else None
+        if self.hosting is not None and name is not None and self.models.is_dropped(name):
+            borrowed = self.hosting.get_or_load(name)  # nobody need know that it had to make room
+        if borrowed is not None:
             return await self._generate_with(borrowed, exchange, http, operation)
         try:
-            model = self.models.find(operation.model(http, self))
+            model = self.models.find(name)
             _check_version(model, http)
         except ServerError as error:
             dialect = dialect_of(operation, self.models.dialects, http)

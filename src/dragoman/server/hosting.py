@@ -171,8 +171,9 @@ class ModelHosting(Protocol):
         end a load that others wait for.
 
         To make room, models that are neither pinned nor answering calls are dropped, the least recently used first,
-        and only if that suffices; models that answer calls are never dropped. A dropped model is not listed any more,
-        and comes back with the options it had when it is asked for here again.
+        and only if that suffices; models that answer calls are never dropped, nor is the default model of the start,
+        which calls without a name mean. A dropped model is not listed any more; the registry knows its names
+        (`is_dropped`), and it comes back with the options it had when it is asked for here again.
 
         Raises on entering: NotFound (neither served nor in the store), NoMemory (it would not fit, even without the
         idle models), InvalidRequest (its options or files are unusable), Conflict (one of its aliases is another

@@ -9,7 +9,7 @@ are in it: nobody ever finds half a model.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -96,6 +96,7 @@ class ModelRegistry:
         self._state = ServerState.LOADING
         self._reason = ""
         self._later_names: set[str] = set()  # of models that came when the start was over
+        self._dropped_names: frozenset[str] = frozenset()
 
     @property
     def state(self) -> ServerState:
@@ -128,6 +129,14 @@ class ModelRegistry:
     def get(self, name: str) -> ServedModel | None:
         """The model of exactly that name or alias that takes calls; None if there is none."""
         return self._names.get(name)
+
+    def note_dropped(self, names: Iterable[str]) -> None:
+        """Say under which names models were dropped to make room; they are loaded again for whoever asks for them."""
+        self._dropped_names = frozenset(names)
+
+    def is_dropped(self, name: str | None) -> bool:
+        """True for a model that was dropped to make room, and is not back yet."""
+        return name in self._dropped_names
 
     def is_of_start(self, model: ServedModel) -> bool:
         """True for a model that was loaded before the server was ready."""
@@ -205,11 +214,11 @@ class ModelRegistry:
     @property
     def is_single(self) -> bool:
         """True if there is one model at most, loaded or not, so that every call can only mean that."""
-        return len(self._models) + len(self.expected_names) <= 1
+        return len(self._models) + len(self.expected_names) <= 1 and not self._dropped_names
 
     def knows(self, name: str) -> bool:
-        """True if `name` is a model's, served or still to be loaded, and no placeholder."""
-        return name in self._names or name in self.expected_names
+        """True if `name` is a model's, served, still to be loaded or dropped, and no placeholder."""
+        return name in self._names or name in self.expected_names or name in self._dropped_names
 
     def find(self, name: str | None) -> ServedModel:
         """The model of that name or alias; the default for None and for placeholders.
