@@ -1,19 +1,23 @@
 """Makes rolling engines: tells what a model will take, loads it, and puts the engine together.
 
 Does: the order of loading and building, the checks of options against the model. Does not: read options' sources. Imported
-when this engine is chosen, and its own modules only when it is built: compiling a graph keeps one core busy, importing
-another.
+when this engine is chosen, and the engine's own modules only when the model is loaded: compiling a graph keeps one core
+busy, importing another.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dragoman.engine.base import EngineTools, MemoryNeeds
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.rolling.needs import draft_directory, max_model_len, memory_needs, num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
+
+Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, int, int, EngineTools], Engine]
+"""Puts the engine together: `assembly.assemble`."""
 
 
 class RollingFactory:
@@ -33,7 +37,10 @@ class RollingFactory:
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model)
             draft = load_model(directory, stored, lambda stage, part: report(f"draft model: {stage}", part))
-        return LoadedRolling(options, model, draft, context, report)
+        # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
+        from dragoman.engine.rolling.assembly import assemble
+
+        return LoadedRolling(options, model, draft, context, report, assemble)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +52,14 @@ class LoadedRolling:
     draft: LoadedModel | None
     max_model_len: int
     progress: Progress
+    assemble: Assemble
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine over the loaded model. Raises: EngineOptionError."""
-        from dragoman.engine.rolling.assembly import assemble
-
         block_bytes = self.model.block_bytes + (0 if self.draft is None else self.draft.block_bytes)
         blocks = num_blocks(self.options, block_bytes, self.max_model_len, memory_bytes)
         self.progress("allocating the key/value cache", 0.0)
-        engine = assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
+        engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
         facts = (
             self.model.config.architecture,
             f"{self.model.options.weight_type} weights",
