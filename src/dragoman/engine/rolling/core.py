@@ -54,7 +54,7 @@ class EngineCore:
         self._runner = runner
         self._sampler = sampler
         self._blocks = BlockManager(runner.num_blocks, runner.block_size)
-        max_model_len = context_length(runner, config)
+        self._max_model_len = max_model_len = context_length(runner, config)
         speculation = None
         if proposer is not None:
             speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
@@ -71,7 +71,8 @@ class EngineCore:
     def step(self) -> list[Delivery]:
         """Run one forward pass over what is scheduled; returns what clients get from it, [] if nothing."""
         self._drain_inbox()
-        self._end_overdue()
+        if self._deadlines:
+            self._end_overdue()
         batch = self._scheduler.schedule()
         logits = self._forward(batch)
         result = self._sample(batch, logits)
@@ -106,20 +107,21 @@ class EngineCore:
 
     def _add(self, command: AddRequest) -> None:
         request = command.request
-        check_capacity(request, self._runner, self._config)
+        check_capacity(request, self._runner, self._max_model_len, self._config.max_num_seqs)
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))
-        group = SequenceGroup(
-            command.key,
-            next(self._arrivals),
-            request,
-            self._sampler,
-            beams,
-            masker=command.masker,
-            stop_criterion=command.stop_criterion,
+        self._scheduler.add(
+            SequenceGroup(
+                command.key,
+                next(self._arrivals),
+                request,
+                self._sampler,
+                beams,
+                masker=command.masker,
+                stop_criterion=command.stop_criterion,
+            )
         )
-        self._scheduler.add(group)
         if request.deadline_s is not None:
             heappush(self._deadlines, (self._clock() + request.deadline_s - time(), command.key))
 

@@ -52,6 +52,7 @@ class Sequence:
         "num_draft_tokens",
         "num_prompt_tokens",
         "num_verified_drafts",
+        "rank",
         "sampler_state",
         "sequence_id",
         "status",
@@ -63,6 +64,7 @@ class Sequence:
         self.group = group
         self.index = index
         self.sequence_id = sequence_id
+        self.rank = (-group.request.priority, sequence_id)  # the smallest goes first
         self.sampler_state = sampler_state
         self.token_ids = array("q", group.request.prompt_ids)
         self.num_prompt_tokens = len(group.request.prompt_ids)
@@ -204,7 +206,7 @@ class SequenceGroup:
         self.end_reasons = end_reasons(request)
         self.beams = beams
         self.stop_criterion = stop_criterion
-        self.root_digest = root_digest(request.cache_salt)
+        self.root_digest = root_digest(request.cache_salt) if request.cache_salt else b""
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False

@@ -34,7 +34,7 @@ def root_digest(salt: str) -> bytes:
 
     It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs.
     """
-    return blake2b(salt.encode(), digest_size=_DIGEST_BYTES, person=b"cache salt").digest() if salt else b""
+    return blake2b(salt.encode(), digest_size=_DIGEST_BYTES, person=b"cache salt").digest()
 
 
 def extend_digests(
@@ -44,10 +44,11 @@ def extend_digests(
 
     Each hash covers the block's tokens and the hash before it, so that it names the whole prefix.
     """
+    digest = digests[-1] if digests else root
     for index in range(len(digests), num_blocks):
         tokens = token_ids[index * block_size : (index + 1) * block_size].tobytes()
-        parent = digests[-1] if digests else root
-        digests.append(blake2b(parent + tokens, digest_size=_DIGEST_BYTES).digest())
+        digest = blake2b(digest + tokens, digest_size=_DIGEST_BYTES).digest()
+        digests.append(digest)
 
 
 class BlockManager:

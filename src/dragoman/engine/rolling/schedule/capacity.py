@@ -12,13 +12,16 @@ from dragoman.errors import CapacityError, InvalidRequest
 from dragoman.types import EngineRequest
 
 
-def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
-    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt."""
+def check_capacity(request: EngineRequest, runner: ModelRunner, max_model_len: int, max_num_seqs: int) -> None:
+    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt.
+
+    `max_model_len`: see `context_length`. `max_num_seqs`: sequences that run at once.
+    """
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
-    cache, context = runner.num_blocks * runner.block_size, context_length(runner, config)
-    for limit, what in ((cache, "the KV cache holds"), (context, "the model's context is")):
+    cache = runner.num_blocks * runner.block_size
+    for limit, what in ((cache, "the KV cache holds"), (max_model_len, "the model's context is")):
         if num_prompt > limit:
             raise CapacityError(f"the prompt has {num_prompt} tokens, {what} {limit}", param="prompt")
         if num_prompt + num_max > limit:
@@ -27,8 +30,8 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingC
     num_beams = request.sampling.num_beams
     if num_beams == 1:
         return
-    if num_beams > config.max_num_seqs:
-        message = f"num_beams is {num_beams}, at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
+    if num_beams > max_num_seqs:
+        message = f"num_beams is {num_beams}, at most {max_num_seqs} sequences run at once (max_num_seqs)"
         raise CapacityError(message, param="num_beams")
     num_needed = num_beam_blocks(num_beams, num_prompt, num_max, runner.block_size)
     if num_needed > runner.num_blocks:

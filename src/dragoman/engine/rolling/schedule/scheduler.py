@@ -17,6 +17,7 @@ from bisect import insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
@@ -27,6 +28,8 @@ from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSeq
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
+
+_RANK = attrgetter("rank")
 
 
 class Scheduler:
@@ -82,7 +85,7 @@ class Scheduler:
             del self.groups[sequence.group.key]
 
     def _enqueue(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=_RANK)
 
     def _dequeue(self, sequence: Sequence) -> None:
         if sequence.status is SequenceStatus.RUNNING:
@@ -176,7 +179,7 @@ class Scheduler:
 
     def _can_yield(self) -> bool:
         """True if the last running sequence ranks behind a waiting one: beams may have to make room for others' beams."""
-        return bool(self.running and self.waiting) and _rank(self.running[-1]) > _rank(self.waiting[0])
+        return bool(self.running and self.waiting) and self.running[-1].rank > self.waiting[0].rank
 
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)
@@ -293,7 +296,7 @@ class Scheduler:
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
         sequence.status = SequenceStatus.RUNNING
-        insort(self.running, sequence, key=_rank)
+        insort(self.running, sequence, key=_RANK)
         if not sequence.num_generated_tokens:  # it begins; else it was preempted
             sequence.group.num_cached_tokens = num_cached
         if self._config.prefix_cache != "off":
@@ -339,10 +342,10 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError if the queues contradict each other or the block manager; for tests, after every step."""
         self._blocks.check_integrity()
-        ranks = [_rank(sequence) for sequence in (*self.running, *self.waiting)]
+        ranks = [sequence.rank for sequence in (*self.running, *self.waiting)]
         assert len(set(ranks)) == len(ranks), "a sequence is in a queue twice"
         for queue in (self.running, self.waiting):
-            assert list(queue) == sorted(queue, key=_rank), "the sequences are not in the order of their rank"
+            assert list(queue) == sorted(queue, key=_RANK), "the sequences are not in the order of their rank"
         for priority in {rank[0] for rank in ranks}:
             peers = [rank for rank in ranks if rank[0] == priority]
             assert peers == sorted(peers), "the sequences of one priority do not run in order of arrival"
@@ -358,11 +361,6 @@ class Scheduler:
             num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
             assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    """Who goes first: the smallest."""
-    return -sequence.group.request.priority, sequence.sequence_id
 
 
 def _growing(sequence: Sequence, num_held: int, num_released: int) -> Growing:

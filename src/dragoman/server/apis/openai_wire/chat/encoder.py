@@ -91,6 +91,7 @@ class ChatEncoder:
         self._wire = Wire(facts.errors, is_sse=self._is_sse)
         self._usage = UsageCounter(has_details=facts.has_usage_details)
         self._finish = facts.finish_words
+        self._has_logprobs = facts.top_logprobs is not None
         self._fingerprint = UNSET if facts.system_fingerprint is None else facts.system_fingerprint
         self._chunk_usage = None if facts.include_usage and self._is_sse else UNSET
         self._begun: set[int] = set()  # sequences whose role was sent
@@ -123,7 +124,7 @@ class ChatEncoder:
         tool_calls = self._tool_pieces(event)
         prompt = self._prompt_logprobs(event.prompt)
         reasoning = event.reasoning if self._facts.shows_reasoning else ""
-        has_logprobs = self._facts.top_logprobs is not None and event.tokens
+        has_logprobs = self._has_logprobs and event.tokens
         has_news = event.content or reasoning or tool_calls or event.finish_reason is not None
         if not has_news and not has_logprobs and prompt is UNSET:
             return b""
@@ -158,7 +159,7 @@ class ChatEncoder:
             and event.finish_reason is None
             and event.prompt is None
             and not (event.reasoning or event.tool_calls)
-            and self._facts.top_logprobs is None
+            and not self._has_logprobs
         )
 
     def _text_chunk(self, index: int) -> TextChunk:
@@ -234,7 +235,7 @@ class ChatEncoder:
         return ToolCallObject(FunctionCall(delta.name, delta.arguments), delta.index, delta.id, kind)
 
     def _chunk_logprobs(self, tokens: Sequence[TokenOutput]) -> ChatLogprobs | list[ChatLogprobs] | None:
-        if self._facts.top_logprobs is None:
+        if not self._has_logprobs:
             return None
         logprobs = self._logprobs(tokens)
         if not self._facts.has_lmi_slips:
