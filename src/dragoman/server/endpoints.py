@@ -96,7 +96,9 @@ class Endpoints:
 
     def owner(self, path: str) -> ErrorTeller:
         """Who tells errors for `path` where no operation does: unknown paths, wrong methods, bad keys, oversized bodies."""
-        parts, tellers = _parts(path), self._tellers
+        tellers = self._tellers
+        longest = max(map(len, tellers))
+        parts = _parts(path)[:longest]  # a path may have ten thousands of them, and no more of them matter
         owned = next(parts[:length] for length in range(len(parts), -1, -1) if parts[:length] in tellers)
         return tellers[owned](self.models.dialects)
 
