@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import openai
 import pytest
@@ -26,7 +26,7 @@ class FailingService(FakeService):
         super().__init__()
         self.errors = errors
 
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The scripted events, once no error is left."""
         if self.errors:
             self.journal.write(f"fail {request.request_id}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -96,7 +96,7 @@ class FakeService:
         self.journal = Journal()
         self.requests: list[GenerationRequest] = []
 
-    async def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+    async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The scripted events."""
         self.requests.append(request)
         self.journal.write(f"start {request.request_id}")
@@ -111,7 +111,7 @@ class FakeService:
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """The scripted result, once all its events have been made."""
-        async with aclosing(self.stream(request)) as events:  # type: ignore[type-var]  # an async generator
+        async with aclosing(self.stream(request)) as events:
             async for _ in events:
                 pass
         return scripted_result(request)

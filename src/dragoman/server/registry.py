@@ -9,7 +9,7 @@ are in it: nobody ever finds half a model.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -27,7 +27,9 @@ PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
 class GenerationService(Protocol):
     """What the server needs of `service.Service`."""
 
-    def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]: ...
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """The events; closing the generator aborts the request."""
+        ...
 
     async def generate(self, request: GenerationRequest) -> GenerationResult: ...
 

@@ -7,12 +7,12 @@ Does not: encode or write. Used by the responder, on the event loop; `aclose` en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from dragoman.server.api import IndexedEvent
 from dragoman.server.http.exchange import ClientGone
 from dragoman.server.registry import GenerationService
-from dragoman.types import GenerationEvent, GenerationRequest
+from dragoman.types import GenerationRequest
 
 
 class EventMerge:
@@ -107,7 +107,7 @@ class EventMerge:
                     self._ready.append(IndexedEvent(index, event))
                     self._notify()
             finally:
-                await _close(stream)
+                await stream.aclose()
         except Exception as error:  # request boundary: carried to the writer, which answers it
             self._error = self._error or error
         finally:
@@ -118,10 +118,3 @@ class EventMerge:
         await wait_disconnected()
         self._is_client_gone = True
         self._notify()
-
-
-async def _close(stream: AsyncIterator[GenerationEvent]) -> None:
-    """Close a stream that is a generator; closing is what aborts the request in the engine."""
-    aclose = getattr(stream, "aclose", None)
-    if aclose is not None:
-        await aclose()

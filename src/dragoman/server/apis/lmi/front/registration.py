@@ -32,9 +32,6 @@ OPTIONS = ("batch_size", "job_queue_size")
 COUNTS_WITHOUT_EFFECT = (MIN_WORKERS, MAX_WORKERS, "max_batch_delay", "max_idle_time")
 """Integers about workers and windows, of which there are none here."""
 
-TEXTS_WITHOUT_EFFECT = ("engine", "template")
-"""What the operator alone chooses, or nobody."""
-
 OPTION_PREFIX = "option."
 
 _CPU = ("cpu", "-1")

@@ -5,7 +5,7 @@ Does: refuse generation by name, be healthy. Does not: run the handler. Made by 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.errors import UnsupportedFeature
@@ -18,7 +18,7 @@ class NoGeneration:
     def __init__(self, name: str, reason: str) -> None:
         self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
 
-    def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 
