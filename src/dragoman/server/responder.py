@@ -2,7 +2,7 @@
 
 Does: admission, running the requests of a call at once, streaming what is ready, errors before and after the head,
 aborting when the client leaves. Does not: know any wire format, route or engine, or limit time (the service does).
-Called by the routes, on the event loop; every call runs in its own task, so a slow client delays nobody else.
+Called by the endpoints, on the event loop; every call runs in its own task, so a slow client delays nobody else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Errors as clients of Anthropic's Messages API read them, for the paths that belong to that API.
 
-Does: status and body of an error. Does not: parse or answer messages. Called by the front end, on the event loop.
+Does: status and body of an error. Does not: parse or answer messages. Called by the app, on the event loop.
 Source: Anthropic API reference, errors.
 """
 

@@ -23,7 +23,7 @@ from dragoman.server.json_body import NotJson, decode_json
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
-KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the routes choose the model
+KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
 
 
 @dataclass(frozen=True, slots=True)

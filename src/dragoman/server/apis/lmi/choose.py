@@ -1,7 +1,7 @@
 """Chooses the dialect of a body on the LMI routes, which carry LMI, chat and completion requests, and the model of a name.
 
 Does: look at the top-level keys. Does not: validate: a body that cannot be read is LMI's, whose error it becomes.
-Called by the routes, on the event loop. A key that is null counts as absent.
+Called by the endpoints, on the event loop. A key that is null counts as absent.
 """
 
 from __future__ import annotations

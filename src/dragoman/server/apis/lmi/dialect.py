@@ -1,7 +1,7 @@
 """The LMI dialect: `inputs` and `parameters` in, `generated_text`, token lines or `outputs` lines out.
 
 Does: parse calls of the LMI routes, choose the form of the answer, answer errors. Does not: chat or completion bodies
-(`choose` sends those elsewhere). One instance per served model, called by the routes, on the event loop.
+(`choose` sends those elsewhere). One instance per served model, called by the endpoints, on the event loop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides what the parameters of an LMI or TGI request mean together, and builds the neutral requests.
 
 Does: greedy, sampling or beams; how many sequences; what the answer shows; which parameters have no effect.
-Does not: read values (`lmi_params`) or encode answers. Called by the LMI and TGI dialects, on the event loop.
+Does not: read values (`parameters.reader`) or encode answers. Called by the LMI and TGI dialects, on the event loop.
 """
 
 from __future__ import annotations

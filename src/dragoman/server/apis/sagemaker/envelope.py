@@ -2,7 +2,7 @@
 
 Does: wrap any dialect: its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages
 and a failure in mid-stream is a ModelStreamError. Does not: check signatures, or know the dialect it wraps.
-Made by the routes for each call, used on the event loop.
+Made by the endpoints for each call, used on the event loop.
 Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWithResponseStream.
 """
 

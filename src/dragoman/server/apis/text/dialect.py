@@ -1,7 +1,7 @@
 """The plain-text service: `/api/generate-one` and `/api/generate-batch`, text in and text out.
 
 Does: translate its bodies, its status rule (200 = ended by itself, 206 = cut or still unknown) and its trailers.
-Does not: wait, generate or frame chunks. Called by the routes and the responder, on the event loop.
+Does not: wait, generate or frame chunks. Called by the endpoints and the responder, on the event loop.
 """
 
 from __future__ import annotations

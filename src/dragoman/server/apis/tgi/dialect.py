@@ -1,7 +1,7 @@
 """The dialect of Text Generation Inference's own routes: `/`, `/generate` and `/generate_stream`.
 
 Does: TGI's parameter names, ranges, defaults and statuses around the answer shapes it shares with `tgi_compat`.
-Does not: serve TGI's chat or embeddings. One instance per served model, called by the routes, on the event loop.
+Does not: serve TGI's chat or embeddings. One instance per served model, called by the endpoints, on the event loop.
 Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorResponse).
 """
 

@@ -2,7 +2,7 @@
 
 Does: hand requests to the input formatter, choose the output formatter, build what they see, replace the dialects of the
 LMI routes. Does not: run on the event loop: `run_off_loop` moves all of it to a hook thread.
-`with_hooks` is called by the composition root, at start-up; the dialects that it makes are used by the routes.
+`with_hooks` is called when a model is composed; the dialects that it makes are used by the endpoints.
 Source: LMI's input_parser, v0.31.
 """
 

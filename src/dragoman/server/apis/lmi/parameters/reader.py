@@ -1,7 +1,7 @@
 """Reads the `parameters` object of an LMI or TGI request by the rows of the parameter table.
 
 Does: types, ranges, aliases, defaults; lists what is unknown. Does not: decide how parameters act together
-(`lmi_request`). Called by the LMI and TGI dialects, on the event loop.
+(`request`). Called by the LMI and TGI dialects, on the event loop.
 """
 
 from __future__ import annotations
