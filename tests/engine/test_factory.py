@@ -13,7 +13,7 @@ from dragoman.engine.factory import EngineOptionError, EngineSetup, find_factory
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError
-from dragoman.models.stored_weights import WeightType
+from dragoman.models.storage.constants import WeightType
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 

@@ -39,7 +39,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tmp_path: Path) -> None:
     stages: list[str] = []
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
-    assert _model_of(loading).config.hidden_size == UNTIED.hidden_size
+    assert _model_of(loading).facts.hidden_size == UNTIED.hidden_size
     assert list(dict.fromkeys(stages)) == ["building the graph", "compiling", "warming up"]
     stages.clear()
     ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage)).wait()

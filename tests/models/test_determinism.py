@@ -39,7 +39,7 @@ def assert_equal(loaded: LoadedModel, found: Any, expected: Any) -> None:
     if EXACT_F32 if loaded.options.weight_type == "f32" else EXACT_PACKED:
         assert np.array_equal(found, expected)
     else:
-        unit = 2e-2 if loaded.inference_type == "bf16" else 1e-3
+        unit = 2e-2 if loaded.profile.inference_type == "bf16" else 1e-3
         assert np.abs(found - expected).max() <= unit * np.abs(expected).max()
 
 

@@ -12,15 +12,17 @@ import pytest
 import xxhash
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.models import LoadedModel, ModelOptions, load_model, seal
-from dragoman.models.kept_graph import compile_and_keep, map_kept
-from dragoman.models.layers import AttentionShape
-from dragoman.models.seal import SealedBytes, append_seal
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.runtime import seal
+from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
+from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 PROMPT = list(range(3, 40))
 MAPS = Path("/proc/self/maps")
+SMALLEST = ModelFacts("small", 8, 8, 8, (LayerFacts(AttentionFacts(1, 1, 8, 8, 1.0), MlpFacts(8, "silu")),))
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ def test_the_ends_are_checked_before_the_graph_is_read_and_all_else_before_it_is
         return digest(data)
 
     monkeypatch.setattr(xxhash, "xxh3_64_digest", slow_digest)
-    assert map_kept(core, path, {}, AttentionShape(1, 1, 8)) is not None
+    assert map_kept(core, path, {}, SMALLEST) is not None
     assert set(events[:2]) == {"checked h", "checked z"}
     assert events[2] == "imported"
     assert set(events[3:]) == {"checked a", "checked b"}

@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from openvino import opset13 as ops
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.config import inverse_frequencies, parse_llama_config
-from dragoman.models.layers import column_widths, embedding, linear
-from dragoman.models.processor import lacks_integer_dot_products
-from dragoman.models.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
-from dragoman.models.read_ahead import read_ahead
-from dragoman.models.row_parts import RowParts
-from dragoman.models.stored_weights import StoredType, WeightFormat, WeightStorage, weight_matrix
-from dragoman.models.weights import Checkpoint
+from dragoman.models.blocks.linear import column_widths, product
+from dragoman.models.blocks.nodes import gather_rows
+from dragoman.models.families import read_model
+from dragoman.models.profile import Processor, lacks_vnni
+from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.sources.safetensors import Checkpoint
+from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, embedding_table, weight_matrix
+from dragoman.models.storage.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
+from dragoman.models.storage.row_parts import RowParts
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 CONFIG: dict[str, Any] = {
@@ -40,28 +41,34 @@ CONFIG: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"hidden_size": None}, "hidden_size is None"),
-        ({"num_key_value_heads": 3}, "num_attention_heads 4 is not a multiple of num_key_value_heads 3"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
-        ({"head_dim": 15}, "head_dim 15 is odd"),
-        ({"rope_scaling": {"rope_type": "yarn"}}, "'yarn' is not supported"),
+        ({"hidden_size": None}, "config.json has no hidden_size, allowed: an integer of at least 1"),
+        ({"num_key_value_heads": 3}, "num_attention_heads is 4, allowed: a multiple of num_key_value_heads 3"),
+        ({"hidden_act": "wave"}, "hidden_act is .wave., allowed: one of silu"),
+        ({"head_dim": 15}, "15 dimensions of a head .* must be an even number"),
+        ({"rope_scaling": {"rope_type": "odd"}}, "'odd' is not supported, allowed: default, linear"),
         ({"quantization_config": {"quant_method": "awq"}}, "'awq' is not supported"),
     ],
     ids=lambda value: str(value)[:30],
 )
 def test_an_unsupported_config_is_refused_by_key(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
-        parse_llama_config(CONFIG | change)
+        read_model(CONFIG | change)
+
+
+def rotary_frequencies(change: dict[str, Any]) -> list[float]:
+    """Those of the first layer of a model with that change to its config."""
+    attention = read_model(CONFIG | change).facts.attention_layers[0]
+    assert attention.rotary is not None
+    return list(attention.rotary.frequencies)
 
 
 def test_rope_theta_is_read_from_all_places_transformers_has_put_it() -> None:
     for change in ({"rope_theta": 5e5}, {"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}):
-        assert parse_llama_config(CONFIG | change).rope.theta == 5e5
+        assert rotary_frequencies(change)[1] == pytest.approx(5e5 ** (-2 / 16))
 
 
 def test_linear_scaling_divides_every_frequency() -> None:
-    plain = inverse_frequencies(parse_llama_config(CONFIG))
-    scaled = inverse_frequencies(parse_llama_config(CONFIG | {"rope_scaling": {"type": "linear", "factor": 4.0}}))
+    plain, scaled = rotary_frequencies({}), rotary_frequencies({"rope_scaling": {"type": "linear", "factor": 4.0}})
     assert scaled == pytest.approx([frequency / 4 for frequency in plain])
 
 
@@ -105,16 +112,17 @@ def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) 
 def test_an_arm_processor_has_a_cache_of_types_that_its_kernels_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.models.loader.is_arm", lambda: True)
+    monkeypatch.setattr("dragoman.models.loader.this_processor", lambda: Processor("an Arm", ("FP32",), is_arm=True))
     directory = write_checkpoint(UNTIED, tmp_path)
     loaded = load_model(directory, ModelOptions())
-    assert (loaded.inference_type, loaded.kv_type) == ("f32", "f32")
+    assert (loaded.profile.inference_type, loaded.profile.kv_type) == ("f32", "f32")
     with pytest.raises(ModelError, match="kv-dtype 'f16' does not go with f32 inference; allowed: f32, u8"):
         load_model(directory, ModelOptions(kv_type="f16"))
 
 
 def test_an_arm_processor_without_sve_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dragoman.models.loader.lacks_scalable_vectors", lambda: True)
+    old = Processor("an Arm", ("FP32",), is_arm=True, has_paged_attention=False)
+    monkeypatch.setattr("dragoman.models.loader.this_processor", lambda: old)
     with pytest.raises(ModelError, match="has no SVE"):
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions())
 
@@ -124,10 +132,10 @@ def test_embeddings_of_any_size_keep_their_values(largest: float) -> None:
     table = np.array([[0.5, -1.25], [largest, 3.0]], dtype=ml_dtypes.bfloat16)
     token_ids = ops.parameter([-1], np.int64)
     with RowParts() as parts:
-        rows_node = embedding(token_ids.output(0), table, WeightStorage(WeightFormat("int8"), parts))
+        rows_node = gather_rows(embedding_table(table, WeightStorage(WeightFormat("int8"), parts)), token_ids.output(0))
     model = ov.Model([rows_node], [token_ids])
     rows = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([np.array([1, 0])])[0]
-    assert rows.tolist() == [[table[1].astype(float).tolist()], [table[0].astype(float).tolist()]]
+    assert rows.tolist() == [table[1].astype(float).tolist(), table[0].astype(float).tolist()]
 
 
 def test_shards_hold_every_tensor_in_bfloat16(tmp_path: Path) -> None:
@@ -256,8 +264,8 @@ def test_only_an_x86_processor_without_vnni_gets_weights_without_zero_points(
     text: str, lacks: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "cpuinfo").write_text(text)
-    assert lacks_integer_dot_products(tmp_path / "cpuinfo") == lacks
-    assert not lacks_integer_dot_products(tmp_path / "missing")
+    assert lacks_vnni(tmp_path / "cpuinfo") == lacks
+    assert not lacks_vnni(tmp_path / "missing")
 
 
 @pytest.mark.parametrize(
@@ -285,9 +293,9 @@ def test_a_product_in_parts_is_the_product(stored_type: StoredType, bound: float
     weight, bias = random.standard_normal((64, 640)).astype(np.float32), random.standard_normal(64).astype(np.float32)
     x = ops.parameter([-1, 1, 640], np.float32)
     with RowParts() as parts:
-        product = linear(x.output(0), weight, WeightStorage(WeightFormat(stored_type, 256), parts), bias)
+        products_node = product(x.output(0), weight, WeightStorage(WeightFormat(stored_type, 256), parts), bias)
         parts.finish()
-    model = ov.Model([product], [x])
+    model = ov.Model([products_node], [x])
     values = random.standard_normal((5, 1, 640)).astype(np.float32)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     products = ov.Core().compile_model(model, "CPU", properties)([values])[0]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.models.stored_weights import WeightType
+from dragoman.models.storage.constants import WeightType
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL
 from tests.support.unloading import Model, measure

@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.stored_weights import WeightType
+from dragoman.models.storage.constants import WeightType
 from tests.support.forward import forward_batch
 from tests.support.random_checkpoint import SHAPES, write_checkpoint
 

@@ -9,7 +9,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from dragoman.models import runtime_memory
+from dragoman.models.runtime import memory as runtime_memory
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL, measure
 

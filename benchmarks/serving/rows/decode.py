@@ -23,7 +23,7 @@ from benchmarks.serving.results import Result
 from benchmarks.serving.settings import Settings
 from benchmarks.serving.turns import Contender, Metrics, failed, medians, start, take_turns
 from dragoman.models.config import read_json
-from dragoman.models.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
 ROW = 2
 TITLE = "Decoding one stream"
@@ -105,7 +105,7 @@ def _subjects(settings: Settings) -> Iterator[Subject]:
 def weight_bytes(model: Path, dtype: str) -> int:
     """Bytes of weights that our kernels read for a token: every matrix but the embedding, with scales and zero points.
 
-    Source: the layouts of `dragoman.models.quantize`.
+    Source: the layouts of `dragoman.models.storage.quantize`.
     """
     total = 0
     for rows, columns in matrix_shapes(model):

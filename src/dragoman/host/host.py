@@ -31,7 +31,7 @@ from dragoman.host.ledger import Holding, MemoryLedger
 from dragoman.host.memory import cache_bytes, split_memory
 from dragoman.host.reconcile import Plan, make_plan
 from dragoman.models import ModelError
-from dragoman.models.runtime_memory import give_back
+from dragoman.models.runtime.memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
 from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 

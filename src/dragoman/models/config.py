@@ -1,52 +1,44 @@
-"""Reads a Hugging Face config.json into the facts a graph builder needs.
+"""Reads a model's config.json so that nothing in it is passed over.
 
-Does: parse and check config.json of the Llama family. Does not: touch weights or the runtime.
-Called by models.loader, once per start.
+Does: hand out values of the right type, remember which keys were read, refuse what nobody knows. Does not: know families.
+Called by the families when a model is loaded, on any thread.
+
+A key that nobody reads might change what the model computes. So each key is read by the family, known to change nothing
+here, or named in the refusal.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+_MISSING = object()
+
+# Keys that change no token of an answer: about training, files, other libraries' ways of running, tokens (the tokenizer's
+# files say those), and heads that are not for generation.
+_HARMLESS_KEYS = """
+    _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash _name_or_path
+    add_cross_attention architectures attention_dropout attention_probs_dropout_prob attn_implementation auto_map
+    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
+    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
+    embedding_dropout encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label
+    initializer_range is_decoder is_encoder_decoder label2id length_penalty max_length min_length model_type
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+    output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty resid_pdrop
+    residual_dropout return_dict return_dict_in_generate sep_token_id summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature
+    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    typical_p unk_token_id use_bfloat16 use_cache
+"""
+_HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
 
 class ModelError(ValueError):
     """The model directory cannot be served; the message says which file and key, and what is supported."""
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding: base `theta`, and the checkpoint's scaling rule, if any."""
-
-    theta: float
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LlamaConfig:
-    """Shape of a Llama-family decoder. `max_position` is the context length in tokens."""
-
-    architecture: str
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_size: int
-    rms_norm_eps: float
-    max_position: int
-    tie_word_embeddings: bool
-    attention_bias: bool
-    mlp_bias: bool
-    rope: RopeConfig
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -55,98 +47,115 @@ def read_json(path: Path) -> dict[str, Any]:
         loaded = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist; a model directory needs {path.name}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(loaded, dict):
         raise ModelError(f"{path} holds a {type(loaded).__name__}, expected a JSON object")
     return loaded
 
 
-def parse_llama_config(raw: dict[str, Any]) -> LlamaConfig:
-    """The config of a Llama-family checkpoint.
+class Config:
+    """The values of a config.json, or of an object in it. `name` begins the names of keys in messages.
 
-    Raises: ModelError naming the key that is missing, inconsistent or not supported.
+    A value of null is as good as no value. Every getter raises ModelError, naming the key, its value and what is allowed.
     """
-    _refuse_unsupported(raw)
-    hidden_size, num_heads = _positive(raw, "hidden_size"), _positive(raw, "num_attention_heads")
-    num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
-    if num_heads % num_kv_heads:
-        raise ModelError(f"num_attention_heads {num_heads} is not a multiple of num_key_value_heads {num_kv_heads}")
-    head_size = int(raw.get("head_dim") or hidden_size // num_heads)
-    if head_size % 2:
-        raise ModelError(f"head_dim {head_size} is odd; rotary embedding needs an even head size")
-    max_position = _positive(raw, "max_position_embeddings")
-    return LlamaConfig(
-        architecture=str((raw.get("architectures") or ["LlamaForCausalLM"])[0]),
-        vocab_size=_positive(raw, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=_positive(raw, "intermediate_size"),
-        num_layers=_positive(raw, "num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_size=head_size,
-        rms_norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        max_position=max_position,
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        rope=_parse_rope(raw, max_position),
-    )
 
+    def __init__(self, raw: Mapping[str, Any], name: str = "config.json") -> None:
+        self._raw = {key: value for key, value in raw.items() if value is not None}
+        self._name = name
+        self._read: set[str] = set()
 
-def _refuse_unsupported(raw: dict[str, Any]) -> None:
-    if raw.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"hidden_act {raw['hidden_act']!r} is not supported; the Llama family uses 'silu'")
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown")
-        raise ModelError(f"quantization_config quant_method {method!r} is not supported; use an unquantised checkpoint")
+    def __contains__(self, key: str) -> bool:
+        return key in self._raw
 
+    def value(self, key: str, default: Any = None) -> Any:
+        """Whatever the key holds."""
+        self._read.add(key)
+        return self._raw.get(key, default)
 
-def _positive(raw: dict[str, Any], key: str) -> int:
-    value = raw.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ModelError(f"config.json {key} is {value!r}, expected an integer of at least 1")
-    return value
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer of at least `least`; `default` None = there must be one."""
+        value = self._given(key, default, f"an integer of at least {least}")
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+            raise self.error(key, f"an integer of at least {least}")
+        return value
 
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number."""
+        value = self._given(key, default, "a number")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise self.error(key, "a number")
+        return float(value)
 
-def _parse_rope(raw: dict[str, Any], max_position: int) -> RopeConfig:
-    # transformers 5 moved rope_theta and rope_scaling into one object, rope_parameters
-    rope = dict(raw.get("rope_scaling") or {}) | dict(raw.get("rope_parameters") or {})
-    theta = float(rope.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
-    kind = str(rope.get("rope_type") or rope.get("type") or "default")
-    if kind not in ("default", "linear", "llama3"):
-        raise ModelError(f"rope_scaling type {kind!r} is not supported; supported: default, linear, llama3")
-    return RopeConfig(
-        theta=theta,
-        kind=kind,
-        factor=float(rope.get("factor", 1.0)),
-        low_freq_factor=float(rope.get("low_freq_factor", 1.0)),
-        high_freq_factor=float(rope.get("high_freq_factor", 4.0)),
-        original_max_position=int(rope.get("original_max_position_embeddings") or max_position),
-    )
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.value(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "true or false")
+        return value
 
+    def choice(self, key: str, allowed: Collection[str], default: str | None = None) -> str:
+        """One of the texts that are allowed."""
+        wanted = "one of " + ", ".join(allowed)
+        value = self._given(key, default, wanted)
+        if not isinstance(value, str) or value not in allowed:
+            raise self.error(key, wanted)
+        return value
 
-def inverse_frequencies(config: LlamaConfig) -> list[float]:
-    """Rotary inverse frequencies, one per pair of dimensions (head_size / 2 of them), scaling applied.
+    def choices(self, key: str, allowed: Collection[str], length: int) -> list[str] | None:
+        """A list of that many of the texts that are allowed; None if there is none."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) < length or not all(item in allowed for item in value):
+            raise self.error(key, f"a list of {length} of: {', '.join(allowed)}")
+        return value[:length]
 
-    Source: RoFormer (arXiv:2104.09864); `llama3`: the smooth interpolation of the Llama 3.1 release.
-    """
-    rope, head_size = config.rope, config.head_size
-    plain = [rope.theta ** (-2.0 * i / head_size) for i in range(head_size // 2)]
-    if rope.kind == "linear":
-        return [frequency / rope.factor for frequency in plain]
-    if rope.kind == "llama3":
-        return [_llama3_frequency(frequency, rope) for frequency in plain]
-    return plain
+    def numbers(self, key: str, length: int) -> tuple[float, ...]:
+        """A list of that many finite numbers."""
+        wanted = f"a list of {length} numbers"
+        value = self._given(key, None, wanted)
+        is_list = isinstance(value, list) and len(value) == length
+        if not is_list or not all(isinstance(item, int | float) and math.isfinite(item) for item in value):
+            raise self.error(key, wanted)
+        return tuple(float(item) for item in value)
 
+    def part(self, key: str) -> Config | None:
+        """The object that the key holds, to be read in its turn; None if there is none."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.error(key, "an object")
+        return Config(value, f"{self._name} {key}")
 
-def _llama3_frequency(frequency: float, rope: RopeConfig) -> float:
-    wavelength = 2.0 * math.pi / frequency
-    # [0, original/high) kept · [original/high, original/low] blended · (original/low, inf) divided by factor
-    if wavelength < rope.original_max_position / rope.high_freq_factor:
-        return frequency
-    if wavelength > rope.original_max_position / rope.low_freq_factor:
-        return frequency / rope.factor
-    ratio = rope.original_max_position / wavelength
-    smooth = (ratio - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    return (1.0 - smooth) * frequency / rope.factor + smooth * frequency
+    def expect(self, **values: Any) -> None:
+        """Refuse every key that holds something else than the value given here, which is what is computed."""
+        for key, expected in values.items():
+            if self.value(key, expected) != expected:
+                raise self.error(key, json.dumps(expected))
+
+    def skip(self, *keys: str) -> None:
+        """These keys of the family change no token."""
+        self._read.update(keys)
+
+    def error(self, key: str, wanted: str) -> ModelError:
+        """The refusal of what the key holds."""
+        value = json.dumps(self._raw.get(key))
+        shown = value if len(value) <= 80 else value[:77] + "..."
+        return ModelError(f"{self._name} {key} is {shown}, allowed: {wanted}")
+
+    def refuse_unread(self) -> None:
+        """Raises: ModelError naming the keys that nobody has read and that are not known to change nothing."""
+        unknown = sorted(key for key in self._raw if key not in self._read and key not in _HARMLESS)
+        if unknown:
+            shown = ", ".join(f"{key} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5])
+            raise ModelError(f"{self._name} has keys that are not known for this architecture: {shown}")
+
+    def _given(self, key: str, default: Any, wanted: str) -> Any:
+        value = self.value(key, default)
+        if value is None:
+            raise ModelError(f"{self._name} has no {key}, allowed: {wanted}")
+        return value

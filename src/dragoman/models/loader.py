@@ -1,8 +1,8 @@
 """From a model directory to a compiled graph.
 
-Does: choose precisions; build and compile, or map the graph that an earlier start kept; run it once. Does not: allocate the
-KV cache.
-Called by the composition root, once per start, on any thread.
+Does: build and compile, or map the graph that an earlier start kept; run it once. Does not: decide how a model is stored and
+run (the profile does), or allocate the KV cache.
+Called by the engine's factory, once per start, on any thread.
 """
 
 from __future__ import annotations
@@ -11,62 +11,39 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import openvino as ov
 
-from dragoman import __version__
-from dragoman.models import kernel_threads, runtime_memory
-from dragoman.models.config import LlamaConfig, ModelError, read_json
-from dragoman.models.kept_graph import compile_and_keep, map_kept
-from dragoman.models.layers import AttentionShape
-from dragoman.models.processor import is_arm, lacks_integer_dot_products, lacks_scalable_vectors
-from dragoman.models.read_ahead import read_ahead
-from dragoman.models.registry import family_for
-from dragoman.models.row_parts import RowParts
-from dragoman.models.stored_weights import WeightFormat, WeightStorage, WeightType
-from dragoman.models.warm_up import warm_up
-from dragoman.models.weights import Checkpoint, weight_files
+from dragoman.models.config import read_json
+from dragoman.models.facts import ModelFacts
+from dragoman.models.families import read_model
+from dragoman.models.families.base import Family
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, this_processor
+from dragoman.models.runtime import kernel_threads, memory
+from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
+from dragoman.models.runtime.warm_up import warm_up
+from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.sources.safetensors import Checkpoint, weight_files
+from dragoman.models.storage.constants import WeightStorage
+from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.weights import Weights
 
-KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
-
-BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
-
-_GRAPH_FORMAT = 7  # raised when the builders or the files change: graphs kept before that are not used
-
-# Where the kernels unpack weights to f32:
-_UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
-_UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
-
-# 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
-_DYNAMIC_QUANTIZATION_GROUP = 128
-
-
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
-    """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
-
-    `has_neighbours`: other models compute in this process at the same time (see `kernel_threads`).
-    """
-
-    weight_type: WeightType = "int8"
-    kv_type: KvType = "auto"
-    num_threads: int | None = None
-    cache_dir: Path | None = None
-    has_neighbours: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled graph and the facts a runner needs. `mapping`: the file that holds its weights, None if it was built."""
+    """A compiled graph, and what whoever runs it needs. `mapping`: the file that holds its weights, None if it was built."""
 
     compiled: Any
-    config: LlamaConfig
+    facts: ModelFacts
     options: ModelOptions
-    inference_type: str
-    kv_type: str
+    profile: KernelProfile
     mapping: Any = None
 
     @property
@@ -75,25 +52,26 @@ class LoadedModel:
         return self.mapping is not None
 
     @property
-    def best_step_tokens(self) -> int | None:
-        """The tokens of a step in which a token costs the least; None if a larger step is never worse."""
-        return None if _weight_format(self.options).max_columns is None else _UNPACKED_ROWS
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of one KV block over all layers, keys and values."""
-        total_bits = 0
+    def block_bytes(self) -> tuple[int, ...]:
+        """Bytes of one KV block over all layers, keys and values, for each of the model's kinds of caches."""
+        total_bits = [0] * len(self.facts.cache_kinds)
         for port in cache_ports(self.compiled):
             elements = 1
             for dimension in list(port.get_partial_shape())[1:]:
                 elements *= dimension.get_length()
-            total_bits += elements * port.get_element_type().bitwidth
-        return total_bits // 8
+            kind = self.facts.cache_kind(cache_layer(port))
+            total_bits[kind] += elements * port.get_element_type().bitwidth
+        return tuple(bits // 8 for bits in total_bits)
 
 
 def cache_ports(compiled: Any) -> list[Any]:
     """The key and value cache inputs of a compiled graph, in input order."""
     return [port for port in compiled.inputs if port.get_any_name().startswith(("key_cache.", "value_cache."))]
+
+
+def cache_layer(port: Any) -> int:
+    """The layer that a cache input belongs to."""
+    return int(port.get_any_name().rpartition(".")[2])
 
 
 def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | None = None) -> LoadedModel:
@@ -102,34 +80,32 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
-    if lacks_scalable_vectors():
-        raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
-    raw_config = read_json(model_dir / "config.json")
-    config = family_for(raw_config).parse_config(raw_config)
+    model = read_model(read_json(model_dir / "config.json"))
+    profile = kernel_profile(options, this_processor())
     core = ov.Core()
-    inference_type, kv_type = _choose_precisions(core, options)
-    properties = _compile_properties(options, inference_type, kv_type)
-    kept = None if options.cache_dir is None else options.cache_dir / _kept_name(core, model_dir, options, properties)
-    runtime_memory.bound_shared_cache()
+    properties = dict(profile.properties)
+    if options.num_threads is not None:
+        properties["INFERENCE_NUM_THREADS"] = options.num_threads
+    kept = None if options.cache_dir is None else options.cache_dir / _kept_name(model_dir, profile, properties)
+    memory.bound_shared_cache()
     # not part of the name: they do not change what is kept
-    properties |= runtime_memory.PROPERTIES
+    properties |= memory.PROPERTIES
     if options.has_neighbours:
         properties |= kernel_threads.SHARED
     if kept is not None and kept.exists():
         report("mapping weights", 0.0)
         read_ahead([kept])
-        shape = AttentionShape(config.num_heads, config.num_kv_heads, config.head_size)
-        mapped = map_kept(core, kept, properties, shape)
+        mapped = map_kept(core, kept, properties, model.facts)
         if mapped is not None:
-            return _ready(LoadedModel(mapped[0], config, options, inference_type, kv_type, mapped[1]), report)
-    graph = _build_graph(model_dir, raw_config, config, options, report)
+            return _ready(LoadedModel(mapped[0], model.facts, options, profile, mapped[1]), report)
+    graph = _build_graph(model_dir, model, profile, report)
     report("compiling", 0.0)
     if kept is None:
         compiled = core.compile_model(graph, "CPU", properties)
     else:
         compiled = compile_and_keep(core, graph, properties, kept)
     report("compiling", 1.0)
-    return _ready(LoadedModel(compiled, config, options, inference_type, kv_type), report)
+    return _ready(LoadedModel(compiled, model.facts, options, profile), report)
 
 
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
@@ -139,71 +115,37 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     return loaded
 
 
-def _choose_precisions(core: Any, options: ModelOptions) -> tuple[str, str]:
-    """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
-    has_bf16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    inference = "bf16" if has_bf16 and options.weight_type != "f32" and not is_arm() else "f32"
-    allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
-    if is_arm():
-        allowed = ("f32", "u8")  # of which its attention kernels are
-    automatic = "f32" if options.weight_type == "f32" else allowed[0]
-    kv_type = automatic if options.kv_type == "auto" else options.kv_type
-    if kv_type not in allowed:
-        raise ModelError(f"kv-dtype {kv_type!r} does not go with {inference} inference; allowed: {', '.join(allowed)}")
-    return inference, kv_type
-
-
-def _compile_properties(options: ModelOptions, inference_type: str, kv_type: str) -> dict[str, Any]:
-    properties: dict[str, Any] = {
-        "INFERENCE_PRECISION_HINT": inference_type,
-        "KV_CACHE_PRECISION": kv_type,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": _DYNAMIC_QUANTIZATION_GROUP,
-        "PERFORMANCE_HINT": "LATENCY",
-    }
-    if kv_type == "u8":
-        # By channel, a key's quantisation depends on how its prompt was chunked; by token it does not.
-        properties["KEY_CACHE_QUANT_MODE"] = "BY_TOKEN"
-    if options.weight_type == "f32":
-        properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 0
-    if options.num_threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    return properties
-
-
-def _weight_format(options: ModelOptions) -> WeightFormat:
-    """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
-
-    That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
-    core's own cache.
-    """
-    if options.weight_type not in ("int8", "int4") or not lacks_integer_dot_products():
-        return WeightFormat(options.weight_type)
-    return WeightFormat("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
-
-
-def _build_graph(
-    model_dir: Path, raw_config: dict[str, Any], config: LlamaConfig, options: ModelOptions, report: LoadProgress
-) -> Any:
+def _build_graph(model_dir: Path, model: Family, profile: KernelProfile, report: LoadProgress) -> Any:
     report("building the graph", 0.0)
     with Checkpoint(model_dir) as checkpoint, RowParts() as parts:
-        storage = WeightStorage(_weight_format(options), parts)
-        graph = family_for(raw_config).builder(config, checkpoint, storage).build()
+        graph = model.build(Weights(checkpoint, WeightStorage(profile.weights, parts)))
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph
 
 
-def _kept_name(core: Any, model_dir: Path, options: ModelOptions, properties: dict[str, Any]) -> str:
+def _kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any]) -> str:
     """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
 
     It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
     the older one is of no use any more.
     """
-    processor = [core.get_property("CPU", name) for name in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")]
-    wanted = [str(model_dir.resolve()), *processor, properties, asdict(_weight_format(options))]
+    wanted = [str(model_dir.resolve()), asdict(this_processor()), properties, asdict(profile)]
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
     config = (model_dir / "config.json").read_text(encoding="utf-8")
-    source = [__version__, _GRAPH_FORMAT, ov.__version__, files, config]
+    source = [_code_digest(), ov.__version__, files, config]
     return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(source)}.blob"
+
+
+@cache
+def _code_digest() -> str:
+    """A digest of this package's own code: whatever changes there may change the graphs that it makes."""
+    return _digest([file.read_text(encoding="utf-8") for file in _modules(resources.files(__package__))])
+
+
+def _modules(folder: Traversable) -> list[Traversable]:
+    inside = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    nested = [module for entry in inside if entry.is_dir() for module in _modules(entry)]
+    return [entry for entry in inside if entry.name.endswith(".py")] + nested
 
 
 def _digest(facts: list[Any]) -> str:

@@ -1,118 +1,126 @@
-"""Reads the tensors of a safetensors checkpoint, one file or shards, without copying them.
+"""The tensors of a model as its blocks ask for them: by names below a prefix, in parts, in the order that blocks want.
 
-Does: find the files, map them, hand out numpy views by name. Does not: convert or quantise.
-Called by the graph builders, once per start. bfloat16 appears as ml_dtypes.bfloat16.
+Does: find tensors, select rows, transpose, remember what was read. Does not: read files (sources do) or make nodes.
+Called by families and blocks while a graph is built, on the thread that builds it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from dragoman.models.config import ModelError
-from dragoman.models.read_ahead import read_ahead
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
+from dragoman.models.storage.constants import WeightStorage
 
-Array: TypeAlias = np.ndarray[Any, Any]
-
-_LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
-
-# The names of element types in a file, of those that models are stored in.
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+Rows: TypeAlias = slice | Array
 
 
-class Checkpoint:
-    """The tensors of one model directory by their Hugging Face names, mapped into memory. A context manager."""
+class Weights:
+    """A view of the tensors whose names begin with a prefix. `storage`: how a graph stores what is made of them."""
 
-    def __init__(self, model_dir: Path) -> None:
-        self._model_dir = model_dir
-        self._tensors: dict[str, _StoredTensor] = {}
+    def __init__(self, source: WeightSource, storage: WeightStorage) -> None:
+        self.storage = storage
+        self._source = source
+        self._prefix = ""
+        self._rows: Rows | None = None
+        self._num_stored_rows = 0
+        self._is_transposed = False
+        self._read: set[str] = set()
 
-    def __enter__(self) -> Self:
-        paths = weight_files(self._model_dir)
-        read_ahead(paths)
-        for path in paths:
-            self._tensors.update(_map_tensors(path))
-        return self
+    # --- views --------------------------------------------------------------------------------------------------------
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._tensors.clear()
+    def at(self, name: str) -> Weights:
+        """The tensors below `name`."""
+        view = self._copy()
+        view._prefix = f"{self._prefix}{name}." if name else self._prefix
+        return view
+
+    def rows(self, rows: Rows, num_stored: int) -> Weights:
+        """The view in which tensors have only these rows, in this order, of the `num_stored` of the tensor or view."""
+        view = self._copy()
+        if self._rows is None:
+            view._rows, view._num_stored_rows = rows, num_stored
+        else:
+            view._rows = np.arange(self._num_stored_rows)[self._rows][rows]
+        return view
+
+    def transposed(self) -> Weights:
+        """The view of matrices that are stored [in, out]."""
+        view = self._copy()
+        view._is_transposed = not self._is_transposed
+        return view
+
+    def _copy(self) -> Weights:
+        view = Weights(self._source, self.storage)
+        view._prefix, view._rows, view._num_stored_rows = self._prefix, self._rows, self._num_stored_rows
+        view._is_transposed, view._read = self._is_transposed, self._read
+        return view
+
+    # --- tensors ------------------------------------------------------------------------------------------------------
 
     def __contains__(self, name: str) -> bool:
-        return name in self._tensors
+        return f"{self._prefix}{name}" in self._source
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+    def vector(self, size: int, name: str = "weight") -> Array:
+        """A tensor of one dimension as f32 [size]. Raises: ModelError."""
+        tensor = self._tensor(name, (self._num_rows(size),))
+        if isinstance(tensor, PackedMatrix):
+            raise ModelError(f"tensor {self._prefix + name!r} is packed, allowed: a vector of numbers")
+        vector: Array = self._selected(tensor).astype(np.float32)
+        return vector
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
-        """The tensor `name`, a view of its file: whoever changes it changes a copy.
+    def matrix(self, num_rows: int, num_columns: int, name: str = "weight") -> StoredTensor:
+        """A matrix [out, in] as it is stored, a view of its file where that is possible. Raises: ModelError."""
+        shape = (self._num_rows(num_rows), num_columns)
+        if not self._is_transposed:
+            matrix: StoredTensor = self._selected(self._tensor(name, shape))
+            return matrix
+        tensor = self._tensor(name, shape[::-1])
+        if isinstance(tensor, PackedMatrix):
+            raise ModelError(f"tensor {self._prefix + name!r} is packed, allowed: numbers, as it is stored by columns")
+        return np.ascontiguousarray(self._selected(tensor.T))
 
-        Raises: ModelError if it is missing, its shape is not `shape`, or its element type is none that a weight may have.
-        """
-        if name not in self._tensors:
-            raise ModelError(f"{self._model_dir}: the checkpoint has no tensor {name!r}")
-        stored = self._tensors[name]
-        if stored.shape != shape:
-            raise ModelError(f"tensor {name!r} has shape {list(stored.shape)}, config.json implies {list(shape)}")
-        if stored.type_name not in _DTYPES:
-            allowed = ", ".join(_DTYPES)
-            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, allowed: {allowed}")
-        tensor: Array = stored.data.view(_DTYPES[stored.type_name]).reshape(shape)
-        return tensor
+    def tensor(self, shape: tuple[int, ...], name: str = "weight") -> StoredTensor:
+        """A tensor of any shape as it is stored, whatever rows this view selects. Raises: ModelError."""
+        return self._tensor(name, shape)
 
+    def skip(self, *names: str) -> None:
+        """These tensors need not be read, if they are there."""
+        self._read.update(f"{self._prefix}{name}" for name in names)
 
-@dataclass(frozen=True, slots=True)
-class _StoredTensor:
-    """Where a tensor lies. `data`: its bytes in the mapped file, u8 [size]."""
+    def refuse_unread(self, harmless: Sequence[str]) -> None:
+        """Raises: ModelError naming tensors that nobody has read and that match no pattern of `harmless`."""
+        unread = [name for name in self._source if name not in self._read]
+        unread = sorted(name for name in unread if not any(re.search(pattern, name) for pattern in harmless))
+        if unread:
+            shown = ", ".join(unread[:3]) + (", ..." if len(unread) > 3 else "")
+            raise ModelError(f"the checkpoint has {len(unread)} tensors that this architecture does not know: {shown}")
 
-    type_name: str
-    shape: tuple[int, ...]
-    data: Array
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        self._read.add(f"{self._prefix}{name}")
+        return self._source.tensor(f"{self._prefix}{name}", shape)
 
+    def _num_rows(self, selected: int) -> int:
+        return selected if self._rows is None else self._num_stored_rows
 
-def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
-    """The file's tensors by name. The library checks the file; its own reading would copy every tensor on one core.
-
-    Source: huggingface.co/docs/safetensors, "Format".
-    """
-    try:
-        with safe_open(path, framework="np"):
-            pass
-        # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
-        contents = np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
-    begin = _LENGTH_BYTES + int.from_bytes(contents[:_LENGTH_BYTES].tobytes(), "little")
-    header = json.loads(contents[_LENGTH_BYTES:begin].tobytes())
-    header.pop("__metadata__", None)
-    return {
-        name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[begin:][slice(*entry["data_offsets"])])
-        for name, entry in header.items()
-    }
+    def _selected(self, tensor: Any) -> Any:
+        return tensor if self._rows is None else tensor[self._rows]
 
 
-def weight_files(model_dir: Path) -> list[Path]:
-    """The safetensors files of a model directory: the index's shards, or the single file.
-
-    Raises: ModelError if there are none, or the index names a file that is missing.
-    """
-    index = model_dir / "model.safetensors.index.json"
-    if index.exists():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        missing = [name for name in names if not (model_dir / name).exists()]
-        if missing:
-            raise ModelError(f"{index} names {missing[0]!r}, which does not exist")
-        return [model_dir / name for name in names]
-    files = sorted(model_dir.glob("*.safetensors"))
-    if not files:
-        raise ModelError(f"{model_dir} holds no *.safetensors file")
-    return files
+def joined(tensors: Collection[StoredTensor]) -> StoredTensor:
+    """Matrices below each other: one for all their rows."""
+    arrays = [tensor for tensor in tensors if not isinstance(tensor, PackedMatrix)]
+    if len(arrays) == len(tensors):
+        return np.concatenate(arrays)
+    packed = [tensor for tensor in tensors if isinstance(tensor, PackedMatrix)]
+    assert len(packed) == len(tensors), "a family joins matrices that are stored alike"
+    zero_points = [tensor.zero_points for tensor in packed if tensor.zero_points is not None]
+    return PackedMatrix(
+        np.concatenate([tensor.values for tensor in packed]),
+        np.concatenate([tensor.scales for tensor in packed]),
+        np.concatenate(zero_points) if zero_points else None,
+    )

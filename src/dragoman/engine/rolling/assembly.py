@@ -35,7 +35,7 @@ def assemble(
         max_num_seqs=options.max_num_seqs,
         prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
         max_slowdown=options.max_step_slowdown,
-        best_step_tokens=model.best_step_tokens,
+        best_step_tokens=model.profile.best_step_tokens,
         max_model_len=max_model_len,
     )
     proposer = _proposer(options, draft, runner)

@@ -32,7 +32,7 @@ class RollingFactory:
         options, report = RollingOptions.among(setup.options), setup.progress
         stored = replace(options.model_options, has_neighbours=setup.has_neighbours)
         model = load_model(setup.model_dir, stored, report)
-        context = max_model_len(options, model.config.max_position)
+        context = max_model_len(options, model.facts.max_position)
         draft = None
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model)
@@ -56,15 +56,15 @@ class LoadedRolling:
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine over the loaded model. Raises: EngineOptionError."""
-        block_bytes = self.model.block_bytes + (0 if self.draft is None else self.draft.block_bytes)
+        block_bytes = sum(self.model.block_bytes) + (0 if self.draft is None else sum(self.draft.block_bytes))
         blocks = num_blocks(self.options, block_bytes, self.max_model_len, memory_bytes)
         self.progress("allocating the key/value cache", 0.0)
         engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
         facts = (
-            self.model.config.architecture,
+            self.model.facts.architecture,
             f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
-            f"{self.model.kv_type} cache for {blocks * BLOCK_SIZE} tokens",
+            f"{self.model.profile.kv_type} cache for {blocks * BLOCK_SIZE} tokens",
         )
         return BuiltEngine(engine, facts, self.model.options.weight_type, blocks * block_bytes)
 

@@ -16,10 +16,10 @@ from dragoman.engine.rolling.cache_size import PLENTY_BYTES, choose_num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
 from dragoman.models.config import read_json
-from dragoman.models.processor import is_arm
-from dragoman.models.quantize import INT4_GROUP_SIZE
-from dragoman.models.registry import family_for
-from dragoman.models.weights import weight_files
+from dragoman.models.families import read_model
+from dragoman.models.profile import kernel_profile, this_processor
+from dragoman.models.sources.safetensors import weight_files
+from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
 _LENGTH_BYTES = 8  # of the number a safetensors file begins with: the bytes of its header
 _TABLE = "embed_tokens.weight"  # is looked up, not multiplied with; also the head's matrix where there is no other
@@ -80,23 +80,24 @@ def draft_directory(path: Path) -> Path:
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
-    raw = read_json(model_dir / "config.json")
-    config = family_for(raw).parse_config(raw)
+    facts = read_model(read_json(model_dir / "config.json")).facts
     shapes = _tensor_shapes(model_dir)
     stored = sum(_stored_bytes(name, shape, options.weight_type) for name, shape in shapes.items())
     if not any(name.endswith(_HEAD) for name in shapes):
         table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
         stored += _stored_bytes(_HEAD, table, options.weight_type)
-    values = 2 * config.num_layers * config.num_kv_heads * BLOCK_SIZE
-    return _ModelSize(int(stored * _PACKED), values * _head_bytes(config.head_size, options), config.max_position)
+    cache_type = kernel_profile(options, this_processor()).kv_type
+    values = sum(
+        attention.num_kv_heads
+        * sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
+        for attention in facts.attention_layers.values()
+    )
+    return _ModelSize(int(stored * _PACKED), BLOCK_SIZE * values, facts.max_position)
 
 
-def _head_bytes(head_size: int, options: ModelOptions) -> int:
+def _head_bytes(head_size: int, cache_type: str) -> int:
     """Of one key or value of one head."""
-    if options.kv_type == "u8":
-        return head_size + _U8_OVERHEAD
-    is_wide = options.kv_type == "f32" or (options.kv_type == "auto" and (options.weight_type == "f32" or is_arm()))
-    return head_size * (4 if is_wide else 2)
+    return head_size + _U8_OVERHEAD if cache_type == "u8" else int(head_size * _BYTES[cache_type])
 
 
 def _stored_bytes(name: str, shape: tuple[int, ...], weight_type: str) -> float:

@@ -19,8 +19,8 @@ import numpy as np
 import openvino as ov
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.models.loader import BLOCK_SIZE, LoadedModel, cache_ports
-from dragoman.models.runtime_memory import forget_pages, return_freed_memory
+from dragoman.models.loader import LoadedModel, cache_ports
+from dragoman.models.runtime.memory import forget_pages, return_freed_memory
 
 Array = np.ndarray[Any, Any]
 
@@ -37,17 +37,19 @@ class OpenVinoRunner:
         """Allocates the KV cache. Raises: ValueError if `num_blocks` < 1."""
         if num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks}, expected at least 1")
-        self.block_size = BLOCK_SIZE
+        self.block_size = loaded.profile.block_size
         self.num_blocks = num_blocks
-        self.vocab_size = loaded.config.vocab_size
-        self.max_model_len = loaded.config.max_position
+        self.vocab_size = loaded.facts.vocab_size
+        self.max_model_len = loaded.facts.max_position
         self._scratch_block = num_blocks  # one more than the scheduler knows about
         self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
         self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
-        self._pads_single_rows = loaded.inference_type == "bf16" or loaded.options.weight_type == "f32"
+        self._pads_single_rows = loaded.profile.smallest_row > 1
+        self._table_suffixes = [f".{kind}" if kind else "" for kind in range(len(loaded.facts.cache_kinds))]
+        self._has_regimes = loaded.facts.long_context_from is not None
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
         shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
@@ -65,10 +67,13 @@ class OpenVinoRunner:
             indices = np.repeat(indices, 2)
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
-        self._set("past_lens", batch.past_lens)
         self._set("subsequence_begins", batch.subsequence_begins)
-        self._set("block_indices", batch.block_indices)
-        self._set("block_indices_begins", batch.block_indices_begins)
+        for suffix in self._table_suffixes:
+            self._set(f"past_lens{suffix}", batch.past_lens)
+            self._set(f"block_indices{suffix}", batch.block_indices)
+            self._set(f"block_indices_begins{suffix}", batch.block_indices_begins)
+        if self._has_regimes:
+            self._set("rotary_regime", np.zeros_like(batch.position_ids))
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
         self._request.start_async()

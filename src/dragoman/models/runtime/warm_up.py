@@ -25,11 +25,15 @@ def warm_up(compiled: Any) -> None:
         "block_indices": np.zeros(1, dtype=np.int32),
         "block_indices_begins": np.array([0, 1], dtype=np.int32),
         "max_context_len": np.array(_NUM_TOKENS, dtype=np.int32),
+        "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
         "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
     }
     for port in compiled.inputs:
         name = port.get_any_name()
-        request.set_tensor(port, ov.Tensor(values[name]) if name in values else _one_block(port))
+        if name.startswith(("key_cache.", "value_cache.")):
+            request.set_tensor(port, _one_block(port))
+        else:
+            request.set_tensor(port, ov.Tensor(values[name.partition(".")[0]]))  # "past_lens.1" as "past_lens"
     request.infer()
 
 

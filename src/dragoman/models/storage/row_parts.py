@@ -1,7 +1,7 @@
 """Spreads work on the rows of many matrices over all cores, beside the thread that asks for it.
 
 Does: cut matrices into parts of rows, run them on threads of its own, wait for them. Does not: know what is done with them.
-Called by models.stored_weights while a graph is built, on the thread that builds it.
+Called by models.storage.constants while a graph is built, on the thread that builds it.
 
 numpy lets go of the interpreter's lock while it computes, so threads do. Parts of all matrices share one queue: nobody waits
 at the end of each matrix, which would cost a third of the time.

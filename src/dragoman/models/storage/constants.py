@@ -1,7 +1,7 @@
 """Puts weights into a graph, compressed, in the patterns that the CPU plugin keeps compressed.
 
-Does: make the constants, and have them filled on all cores. Does not: decide how weights are stored (the loader does), or
-read checkpoints. Called by models.layers while a graph is built; what it returns holds its values once the parts are done.
+Does: make the constants, and have them filled on all cores. Does not: decide how weights are stored (the profile does), or
+read checkpoints. Called by the blocks while a graph is built; what it returns holds its values once the parts are done.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.quantize import (
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.storage.quantize import (
     INT4_GROUP_SIZE,
     fits_f16,
     pack_int4,
@@ -22,9 +23,8 @@ from dragoman.models.quantize import (
     quantize_int8,
     quantize_int8_symmetric,
 )
-from dragoman.models.row_parts import RowParts
+from dragoman.models.storage.row_parts import RowParts
 
-Array: TypeAlias = np.ndarray[Any, Any]
 Node: TypeAlias = Any  # openvino.Output: the package has no type information
 WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
 StoredType = Literal[WeightType, "int8_symmetric"]
@@ -70,8 +70,10 @@ def as_f32(node: Node) -> Node:
     return node if node.get_element_type() == ov.Type.f32 else ops.convert(node, ov.Type.f32).output(0)
 
 
-def weight_matrix(weight: Array, storage: WeightStorage) -> Node:
-    """A weight [out, in] as an f32 node over constants in the storage's format."""
+def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
+    """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays as it is packed."""
+    if isinstance(weight, PackedMatrix):
+        return _packed_matrix(weight)
     stored_type = storage.format.stored_type
     if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
         return _int4_matrix(weight, storage.parts)
@@ -110,6 +112,23 @@ class _Filled:
         tensor = ov.Tensor(element_type, ov.Shape(shape))
         self.values: Array = tensor.data
         self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
+
+
+def _packed_matrix(weight: PackedMatrix) -> Node:
+    """The matrix in its own groups; nothing is lost but what scales of f32 lose as f16."""
+    rows, columns = weight.shape
+    grouped = (rows, columns // weight.group_size, weight.group_size)
+
+    def half(values: Array) -> Node:
+        return ops.convert(constant(np.ascontiguousarray(values)), ov.Type.f16).output(0)
+
+    values = half(weight.values.reshape(grouped))
+    if weight.zero_points is not None:
+        values = ops.subtract(values, half(weight.zero_points.reshape(*grouped[:2], 1))).output(0)
+    scales = constant(weight.scales.astype(np.float16).reshape(*grouped[:2], 1))
+    scaled = ops.multiply(values, scales)
+    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
+    return as_f32(flat.output(0))
 
 
 def _int8_matrix(weight: Array, parts: RowParts) -> Node:

@@ -1,7 +1,7 @@
 """Compresses weight matrices: int8 per output channel, int4 in groups along the input.
 
 Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
-Called by models.stored_weights, on its threads.
+Called by models.storage.constants, on its threads.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import glob
 import logging
 import os
 import shutil
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.layers import AttentionShape, PagedInputs, cache_parameter, paged_attention
-from dragoman.models.seal import SealedBytes, append_seal
+from dragoman.models.blocks.attention import paged_attention
+from dragoman.models.blocks.step import BlockTables, cache_parameter
+from dragoman.models.facts import AttentionFacts, ModelFacts
+from dragoman.models.runtime.seal import SealedBytes, append_seal
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def map_kept(core: Any, path: Path, properties: dict[str, Any], shape: AttentionShape) -> tuple[Any, Any] | None:
+def map_kept(core: Any, path: Path, properties: dict[str, Any], facts: ModelFacts) -> tuple[Any, Any] | None:
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
     Every byte has been checked when it returns. What describes the graph stands at the file's ends, which are checked before
@@ -85,7 +88,7 @@ def map_kept(core: Any, path: Path, properties: dict[str, Any], shape: Attention
         with SealedBytes(mapping) as sealed:
             sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
-            core.add_extension(ov.OpExtension(_attention_extension(shape)))
+            core.add_extension(ov.OpExtension(_attention_extension(facts)))
             compiled = core.import_model(graph, "CPU", properties)
             sealed.finish_check()
             return compiled, mapping
@@ -99,8 +102,12 @@ def _header_size(mapping: Any) -> int:
     return int(mapping[:_HEADER_LIMIT].tobytes().index(b"\n")) + 1
 
 
-def _attention_extension(shape: AttentionShape) -> Any:
-    """The class from which the runtime makes an attention node when it reads one; it sets the inputs itself."""
+def _attention_extension(facts: ModelFacts) -> Any:
+    """The class from which the runtime makes an attention node when it reads one; it sets the inputs itself.
+
+    It reads the nodes in the order of the layers, which may differ in the shapes of their heads.
+    """
+    shapes = cycle(facts.attention_layers.values())
 
     class Attention(ov.Op):  # type: ignore[misc]  # the package has no type information
         @staticmethod
@@ -108,18 +115,18 @@ def _attention_extension(shape: AttentionShape) -> Any:
             return _ATTENTION
 
         def __new__(cls) -> Any:
-            return _attention_placeholder(shape)
+            return _attention_placeholder(next(shapes))
 
     return Attention
 
 
-def _attention_placeholder(shape: AttentionShape) -> Any:
+def _attention_placeholder(facts: AttentionFacts) -> Any:
     def parameter(dtype: ov.Type, *dimensions: int) -> Any:
         return ops.parameter(ov.PartialShape(list(dimensions)), dtype).output(0)
 
-    f32, q_width, kv_width = ov.Type.f32, shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
-    qkv = (parameter(f32, -1, q_width), parameter(f32, -1, kv_width), parameter(f32, -1, kv_width))
+    widths = (facts.query_width, facts.key_width, facts.value_width)
+    qkv = [parameter(ov.Type.f32, -1, width) for width in widths]
     past_lens, begins, indices, indices_begins = (parameter(ov.Type.i32, -1) for _ in range(4))
-    paged = PagedInputs(past_lens, begins, indices, indices_begins, parameter(ov.Type.i32))
     caches = (cache_parameter("key_cache"), cache_parameter("value_cache"))
-    return paged_attention(qkv, caches, paged, shape).get_node()
+    tables = BlockTables(past_lens, indices, indices_begins)
+    return paged_attention(qkv, caches, tables, (begins, parameter(ov.Type.i32)), facts).get_node()

@@ -1,0 +1,102 @@
+"""Attention over the block tables: projections to heads, and the plugin's paged-attention operation.
+
+Does: what is the same in all families. Does not: norm queries or keys (families do, between the two).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
+
+from dragoman.models.blocks.linear import linears
+from dragoman.models.blocks.nodes import reshape, scalar, unsqueeze
+from dragoman.models.blocks.rotary import apply_rotary, pair_order
+from dragoman.models.blocks.step import BlockTables, LayerInputs
+from dragoman.models.facts import AttentionFacts
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+
+def queries_keys_values(
+    x: Node, weights: tuple[Weights, Weights, Weights], facts: AttentionFacts, *, bias: bool = False
+) -> list[Node]:
+    """Queries, keys and values of all heads, side by side. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size].
+
+    Interleaved pairs are brought into the order that turns as halves, which scores do not notice.
+    """
+    q, k, v = weights
+    if facts.rotary is not None and facts.rotary.is_interleaved:
+        turned = facts.rotary.size
+        q = q.rows(pair_order(facts.num_heads, facts.head_size, turned), facts.query_width)
+        k = k.rows(pair_order(facts.num_kv_heads, facts.head_size, turned), facts.key_width)
+    widths = [facts.query_width, facts.key_width, facts.value_width]
+    return linears(x, [q, k, v], widths, bias=bias, is_fused=q.storage.format.fuses_attention)
+
+
+def attend(q: Node, k: Node, v: Node, layer: LayerInputs, sinks: Array | None = None) -> Node:
+    """What the heads read, of the rows that the layer keeps.
+
+    Shapes: q, k [T, heads, 1, size], v [T, 1, heads * size] -> [T or R, 1, heads * value size]; sinks f32 [heads].
+    """
+    facts = layer.attention
+    if facts.rotary is not None:
+        angles = layer.step.angles(facts.rotary)
+        q, k = apply_rotary(q, angles), apply_rotary(k, angles)
+    flat = [
+        reshape(heads, -1, size)
+        for heads, size in ((q, facts.query_width), (k, facts.key_width), (v, facts.value_width))
+    ]
+    step = layer.step
+    shared = (step.subsequence_begins, step.max_context_len)
+    attended = paged_attention(flat, layer.caches(), layer.tables, shared, facts, sinks)
+    return layer.keep(unsqueeze(attended, 1))
+
+
+def paged_attention(
+    qkv: list[Node],
+    caches: tuple[Any, Any],
+    tables: BlockTables,
+    shared: tuple[Node, Node],
+    facts: AttentionFacts,
+    sinks: Array | None = None,
+) -> Node:
+    """Causal attention over the block tables; writes the new keys and values into the caches.
+
+    Shapes: q [T, heads * size], k and v [T, kv heads * size] -> [T, heads * value size]; `shared`: subsequence_begins,
+    max_context_len. Source: PagedAttention (arXiv:2309.06180); the op's 28 inputs are OpenVINO 2026.4's.
+    """
+    empty_i32, empty_f32 = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
+    no_sinks = np.zeros((0, 0, 0, 0), dtype=np.float32)
+    inputs: list[Any] = [
+        *qkv,
+        caches[0].output(0),
+        caches[1].output(0),
+        tables.past_lens,
+        shared[0],
+        tables.block_indices,
+        tables.block_indices_begins,
+        scalar(facts.scale),
+        scalar(facts.window, np.int32),
+        constant(np.array(facts.alibi_slopes, dtype=np.float32)),
+        shared[1],
+        constant(empty_i32),  # score aggregation window
+        constant(empty_i32),  # rotated block indices
+        constant(empty_i32),  # rotation deltas
+        constant(empty_f32),  # rotation table
+        constant(empty_f32),  # xattention threshold
+        scalar(0, np.int32),  # xattention block size
+        scalar(0, np.int32),  # xattention stride
+        constant(no_sinks if sinks is None else sinks.astype(np.float32).reshape(1, -1, 1, 1)),
+        scalar(0, np.int32),  # adaptive eviction: start size
+        *(constant(empty_i32) for _ in range(4)),  # adaptive eviction tables, token types
+        constant(np.zeros(0, dtype=np.uint8)),  # query-query bias
+        constant(empty_i32),  # query-query bias begins
+    ]
+    node = _PagedAttentionExtension(inputs)
+    info = node.get_rt_info()  # from which the plugin takes the caches' shapes
+    info["num_k_heads"] = info["num_v_heads"] = facts.num_kv_heads
+    info["k_head_size"], info["v_head_size"] = facts.head_size, facts.value_size
+    return node.output(0)

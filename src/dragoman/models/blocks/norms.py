@@ -1,0 +1,40 @@
+"""Normalisation over the last axis: of hidden states, or of each head.
+
+Does: build the forms that the plugin fuses. Does not: choose (families do).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.nodes import add, integers, multiply, scalar, width
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+
+def rms_norm(x: Node, weights: Weights, epsilon: float, *, offset: float = 0.0) -> Node:
+    """Root-mean-square normalisation (arXiv:1910.07467) times `offset` + weight."""
+    return rms_normalized(x, weights.vector(width(x)) + np.float32(offset), epsilon)
+
+
+def rms_normalized(x: Node, weight: Array, epsilon: float) -> Node:
+    """The same with a weight that is there already. Shapes: weight f32 [size of the last axis]."""
+    square_mean = ops.reduce_mean(ops.power(x, scalar(2.0)), integers(-1), True)
+    inverse = ops.divide(scalar(1.0), ops.sqrt(ops.add(square_mean, scalar(epsilon))))
+    return multiply(ops.multiply(x, inverse), constant(_shaped(weight, x)))
+
+
+def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool = True) -> Node:
+    """Mean and variance normalisation (arXiv:1607.06450) times weight plus bias; `weights` None = of neither."""
+    normalized = ops.mvn(x, integers(-1), True, epsilon, "inside_sqrt").output(0)
+    if weights is None:
+        return normalized
+    size = width(x)
+    result = multiply(normalized, constant(_shaped(weights.vector(size), x)))
+    return add(result, constant(_shaped(weights.vector(size, "bias"), x))) if bias else result
+
+
+def _shaped(values: Array, x: Node) -> Array:
+    return values.reshape((1,) * (len(x.get_partial_shape()) - 1) + (-1,))

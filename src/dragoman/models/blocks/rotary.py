@@ -1,0 +1,55 @@
+"""Turns queries and keys by their positions, in the one form that the plugin fuses: pairs (i, i + half).
+
+Does: angles and turning; the order of rows that brings interleaved pairs into that form. Does not: compute frequencies
+(`models.rotary` does). Source: RoFormer (arXiv:2104.09864).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.nodes import add, columns, concat, gather_rows, multiply, reshape, scaled, unsqueeze, width
+from dragoman.models.facts import RotaryRule
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, as_f32, constant
+
+Angles = tuple[Node, Node]
+"""cos and sin, each f32 [T, 1, 1, size]."""
+
+
+def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> Angles:
+    """cos and sin of every token's angles. Shapes: positions i64 [T]; regimes i64 [T], None = there is but the short one."""
+    frequencies = np.array([rule.frequencies, rule.long_frequencies or rule.frequencies], dtype=np.float32)
+    table = np.concatenate([frequencies, frequencies], axis=1)
+    turns = unsqueeze(as_f32(positions), 1, 2, 3)
+    if regimes is None:
+        per_token = constant(table[:1].reshape(1, 1, 1, -1))
+    else:
+        per_token = reshape(gather_rows(constant(table), regimes), -1, 1, 1, rule.size)
+    angles = ops.multiply(turns, per_token)
+    return scaled(ops.cos(angles).output(0), rule.magnitude), scaled(ops.sin(angles).output(0), rule.magnitude)
+
+
+def apply_rotary(x: Node, angles: Angles) -> Node:
+    """Heads with the dimensions that the angles cover turned, the others as they are. Shape: x [T, heads, 1, size]."""
+    size, turned_size = width(x), width(angles[0])
+    if turned_size == size:
+        return _turned(x, angles)
+    return concat([_turned(columns(x, 0, turned_size), angles), columns(x, turned_size, size)])
+
+
+def _turned(x: Node, angles: Angles) -> Node:
+    cos, sin = angles
+    half = width(x) // 2
+    first, second = columns(x, 0, half), columns(x, half, np.iinfo(np.int64).max)
+    quarter = concat([scaled(second, -1.0), first])
+    return add(multiply(x, cos), multiply(quarter, sin))
+
+
+def pair_order(num_heads: int, head_size: int, turned_size: int) -> Array:
+    """The rows of a projection to heads in the order that makes interleaved pairs (2 i, 2 i + 1) pairs (i, i + half)."""
+    turned = np.concatenate([np.arange(0, turned_size, 2), np.arange(1, turned_size, 2)])
+    head = np.concatenate([turned, np.arange(turned_size, head_size)])
+    order: Array = (np.arange(num_heads)[:, None] * head_size + head).reshape(-1)
+    return order

@@ -1,0 +1,108 @@
+"""The inputs of a step as a graph sees them, shared by all its layers.
+
+Does: make the inputs; hold what layers have in common. Does not: know families, compile or run. Used by families and blocks
+while a graph is built, once per start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.nodes import gather_rows
+from dragoman.models.blocks.rotary import Angles, rotary_angles
+from dragoman.models.facts import AttentionFacts, ModelFacts, RotaryRule
+from dragoman.models.storage.constants import Node
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTables:
+    """Where one kind of cache finds the step's sequences."""
+
+    past_lens: Node
+    block_indices: Node
+    block_indices_begins: Node
+
+
+class StepInputs:
+    """The inputs of one step as nodes, shared by all layers.
+
+    Shapes (T tokens, S sequences, R rows of logits): input_ids, position_ids i64 [T]; subsequence_begins i32 [S+1];
+    max_context_len i32 []; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where sequences have a long regime. For
+    each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32 [S+1], from the second kind on with
+    its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N.
+    """
+
+    def __init__(self, facts: ModelFacts) -> None:
+        self.facts = facts
+        self.parameters: list[Any] = []
+        self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
+        self.subsequence_begins = self._input("subsequence_begins", ov.Type.i32)
+        self.tables = tuple(self._tables(f".{kind}" if kind else "") for kind in range(len(facts.cache_kinds)))
+        self.max_context_len = self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
+        self.rows = self._input("sampled_tokens_indices")
+        self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
+        self._angles: dict[RotaryRule, Angles] = {}
+
+    def angles(self, rule: RotaryRule) -> Angles:
+        """cos and sin of every token, made once for each rule."""
+        if rule not in self._angles:
+            self._angles[rule] = rotary_angles(self.positions, self._regimes, rule)
+        return self._angles[rule]
+
+    def cache(self, name: str) -> Any:
+        """A key or value cache: dynamic type and rank 4, so that the plugin chooses its own layout."""
+        parameter = cache_parameter(name)
+        self.parameters.append(parameter)
+        return parameter
+
+    def _tables(self, suffix: str) -> BlockTables:
+        names = ("past_lens", "block_indices", "block_indices_begins")
+        return BlockTables(*(self._input(name + suffix, ov.Type.i32) for name in names))
+
+    def _input(self, name: str, dtype: Any = ov.Type.i64, shape: ov.PartialShape | None = None) -> Node:
+        parameter = ops.parameter(ov.PartialShape([-1]) if shape is None else shape, dtype, name=name)
+        parameter.output(0).set_names({name})
+        self.parameters.append(parameter)
+        return parameter.output(0)
+
+
+def cache_parameter(name: str) -> Any:
+    """A cache input that the plugin gives type and shape."""
+    parameter = ops.parameter(ov.PartialShape([-1, -1, -1, -1]), ov.Type.dynamic, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+class LayerInputs:
+    """The step as one layer sees it: its caches, and which rows it has to give."""
+
+    def __init__(self, step: StepInputs, index: int) -> None:
+        self.index = index
+        self.step = step
+        self._is_last = index == len(step.facts.layers) - 1
+
+    def keep(self, x: Node) -> Node:
+        """The rows that somebody reads: in the last layer those whose logits are wanted, before it all.
+
+        A layer calls it where its keys and values are known, on what attention gives and on what is added to it: the rest of
+        the last layer is computed for these rows alone.
+        """
+        return gather_rows(x, self.step.rows) if self._is_last else x
+
+    def caches(self) -> tuple[Any, Any]:
+        """The layer's key and value caches."""
+        return self.step.cache(f"key_cache.{self.index}"), self.step.cache(f"value_cache.{self.index}")
+
+    @property
+    def attention(self) -> AttentionFacts:
+        """The layer's attention. Raises: KeyError if it has none."""
+        return self.step.facts.attention_layers[self.index]
+
+    @property
+    def tables(self) -> BlockTables:
+        """Where the layer's kind of cache finds the step's sequences."""
+        return self.step.tables[self.step.facts.cache_kind(self.index)]

@@ -1,0 +1,151 @@
+"""What a model is, in words that belong to no family: its vocabulary and context, and what each of its layers computes.
+
+Does: hold values. Does not: read configs (families do) or build graphs. Made when a model is loaded; read by whoever needs
+the shapes of caches, windows or limits. Immutable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryRule:
+    """How queries and keys are turned by their positions.
+
+    `frequencies`: radians per position, for each pair of dimensions; the pairs cover a head's first dimensions. A pair is
+    (i, i + half), or with `is_interleaved` (2 i, 2 i + 1) as stored. `magnitude` scales cosine and sine.
+    `long_frequencies`: those of sequences in the long regime, None = the same (`ModelFacts.long_context_from`).
+    Source: RoFormer (arXiv:2104.09864).
+    """
+
+    frequencies: tuple[float, ...]
+    magnitude: float = 1.0
+    is_interleaved: bool = False
+    long_frequencies: tuple[float, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """The dimensions of a head that are turned."""
+        return 2 * len(self.frequencies)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionFacts:
+    """Attention of one layer over the tokens before, and itself.
+
+    `head_size`: of queries and keys; `value_size`: of values. `window`: the tokens that a token sees, itself included; 0 =
+    all. `rotary` None = positions are not told by turning. `alibi_slopes`: per head, empty = none. `softcap`: scores are
+    bounded by it, 0 = they are not. `has_sinks`: heads may attend to nothing.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_size: int
+    value_size: int
+    scale: float
+    window: int = 0
+    rotary: RotaryRule | None = None
+    alibi_slopes: tuple[float, ...] = ()
+    softcap: float = 0.0
+    has_sinks: bool = False
+
+    @property
+    def query_width(self) -> int:
+        """Of all heads together."""
+        return self.num_heads * self.head_size
+
+    @property
+    def key_width(self) -> int:
+        """Of all key/value heads together."""
+        return self.num_kv_heads * self.head_size
+
+    @property
+    def value_width(self) -> int:
+        """Of all key/value heads together."""
+        return self.num_kv_heads * self.value_size
+
+    @property
+    def output_width(self) -> int:
+        """Of all heads' mixtures of values together."""
+        return self.num_heads * self.value_size
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionFacts:
+    """A short causal convolution over tokens. `width`: channels; `length`: tokens that one output depends on."""
+
+    width: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class MlpFacts:
+    """A dense MLP. `activation`: its name as checkpoints spell it."""
+
+    inner_size: int
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertFacts:
+    """Experts, of which each token goes through `num_active`; `shared_size`: of the one that every token takes."""
+
+    num_experts: int
+    num_active: int
+    inner_size: int
+    activation: str
+    shared_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerFacts:
+    """One layer: it mixes tokens by attention or by a convolution, then each token goes through an MLP or experts."""
+
+    mixer: AttentionFacts | ConvolutionFacts
+    mlp: MlpFacts | ExpertFacts
+
+    @property
+    def attention(self) -> AttentionFacts | None:
+        """The layer's attention, None if it has none."""
+        return self.mixer if isinstance(self.mixer, AttentionFacts) else None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheKind:
+    """Attention layers whose keys and values are kept equally long: `window` tokens, 0 = all."""
+
+    window: int
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A decoder. `max_position`: its context in tokens.
+
+    `long_context_from`: a sequence with more tokens is in the long regime from its first token on, None = there is none.
+    `departures`: what is computed otherwise than the checkpoint asks for, one line each, told at the start.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    max_position: int
+    layers: tuple[LayerFacts, ...]
+    long_context_from: int | None = None
+    departures: tuple[str, ...] = ()
+
+    @cached_property
+    def attention_layers(self) -> dict[int, AttentionFacts]:
+        """The layers that attend, by their index."""
+        return {index: layer.attention for index, layer in enumerate(self.layers) if layer.attention is not None}
+
+    @cached_property
+    def cache_kinds(self) -> tuple[CacheKind, ...]:
+        """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
+        windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
+        return tuple(CacheKind(window) for window in sorted(windows, key=bool))
+
+    def cache_kind(self, layer: int) -> int:
+        """The index in `cache_kinds` of a layer that attends. Raises: KeyError for another."""
+        return self.cache_kinds.index(CacheKind(self.attention_layers[layer].window))

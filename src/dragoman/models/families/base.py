@@ -1,0 +1,96 @@
+"""What a family of models is: how it reads config.json, and how its layers are put together from blocks.
+
+Does: the parts that most decoders share. Does not: name any of them. Each family is a subclass in a file of its own, which
+says what differs; `families` lists them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import openvino as ov
+
+from dragoman.models.blocks.embeddings import embedding, logits
+from dragoman.models.blocks.step import LayerInputs, StepInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import ModelFacts
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Layout(NamedTuple):
+    """Where a checkpoint keeps the decoder's body and its head."""
+
+    body: str
+    head: str
+
+
+class Family(ABC):
+    """One model of a family, made from its config.json. `facts`: what it is.
+
+    `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
+    embeddings is there is the checkpoint's. `table`, `layers`: names below the body. `unread`: patterns of tensors that
+    checkpoints carry and that nothing needs.
+    """
+
+    architectures: ClassVar[tuple[str, ...]] = ()
+    layouts: ClassVar[tuple[Layout, ...]] = (Layout("model", "lm_head"),)
+    table: ClassVar[str] = "embed_tokens"
+    layers: ClassVar[str] = "layers"
+    unread: ClassVar[tuple[str, ...]] = (r"rotary_emb\.inv_freq$",)
+
+    facts: ModelFacts
+
+    @abstractmethod
+    def __init__(self, config: Config) -> None:
+        """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
+
+    @abstractmethod
+    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """One layer. Shapes: x [T, 1, hidden] -> the same; of the last layer only the rows that it keeps."""
+
+    @abstractmethod
+    def last_norm(self, x: Node, body: Weights) -> Node:
+        """The norm before the head."""
+
+    def embed(self, body: Weights, step: StepInputs) -> Node:
+        """Hidden states of the step's tokens. Shape: [T, 1, hidden]."""
+        return embedding(step.token_ids, body.at(self.table), self.facts.vocab_size, self.facts.hidden_size)
+
+    def head(self, x: Node, weights: Weights) -> Node:
+        """Logits. Shapes: [R, 1, hidden] -> [R, vocab]."""
+        return logits(x, weights, self.facts.vocab_size)
+
+    def build(self, weights: Weights) -> ov.Model:
+        """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].
+
+        Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
+        other shapes, or are there and nobody knows what for.
+        """
+        step = StepInputs(self.facts)
+        layout = self._layout(weights)
+        body = weights.at(layout.body)
+        x = self.embed(body, step)
+        for index in range(len(self.facts.layers)):
+            x = self.layer(x, body.at(f"{self.layers}.{index}"), LayerInputs(step, index))
+        result = self.head(self.last_norm(x, body), self._head_weights(weights, layout))
+        result.set_names({"logits"})
+        weights.refuse_unread(self.unread)
+        return ov.Model([result], step.parameters, self.facts.architecture)
+
+    def _layout(self, weights: Weights) -> Layout:
+        return next(
+            (layout for layout in self.layouts if f"{self.table}.weight" in weights.at(layout.body)), self.layouts[0]
+        )
+
+    def _head_weights(self, weights: Weights, layout: Layout) -> Weights:
+        """Those of the head, or the table's where there is no other or the model ties them."""
+        head = weights.at(layout.head)
+        if not self.is_tied and "weight" in head:
+            return head
+        head.skip("weight")
+        return weights.at(layout.body).at(self.table)
+
+    is_tied: bool = False
+    """True if the head's matrix is the table of embeddings, whatever else the checkpoint has."""

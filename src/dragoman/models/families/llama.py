@@ -1,0 +1,128 @@
+"""Llama, and all decoders that are built like it: norms before, attention with rotary positions, a gated MLP."""
+
+from __future__ import annotations
+
+from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
+from dragoman.models.blocks.nodes import add, split_heads
+from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.families.base import Family
+from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Llama(Family):
+    """Llama 1 to 3.x."""
+
+    architectures = ("LlamaForCausalLM",)
+
+    def __init__(self, config: Config) -> None:
+        self.norm_epsilon = config.number("rms_norm_eps", 1e-6)
+        self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
+        self.has_qkv_bias, self.has_output_bias = self.attention_biases(config)
+        self.has_mlp_bias = config.flag("mlp_bias")
+        config.skip("pretraining_tp")
+        self.rotary = self.read_rotary(config)
+        self.facts = self.read_facts(config)
+
+    # --- config.json --------------------------------------------------------------------------------------------------
+
+    def read_facts(self, config: Config) -> ModelFacts:
+        """The facts, with the same attention and MLP in each layer unless a family says otherwise."""
+        num_layers = config.count("num_hidden_layers")
+        return ModelFacts(
+            architecture=self.architectures[0],
+            vocab_size=config.count("vocab_size"),
+            hidden_size=config.count("hidden_size"),
+            max_position=self.rotary.max_position,
+            layers=tuple(
+                LayerFacts(self.attention_facts(config, index), self.mlp_facts(config, index))
+                for index in range(num_layers)
+            ),
+            long_context_from=self.rotary.long_context_from,
+        )
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """Whether queries, keys and values have a bias, and whether the output has."""
+        has_bias = config.flag("attention_bias")
+        return has_bias, has_bias
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """How positions turn queries and keys."""
+        return read_rotary(config, head_size(config))
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """Those of a layer."""
+        num_heads, num_kv_heads = head_counts(config)
+        size = head_size(config)
+        return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, rotary=self.rotary.rule)
+
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+        """Those of a layer."""
+        return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
+
+    # --- the graph ----------------------------------------------------------------------------------------------------
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """The family's norm of hidden states."""
+        return rms_norm(x, weights, self.norm_epsilon)
+
+    def last_norm(self, x: Node, body: Weights) -> Node:
+        """See `Family`."""
+        return self.norm(x, body.at("norm"))
+
+    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Family`."""
+        attended = self.attention(self.norm(x, weights.at("input_layernorm")), weights.at("self_attn"), layer)
+        x = add(layer.keep(x), attended)
+        return add(x, self.mlp(self.norm(x, weights.at("post_attention_layernorm")), weights.at("mlp"), layer))
+
+    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        facts = layer.attention
+        q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        q, k = self.heads(q, k, weights, facts)
+        attended = attend(q, k, v, layer)
+        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+
+    def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:
+        """The weights of queries, keys and values."""
+        return weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")
+
+    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
+        """Queries and keys by heads; families norm them here. Shapes: [T, 1, heads * size] -> [T, heads, 1, size]."""
+        return split_heads(q, facts.num_heads), split_heads(k, facts.num_kv_heads)
+
+    def mlp(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Shapes: [T, 1, hidden] -> the same."""
+        facts = self.facts.layers[layer.index].mlp
+        assert isinstance(facts, MlpFacts)
+        names = ("gate_proj", "up_proj", "down_proj")
+        gate, up, down = (weights.at(name) for name in names)
+        return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
+
+
+def head_counts(config: Config) -> tuple[int, int]:
+    """(heads, key/value heads). Raises: ModelError if the second does not divide the first."""
+    num_heads = config.count("num_attention_heads")
+    num_kv_heads = config.count("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"config.json num_attention_heads is {num_heads}, allowed: a multiple of num_key_value_heads {num_kv_heads}"
+        )
+    return num_heads, num_kv_heads
+
+
+def head_size(config: Config) -> int:
+    """The size of a head. Raises: ModelError if the heads do not divide the hidden size and no size is said."""
+    hidden_size, num_heads = config.count("hidden_size"), config.count("num_attention_heads")
+    if "head_dim" not in config and hidden_size % num_heads:
+        raise ModelError(
+            f"config.json hidden_size is {hidden_size}, allowed: a multiple of num_attention_heads {num_heads}"
+        )
+    return config.count("head_dim", max(hidden_size // num_heads, 1))

@@ -1,0 +1,175 @@
+"""What this machine's processor is, and all that follows from it for how a model is stored, compiled and run.
+
+Does: read what Linux and the runtime tell of the processor; decide, once for each model. Does not: benchmark.
+The loader makes the profile and hands it to builders, runner, pacer and scheduler; nobody else asks for the processor.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import openvino as ov
+
+from dragoman.models.config import ModelError
+from dragoman.models.storage.constants import WeightFormat, WeightType
+
+KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
+
+CPU_INFO = Path("/proc/cpuinfo")
+BLOCK_SIZE = 32  # tokens in a KV block: fixed by the CPU plugin's kernels
+
+_AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
+
+# Where the kernels unpack weights to f32:
+_UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
+_UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
+
+# 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
+_ACTIVATION_GROUP = 128
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
+
+    `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`).
+    """
+
+    weight_type: WeightType = "int8"
+    kv_type: KvType = "auto"
+    num_threads: int | None = None
+    cache_dir: Path | None = None
+    has_neighbours: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """This machine's processor. `capabilities`: the runtime's words for its kinds of arithmetic.
+
+    `has_integer_dot_products` is False on x86 processors without VNNI, whose kernels therefore unpack int8 weights to f32.
+    `has_paged_attention` is False on Arm processors without SVE, for which there are no such kernels.
+    """
+
+    name: str
+    capabilities: tuple[str, ...]
+    is_arm: bool = False
+    has_integer_dot_products: bool = True
+    has_paged_attention: bool = True
+
+    @property
+    def has_bf16(self) -> bool:
+        """True if it computes in bf16."""
+        return "BF16" in self.capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """How a model is stored, compiled and run on a processor.
+
+    `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that are
+    quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
+    larger step is never worse. `smallest_row`: tokens and rows of logits of the smallest step whose results do not depend on
+    its company. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt was cut.
+    """
+
+    inference_type: str
+    kv_type: str
+    weights: WeightFormat
+    activation_group: int
+    best_step_tokens: int | None
+    smallest_row: int
+    block_size: int = BLOCK_SIZE
+
+    @property
+    def kv_by_token(self) -> bool:
+        """By channel, a key's quantisation depends on how its prompt was chunked; by token it does not."""
+        return self.kv_type == "u8"
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What the runtime is told when it compiles a graph."""
+        properties: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": self.inference_type,
+            "KV_CACHE_PRECISION": self.kv_type,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": self.activation_group,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        return properties | ({"KEY_CACHE_QUANT_MODE": "BY_TOKEN"} if self.kv_by_token else {})
+
+
+@cache
+def this_processor() -> Processor:
+    """The processor of this machine, as far as the operating system and the runtime tell."""
+    core = ov.Core()
+    name, capabilities = (core.get_property("CPU", key) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"))
+    is_arm = platform.machine() in ("aarch64", "arm64")
+    lacks_attention = is_arm and _lacks_scalable_vectors()
+    return Processor(str(name), tuple(capabilities), is_arm, not lacks_vnni(), not lacks_attention)
+
+
+def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile:
+    """The profile of a model with these options. Raises: ModelError if a precision is not supported on this processor."""
+    if not processor.has_paged_attention:
+        raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
+    inference_type, kv_type = _precisions(options, processor)
+    weights = _weight_format(options, processor)
+    is_exact = options.weight_type == "f32"
+    return KernelProfile(
+        inference_type=inference_type,
+        kv_type=kv_type,
+        weights=weights,
+        activation_group=0 if is_exact else _ACTIVATION_GROUP,
+        best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
+        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
+        # single stream a third slower, for nothing.
+        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
+    )
+
+
+def _precisions(options: ModelOptions, processor: Processor) -> tuple[str, str]:
+    """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
+    is_exact = options.weight_type == "f32"
+    inference = "bf16" if processor.has_bf16 and not is_exact and not processor.is_arm else "f32"
+    allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
+    if processor.is_arm:
+        allowed = ("f32", "u8")  # of which its attention kernels are
+    automatic = "f32" if is_exact else allowed[0]
+    kv_type = automatic if options.kv_type == "auto" else options.kv_type
+    if kv_type not in allowed:
+        raise ModelError(f"kv-dtype {kv_type!r} does not go with {inference} inference; allowed: {', '.join(allowed)}")
+    return inference, kv_type
+
+
+def _weight_format(options: ModelOptions, processor: Processor) -> WeightFormat:
+    """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
+
+    That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
+    core's own cache.
+    """
+    if options.weight_type not in ("int8", "int4") or processor.has_integer_dot_products:
+        return WeightFormat(options.weight_type)
+    return WeightFormat("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
+
+
+def _lacks_scalable_vectors() -> bool:
+    """True if this is surely an Arm processor without SVE."""
+    getauxval = getattr(ctypes.CDLL(None), "getauxval", None)
+    if getauxval is None:
+        return False
+    getauxval.argtypes, getauxval.restype = [ctypes.c_ulong], ctypes.c_ulong
+    return not getauxval(_AT_HWCAP) & _HWCAP_SVE
+
+
+def lacks_vnni(cpu_info: Path = CPU_INFO) -> bool:
+    """True if this is surely an x86 processor without VNNI."""
+    try:
+        with cpu_info.open(encoding="ascii", errors="replace") as lines:
+            flags = next((line for line in lines if line.startswith("flags")), "")  # "Features" elsewhere than on x86
+    except OSError:
+        return False
+    return bool(flags) and "vnni" not in flags

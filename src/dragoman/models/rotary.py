@@ -1,0 +1,174 @@
+"""Reads the rule by which a checkpoint turns queries and keys: its base, its scaling, how much of a head it covers.
+
+Does: arithmetic on config.json's values. Does not: build nodes (`blocks.rotary` does). Called by the families.
+Source: the checkpoints' own release notes; for the scaled rules: linear, arXiv:2306.15595; dynamic NTK, its author's posts,
+followed by transformers; yarn, arXiv:2309.00071; longrope, arXiv:2402.13753; llama3, the Llama 3.1 release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import RotaryRule
+
+_Frequencies = list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """A rule's numbers. `boundary`: the context that it is exact for, None = any; `long`: frequencies beyond it."""
+
+    frequencies: _Frequencies
+    magnitude: float = 1.0
+    boundary: int | None = None
+    long: _Frequencies | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryReading:
+    """What config.json says. `max_position`: the longest context for which the rule can be followed exactly.
+
+    `long_context_from`: see `ModelFacts`.
+    """
+
+    rule: RotaryRule
+    max_position: int
+    long_context_from: int | None = None
+
+
+def read_rotary(
+    config: Config,
+    size: int,
+    *,
+    is_interleaved: bool = False,
+    base_key: str = "rope_theta",
+    scaling: Config | None = None,
+) -> RotaryReading:
+    """The rule for `size` dimensions of a head. `scaling`: where it is described, None = where checkpoints have it.
+
+    Raises: ModelError naming the key that is missing or not supported.
+    """
+    if size % 2 or size < 2:
+        raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
+    max_position = config.count("max_position_embeddings")
+    described = scaling if scaling is not None else _description(config)
+    theta = described.number("rope_theta", config.number(base_key, 10_000.0))
+    kind = str(described.value("rope_type", described.value("type", "default")))
+    plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
+    if kind not in _RULES:
+        raise ModelError(f"config.json rope_scaling type {kind!r} is not supported, allowed: {', '.join(_RULES)}")
+    scaled = _RULES[kind](described, plain, theta, config)
+    described.skip("partial_rotary_factor")
+    described.refuse_unread()
+    rule = RotaryRule(
+        tuple(scaled.frequencies), scaled.magnitude, is_interleaved, None if scaled.long is None else tuple(scaled.long)
+    )
+    if scaled.long is not None:
+        return RotaryReading(rule, max_position, scaled.boundary)
+    return RotaryReading(rule, min(max_position, scaled.boundary or max_position))
+
+
+def _description(config: Config) -> Config:
+    """Where the rule is described; transformers 5 moved it, and rope_theta with it."""
+    for key in ("rope_parameters", "rope_scaling"):
+        part = config.part(key)
+        if part is not None:
+            return part
+    return Config({})
+
+
+def _default(_described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
+    return _Scaled(plain)
+
+
+def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
+    factor = described.number("factor")
+    return _Scaled([frequency / factor for frequency in plain])
+
+
+def _dynamic(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
+    """Plain up to the boundary. Beyond it frequencies depend on how long the sequence is, which no cache can follow."""
+    described.number("factor")
+    described.skip("alpha")
+    boundary = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
+    return _Scaled(plain, boundary=boundary)
+
+
+def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
+    factor = described.number("factor")
+    low, high = described.number("low_freq_factor"), described.number("high_freq_factor")
+    original = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
+
+    def scaled(frequency: float) -> float:
+        wavelength = 2.0 * math.pi / frequency
+        # [0, original/high) kept · [original/high, original/low] blended · (original/low, inf) divided by factor
+        if wavelength < original / high:
+            return frequency
+        if wavelength > original / low:
+            return frequency / factor
+        smooth = (original / wavelength - low) / (high - low)
+        return (1.0 - smooth) * frequency / factor + smooth * frequency
+
+    return _Scaled([scaled(frequency) for frequency in plain])
+
+
+def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
+    max_position = config.count("max_position_embeddings")
+    original = described.count("original_max_position_embeddings", max_position)
+    factor = described.number("factor", max_position / original)
+    fast, slow = described.number("beta_fast", 32.0), described.number("beta_slow", 1.0)
+    size = 2 * len(plain)
+
+    def dimension(rotations: float) -> float:
+        """The pair of dimensions that makes so many full turns within the original context."""
+        return size * math.log(original / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = dimension(fast), dimension(slow)
+    if described.flag("truncate", True):
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, size - 1)
+    span = max(high - low, 0.001)
+    kept = [1.0 - min(max((i - low) / span, 0.0), 1.0) for i in range(size // 2)]
+    frequencies = [
+        frequency / factor * (1 - part) + frequency * part for frequency, part in zip(plain, kept, strict=True)
+    ]
+    return _Scaled(frequencies, _yarn_magnitude(described, factor))
+
+
+def _yarn_magnitude(described: Config, factor: float) -> float:
+    def term(weight: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+    mscale, all_dimensions = described.number("mscale", 0.0), described.number("mscale_all_dim", 0.0)
+    if "attention_factor" in described:
+        return described.number("attention_factor")
+    return term(mscale) / term(all_dimensions) if mscale and all_dimensions else term(1.0)
+
+
+def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
+    max_position = config.count("max_position_embeddings")
+    nested = described.count("original_max_position_embeddings", max_position)
+    original = config.count("original_max_position_embeddings", nested)
+    short, long = (described.numbers(f"{name}_factor", len(plain)) for name in ("short", "long"))
+    factor = max_position / original
+    if "factor" in described and "original_max_position_embeddings" not in config:
+        factor = described.number("factor")
+    described.skip("factor")
+    grown = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
+    magnitude = described.number("attention_factor", grown)
+    divided = [[frequency / by for frequency, by in zip(plain, factors, strict=True)] for factors in (short, long)]
+    return _Scaled(divided[0], magnitude, original, divided[1])
+
+
+_RULES: dict[str, Callable[[Config, _Frequencies, float, Config], _Scaled]] = {
+    "default": _default,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "su": _longrope,  # Phi-3's first name for it
+}
