@@ -27,6 +27,7 @@ from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile,
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.warm_up import warm_up
+from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint, weight_files
 from dragoman.models.storage.constants import WeightStorage
@@ -98,7 +99,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         mapped = map_kept(core, kept, properties, model.facts)
         if mapped is not None:
             return _ready(LoadedModel(mapped[0], model.facts, options, profile, mapped[1]), report)
-    graph = _build_graph(model_dir, model, profile, report)
+    with Checkpoint(model_dir) as checkpoint:
+        graph = _build_graph(model, checkpoint, profile, report)
     report("compiling", 0.0)
     if kept is None:
         compiled = core.compile_model(graph, "CPU", properties)
@@ -108,6 +110,13 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     return _ready(LoadedModel(compiled, model.facts, options, profile), report)
 
 
+def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
+    """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
+    profile = kernel_profile(options, this_processor())
+    graph = _build_graph(model, source, profile, lambda _stage, _fraction: None)
+    return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
+
+
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     report("warming up", 0.0)
     warm_up(loaded.compiled)
@@ -115,10 +124,10 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     return loaded
 
 
-def _build_graph(model_dir: Path, model: Family, profile: KernelProfile, report: LoadProgress) -> Any:
+def _build_graph(model: Family, source: WeightSource, profile: KernelProfile, report: LoadProgress) -> Any:
     report("building the graph", 0.0)
-    with Checkpoint(model_dir) as checkpoint, RowParts() as parts:
-        graph = model.build(Weights(checkpoint, WeightStorage(profile.weights, parts)))
+    with RowParts() as parts:
+        graph = model.build(Weights(source, WeightStorage(profile.weights, parts)))
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph
 
