@@ -7,8 +7,8 @@ idle machine:
     python -m benchmarks.shapes                       (about 6 GB of memory)
     python -m benchmarks.shapes --only qwen3-0.6b llama-3.2-1b --dtype int4
 
-A lone stream reads every weight once per token. So what a step costs is told as a share of the memory's bandwidth, which models
-of different sizes have in common; with 32 streams as tokens per second times the bytes of weights, relative to Llama.
+A lone stream reads every weight once per token. So what a step costs is told as a share of the memory's bandwidth, which
+models of different sizes have in common; with 32 streams as tokens per second times the bytes of weights, relative to Llama.
 """
 
 from __future__ import annotations
