@@ -1,0 +1,115 @@
+"""Writes docs/models.md: the families of models that load, and how closely each is followed.
+
+Run `python scripts/models_page.py` from the repository's root (`make docs` does). For each case of tests/models/families the
+logits of dragoman are compared with those recorded from transformers, with f32, int8 and int4 weights. Speed is measured by
+`python -m benchmarks.shapes`, on an otherwise idle machine; the last JSON line of it, in a file that `--speed` names, goes
+into the page, else what the page says already stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+from dragoman.models import ModelOptions  # noqa: E402
+from dragoman.models.families import FAMILIES, read_model  # noqa: E402
+from dragoman.models.families.base import Family  # noqa: E402
+from dragoman.models.storage.constants import WeightType  # noqa: E402
+from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
+from tests.support.family_logits import relative_error  # noqa: E402
+
+PAGE = ROOT / "docs" / "models.md"
+WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
+
+INTRODUCTION = """# Models
+
+A directory as the Hugging Face hub has it is served as it lies there: `config.json`, `tokenizer.json`, `*.safetensors`. This
+page is written by `scripts/models_page.py`.
+
+- **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
+  prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones: int8
+  and int4 say where a family stands among others, not what a real model loses.
+- **Tools**: the form of tool calls that is chosen by itself for the family's chat templates.
+- **Speed**: bytes of weights read per second in steps of one and of 32 sequences, relative to a Llama of a billion
+  parameters, where a shape of the family was measured (`python -m benchmarks.shapes`).
+
+Every key of config.json is read, known to change nothing, or named when the model is refused; so is every tensor.
+
+"""
+
+
+@dataclass
+class Row:
+    """What is known of one family."""
+
+    family: type[Family]
+    cases: list[str] = field(default_factory=list)
+    errors: dict[WeightType, float] = field(default_factory=dict)
+
+
+def measured_rows() -> list[Row]:
+    """Every family, with its cases compared."""
+    cases: dict[type[Family], list[str]] = defaultdict(list)
+    for name in case_names():
+        cases[type(read_model(read_case(name)["config"]))].append(name)
+    rows = []
+    for family in FAMILIES:
+        row = Row(family, cases[family])
+        for weight_type in WEIGHT_TYPES:
+            row.errors[weight_type] = max((error_of(name, weight_type) for name in row.cases), default=float("nan"))
+        sys.stderr.write(f"{family.__name__}: {row.errors}\n")
+        rows.append(row)
+    return rows
+
+
+def error_of(name: str, weight_type: WeightType) -> float:
+    """The largest relative error of a case's prompts."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = write_case(name, read_case(name), Path(directory))
+        return max(relative_error(name, path, ModelOptions(weight_type=weight_type)))
+
+
+def speeds(report: Path | None) -> dict[str, str]:
+    """By architecture: the cells of the page's column, from a report of the benchmark or from the page."""
+    if report is None:
+        return dict(re.findall(r"^\| `(\w+)`.*\| ([^|]*) \|$", PAGE.read_text() if PAGE.exists() else "", re.MULTILINE))
+    measured = json.loads(report.read_text().strip().splitlines()[-1])
+    reference = measured["llama-3.2-1b"]
+    return {
+        row["architecture"]: f"{row['share'] / reference['share']:.2f}, {row['gb_per_s_32'] / reference['gb_per_s_32']:.2f}"
+        for row in measured.values()
+    }
+
+
+def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
+    """The table."""
+    yield "| architectures | what | f32 | int8 | int4 | tools | speed |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        names = ", ".join(f"`{name}`" for name in row.family.architectures)
+        what = (row.family.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        found = " | ".join(f"{row.errors[weight_type]:.1g}" for weight_type in WEIGHT_TYPES)
+        yield f"| {names} | {what} | {found} | | {speed.get(row.family.architectures[0], '')} |"
+
+
+def main() -> None:
+    """Write the page."""
+    parser = argparse.ArgumentParser(description="Write docs/models.md.")
+    parser.add_argument("--speed", type=Path, help="the output of python -m benchmarks.shapes")
+    asked = parser.parse_args()
+    PAGE.write_text(INTRODUCTION + "\n".join(lines(measured_rows(), speeds(asked.speed))) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
