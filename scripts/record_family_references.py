@@ -37,6 +37,8 @@ NUM_COLUMNS = 24
 # model_type -> replacements in the names that transformers writes, where the hub's files have others.
 HUB_NAMES: dict[str, list[tuple[str, str]]] = {
     "gpt2": [(r"^transformer\.", "")],
+    "gemma3": [(r"^vision_tower\.", "vision_tower.vision_model.")],
+    "llava": [(r"^vision_tower\.", "vision_tower.vision_model.")],
 }
 
 
