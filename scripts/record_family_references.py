@@ -47,7 +47,7 @@ def record(name: str) -> None:
     case = read_case(name)
     if case.get("recorded_layout", True):
         case["tensors"] = layout(case)
-        write_json(FAMILIES / f"{name}.json", case)
+    write_json(FAMILIES / f"{name}.json", case)
     with tempfile.TemporaryDirectory() as directory:
         model = load(name, case, write_case(name, case, Path(directory)))
     prompts = [prompt(name, case, length) for length in PROMPT_LENGTHS]
