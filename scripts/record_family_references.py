@@ -37,6 +37,8 @@ NUM_COLUMNS = 24
 # model_type -> replacements in the names that transformers writes, where the hub's files have others.
 HUB_NAMES: dict[str, list[tuple[str, str]]] = {
     "gpt2": [(r"^transformer\.", "")],
+    "gemma3": [(r"^vision_tower\.", "vision_tower.vision_model.")],
+    "llava": [(r"^vision_tower\.", "vision_tower.vision_model.")],
 }
 
 
@@ -45,7 +47,7 @@ def record(name: str) -> None:
     case = read_case(name)
     if case.get("recorded_layout", True):
         case["tensors"] = layout(case)
-        write_json(FAMILIES / f"{name}.json", case)
+    write_json(FAMILIES / f"{name}.json", case)
     with tempfile.TemporaryDirectory() as directory:
         model = load(name, case, write_case(name, case, Path(directory)))
     prompts = [prompt(name, case, length) for length in PROMPT_LENGTHS]

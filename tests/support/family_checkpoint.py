@@ -92,7 +92,7 @@ def _rule(tensor: str, shape: list[int], norm_center: float) -> dict[str, float]
     if any(part in tensor for part in _EMBEDDINGS):
         return {"std": 2.0 / shape[-1] ** 0.5}
     gain = 1.5 if any(part in tensor for part in _ATTENTION_INPUTS) else 1.0
-    if tensor.startswith(("lm_head", "output", "embed_out")):
+    if "lm_head" in tensor:
         gain = 2.0
     return {"std": gain / shape[-1] ** 0.5}
 

@@ -44,24 +44,33 @@ def read_rotary(
     size: int,
     *,
     is_interleaved: bool = False,
+    part: float | None = None,
     base_key: str = "rope_theta",
     scaling: Config | None = None,
 ) -> RotaryReading:
-    """The rule for `size` dimensions of a head. `scaling`: where it is described, None = where checkpoints have it.
+    """The rule for heads of this size. `scaling`: where it is described, None = where checkpoints have it.
 
+    `part`: the part of a head that is turned, where the checkpoint does not say it; None = the family turns all of it.
     Raises: ModelError naming the key that is missing or not supported.
     """
+    max_position = config.count("max_position_embeddings")
+    described = scaling if scaling is not None else rotary_description(config)
+    if part is None:
+        described.expect(partial_rotary_factor=1.0)
+    else:
+        size = int(size * described.number("partial_rotary_factor", config.number("partial_rotary_factor", part)))
     if size % 2 or size < 2:
         raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
-    max_position = config.count("max_position_embeddings")
-    described = scaling if scaling is not None else _description(config)
     theta = described.number("rope_theta", config.number(base_key, 10_000.0))
     kind = str(described.value("rope_type", described.value("type", "default")))
     plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
     if kind not in _RULES:
         raise ModelError(f"config.json rope_scaling type {kind!r} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _RULES[kind](described, plain, theta, config)
-    described.skip("partial_rotary_factor")
+    described.skip(
+        "mrope_section", "mrope_interleaved"
+    )  # of images: the three positions of a text's token are the same
+    described.skip("finetuned")  # says how the weights were made
     described.refuse_unread()
     rule = RotaryRule(
         tuple(scaled.frequencies), scaled.magnitude, is_interleaved, None if scaled.long is None else tuple(scaled.long)
@@ -71,7 +80,21 @@ def read_rotary(
     return RotaryReading(rule, min(max_position, scaled.boundary or max_position))
 
 
-def _description(config: Config) -> Config:
+def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple[RotaryReading, RotaryReading]:
+    """The rules of layers that see everything and of those that see a window, where only the first are scaled.
+
+    Raises: ModelError naming the key that is missing or not supported.
+    """
+    described = rotary_description(config)
+    full, sliding = described.part("full_attention"), described.part("sliding_attention")
+    if full is None or sliding is None:  # as transformers wrote them before its version 5
+        sliding = Config({})
+        return read_rotary(config, size), read_rotary(config, size, base_key=sliding_base_key, scaling=sliding)
+    described.refuse_unread()
+    return read_rotary(config, size, scaling=full), read_rotary(config, size, scaling=sliding)
+
+
+def rotary_description(config: Config) -> Config:
     """Where the rule is described; transformers 5 moved it, and rope_theta with it."""
     for key in ("rope_parameters", "rope_scaling"):
         part = config.part(key)
@@ -92,7 +115,6 @@ def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Conf
 def _dynamic(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
     """Plain up to the boundary. Beyond it frequencies depend on how long the sequence is, which no cache can follow."""
     described.number("factor")
-    described.skip("alpha")
     boundary = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
     return _Scaled(plain, boundary=boundary)
 
@@ -165,6 +187,7 @@ def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Con
 
 _RULES: dict[str, Callable[[Config, _Frequencies, float, Config], _Scaled]] = {
     "default": _default,
+    "mrope": _default,  # see "mrope_section"
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,

@@ -111,6 +111,11 @@ class Weights:
         return tensor if self._rows is None else tensor[self._rows]
 
 
+def halves(weights: Weights, size: int) -> tuple[Weights, Weights]:
+    """The two matrices of `size` rows that lie below each other in one tensor."""
+    return weights.rows(slice(0, size), 2 * size), weights.rows(slice(size, 2 * size), 2 * size)
+
+
 def joined(tensors: Collection[StoredTensor]) -> StoredTensor:
     """Matrices below each other: one for all their rows."""
     arrays = [tensor for tensor in tensors if not isinstance(tensor, PackedMatrix)]

@@ -5,7 +5,8 @@ Does: what is the same in all families. Does not: norm queries or keys (families
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import numpy as np
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
@@ -18,6 +19,8 @@ from dragoman.models.facts import AttentionFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
+
+HeadNorm: TypeAlias = Callable[[Node], Node]
 
 
 def queries_keys_values(
@@ -36,8 +39,15 @@ def queries_keys_values(
     return linears(x, [q, k, v], widths, bias=bias, is_fused=q.storage.format.fuses_attention)
 
 
-def attend(q: Node, k: Node, v: Node, layer: LayerInputs, sinks: Array | None = None) -> Node:
-    """What the heads read, of the rows that the layer keeps.
+def attend(
+    q: Node,
+    k: Node,
+    v: Node,
+    layer: LayerInputs,
+    sinks: Array | None = None,
+    norms: tuple[HeadNorm, HeadNorm] | None = None,
+) -> Node:
+    """What the heads read, of the rows that the layer keeps. `norms`: of queries and keys that are normed once turned.
 
     Shapes: q, k [T, heads, 1, size], v [T, 1, heads * size] -> [T or R, 1, heads * value size]; sinks f32 [heads].
     """
@@ -45,6 +55,8 @@ def attend(q: Node, k: Node, v: Node, layer: LayerInputs, sinks: Array | None = 
     if facts.rotary is not None:
         angles = layer.step.angles(facts.rotary)
         q, k = apply_rotary(q, angles), apply_rotary(k, angles)
+    if norms is not None:
+        q, k = norms[0](q), norms[1](k)
     flat = [
         reshape(heads, -1, size)
         for heads, size in ((q, facts.query_width), (k, facts.key_width), (v, facts.value_width))

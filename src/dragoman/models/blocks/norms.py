@@ -36,5 +36,12 @@ def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool =
     return add(result, constant(_shaped(weights.vector(size, "bias"), x))) if bias else result
 
 
+def head_layer_norm(x: Node, weight: Array, epsilon: float) -> Node:
+    """Mean and variance normalisation of each head, with weights of its own. Shapes: x [T, heads, 1, size], [heads, size]."""
+    heads, size = weight.shape
+    normalized = layer_norm(x, None, epsilon)
+    return multiply(normalized, constant(np.ascontiguousarray(weight, dtype=np.float32).reshape(1, heads, 1, size)))
+
+
 def _shaped(values: Array, x: Node) -> Array:
     return values.reshape((1,) * (len(x.get_partial_shape()) - 1) + (-1,))

@@ -6,15 +6,58 @@ thread. A new family is a file here and a name in `FAMILIES`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dragoman.models.config import Config, ModelError
+from dragoman.models.families import vision
 from dragoman.models.families.base import Family
+from dragoman.models.families.cohere import Cohere, Cohere2
+from dragoman.models.families.exaone4 import Exaone4
+from dragoman.models.families.gemma import Gemma, Gemma2, Gemma3
+from dragoman.models.families.glm import Glm, Glm4
+from dragoman.models.families.granite import Granite, Granite4Dense
+from dragoman.models.families.hunyuan import HunyuanDense
 from dragoman.models.families.llama import Llama
+from dragoman.models.families.mistral import Mistral
+from dragoman.models.families.olmo import Olmo2, Olmo3
+from dragoman.models.families.phi3 import Phi3
+from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.relatives import Ernie45, SeedOss
+from dragoman.models.families.smollm3 import SmolLM3
+from dragoman.models.families.stablelm import StableLm
+from dragoman.models.families.starcoder2 import Starcoder2
 
-FAMILIES: tuple[type[Family], ...] = (Llama,)
+FAMILIES: tuple[type[Family], ...] = (
+    Cohere,
+    Cohere2,
+    Ernie45,
+    Exaone4,
+    Gemma,
+    Gemma2,
+    Gemma3,
+    Glm,
+    Glm4,
+    Granite,
+    Granite4Dense,
+    HunyuanDense,
+    Llama,
+    Mistral,
+    Olmo2,
+    Olmo3,
+    Phi3,
+    Qwen2,
+    Qwen3,
+    SeedOss,
+    SmolLM3,
+    StableLm,
+    Starcoder2,
+)
 
-_BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
+_BY_ARCHITECTURE: dict[str, Callable[[Config], Family]] = {
+    **{name: family for family in FAMILIES for name in family.architectures},
+    **dict.fromkeys(vision.ARCHITECTURES, vision.text_model),
+}
 
 
 def read_model(raw_config: dict[str, Any]) -> Family:

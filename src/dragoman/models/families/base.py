@@ -35,10 +35,10 @@ class Family(ABC):
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
-    layouts: ClassVar[tuple[Layout, ...]] = (Layout("model", "lm_head"),)
+    layouts: tuple[Layout, ...] = (Layout("model", "lm_head"),)
     table: ClassVar[str] = "embed_tokens"
     layers: ClassVar[str] = "layers"
-    unread: ClassVar[tuple[str, ...]] = (r"rotary_emb\.inv_freq$",)
+    unread: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
 
     facts: ModelFacts
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, NamedTuple
+
 from dragoman.models.blocks.attention import attend, queries_keys_values
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS, gated_mlp
@@ -11,23 +13,43 @@ from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
 from dragoman.models.families.base import Family
+from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 
+class LayerNorms(NamedTuple):
+    """The names of a layer's norms: of what goes into attention and MLP, and of what comes out. Empty = there is none."""
+
+    before_attention: str = "input_layernorm"
+    before_mlp: str = "post_attention_layernorm"
+    after_attention: str = ""
+    after_mlp: str = ""
+
+
 class Llama(Family):
-    """Llama 1 to 3.x."""
+    """Llama 1 to 3.x.
+
+    `epsilon`: the key of the norms' and what it is without one. `mlp_name`: where a layer keeps its MLP. `is_parallel`: the
+    MLP reads what attention reads, and both are added at once.
+    """
 
     architectures = ("LlamaForCausalLM",)
+    epsilon: ClassVar[tuple[str, float]] = ("rms_norm_eps", 1e-6)
+    layer_norms: ClassVar[LayerNorms] = LayerNorms()
+    mlp_name: ClassVar[str] = "mlp"
+    is_parallel: bool = False
 
     def __init__(self, config: Config) -> None:
-        self.norm_epsilon = config.number("rms_norm_eps", 1e-6)
+        self.norm_epsilon = config.number(*self.epsilon)
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.has_qkv_bias, self.has_output_bias = self.attention_biases(config)
         self.has_mlp_bias = config.flag("mlp_bias")
         config.skip("pretraining_tp")
         self.rotary = self.read_rotary(config)
+        self.slides = self.read_slides(config)
+        self.window = read_window(config) if any(self.slides) else 0
         self.facts = self.read_facts(config)
 
     # --- config.json --------------------------------------------------------------------------------------------------
@@ -56,11 +78,15 @@ class Llama(Family):
         """How positions turn queries and keys."""
         return read_rotary(config, head_size(config))
 
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        """Which layers see only a window."""
+        return (False,) * config.count("num_hidden_layers")
+
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """Those of a layer."""
         num_heads, num_kv_heads = head_counts(config)
-        size = head_size(config)
-        return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, rotary=self.rotary.rule)
+        size, window = head_size(config), self.window if self.slides[index] else 0
+        return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, window, self.rotary.rule)
 
     def mlp_facts(self, config: Config, index: int) -> MlpFacts:
         """Those of a layer."""
@@ -78,9 +104,21 @@ class Llama(Family):
 
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """See `Family`."""
-        attended = self.attention(self.norm(x, weights.at("input_layernorm")), weights.at("self_attn"), layer)
-        x = add(layer.keep(x), attended)
-        return add(x, self.mlp(self.norm(x, weights.at("post_attention_layernorm")), weights.at("mlp"), layer))
+        names = self.layer_norms
+        normed = self._normed(x, weights, names.before_attention)
+        attended = self._normed(self.attention(normed, weights.at("self_attn"), layer), weights, names.after_attention)
+        x = self.residual(layer.keep(x), attended)
+        inside = layer.keep(normed) if self.is_parallel else self._normed(x, weights, names.before_mlp)
+        return self.residual(
+            x, self._normed(self.mlp(inside, weights.at(self.mlp_name), layer), weights, names.after_mlp)
+        )
+
+    def _normed(self, x: Node, weights: Weights, name: str) -> Node:
+        return self.norm(x, weights.at(name)) if name else x
+
+    def residual(self, x: Node, change: Node) -> Node:
+        """What goes on after a block that has computed `change` from x."""
+        return add(x, change)
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
@@ -102,9 +140,12 @@ class Llama(Family):
         """Shapes: [T, 1, hidden] -> the same."""
         facts = self.facts.layers[layer.index].mlp
         assert isinstance(facts, MlpFacts)
-        names = ("gate_proj", "up_proj", "down_proj")
-        gate, up, down = (weights.at(name) for name in names)
+        gate, up, down = self.gate_up_down(weights, facts.inner_size)
         return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=self.has_mlp_bias)
+
+    def gate_up_down(self, weights: Weights, inner_size: int) -> tuple[Weights, Weights, Weights]:
+        """The matrices of the MLP."""
+        return weights.at("gate_proj"), weights.at("up_proj"), weights.at("down_proj")
 
 
 def head_counts(config: Config) -> tuple[int, int]:

@@ -1,0 +1,101 @@
+"""Gemma 1, 2 and 3 (text): Llama with scaled embeddings, norms that add one to their weights, and gelu.
+
+Gemma 2 norms what comes out of attention and MLP too, caps scores and logits, and lets every second layer see a window.
+Gemma 3 norms queries and keys instead of capping, and turns by another base where a layer sees a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import capped, scaled
+from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.step import StepInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, MlpFacts
+from dragoman.models.families.llama import LayerNorms, Llama, head_size
+from dragoman.models.families.windows import all_but_every, read_slides
+from dragoman.models.rotary import RotaryReading, read_two_rotaries
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Gemma(Llama):
+    """Gemma 1."""
+
+    architectures = ("GemmaForCausalLM",)
+    is_tied = True
+
+    def __init__(self, config: Config) -> None:
+        config.expect(use_bidirectional_attention=False)
+        super().__init__(config)
+
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+        """The first releases said "gelu" and meant its approximation."""
+        named = config.choice("hidden_act", ACTIVATIONS, "gelu_pytorch_tanh")
+        activation = config.choice("hidden_activation", ACTIVATIONS, named)
+        return MlpFacts(config.count("intermediate_size"), "gelu_pytorch_tanh" if activation == "gelu" else activation)
+
+    def embed(self, body: Weights, step: StepInputs) -> Node:
+        """Scaled by the root of the hidden size."""
+        return scaled(super().embed(body, step), self.facts.hidden_size**0.5)
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """Times one plus weight."""
+        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
+
+
+class Gemma2(Gemma):
+    """Gemma 2."""
+
+    architectures = ("Gemma2ForCausalLM",)
+    layer_norms = LayerNorms(
+        before_mlp="pre_feedforward_layernorm",
+        after_attention="post_attention_layernorm",
+        after_mlp="post_feedforward_layernorm",
+    )
+
+    def __init__(self, config: Config) -> None:
+        self.logits_cap = config.number("final_logit_softcapping", 0.0)
+        super().__init__(config)
+
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        """Every second layer sees everything."""
+        return read_slides(config, all_but_every(2))
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """With scale and cap of its own."""
+        scale = config.number("query_pre_attn_scalar", 256.0) ** -0.5
+        cap = config.number("attn_logit_softcapping", 0.0)
+        return replace(super().attention_facts(config, index), scale=scale, softcap=cap)
+
+    def head(self, x: Node, weights: Weights) -> Node:
+        """Capped."""
+        return capped(super().head(x, weights), self.logits_cap)
+
+
+class Gemma3(Gemma2):
+    """Gemma 3, its text model."""
+
+    architectures = ("Gemma3ForCausalLM",)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of layers that see everything; `self.local_rotary` of the others."""
+        full, self.local_rotary = read_two_rotaries(config, head_size(config), "rope_local_base_freq")
+        return full
+
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        """Every sixth layer sees everything, or as the pattern says."""
+        pattern = config.count("sliding_window_pattern", config.count("_sliding_window_pattern", 6))
+        return read_slides(config, all_but_every(pattern))
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """With the rule of the layer's kind."""
+        facts = super().attention_facts(config, index)
+        return replace(facts, rotary=self.local_rotary.rule) if self.slides[index] else facts
+
+    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
+        """Each head's query and key normed."""
+        heads = super().heads(q, k, weights, facts)
+        return self.norm(heads[0], weights.at("q_norm")), self.norm(heads[1], weights.at("k_norm"))

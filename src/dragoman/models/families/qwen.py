@@ -1,0 +1,43 @@
+"""Qwen 2, 2.5 and 3: Llama with biases on queries, keys and values, or with norms of each head's queries and keys."""
+
+from __future__ import annotations
+
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts
+from dragoman.models.families.llama import Llama
+from dragoman.models.families.windows import no_slides, read_slides
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Qwen2(Llama):
+    """Qwen 2 and 2.5. The first `max_window_layers` see everything, the others a window if that is switched on."""
+
+    architectures = ("Qwen2ForCausalLM",)
+
+    def read_slides(self, config: Config) -> tuple[bool, ...]:
+        """See `Llama`."""
+        config.expect(use_mrope=False)
+        first = config.count("max_window_layers", config.count("num_hidden_layers"), least=0)
+        if config.flag("use_sliding_window") and "sliding_window" in config:
+            return read_slides(config, lambda index: index >= first)
+        return no_slides(config)
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """Of queries, keys and values, always."""
+        return True, False
+
+
+class Qwen3(Qwen2):
+    """Qwen 3."""
+
+    architectures = ("Qwen3ForCausalLM",)
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """As in Llama."""
+        return Llama.attention_biases(self, config)
+
+    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
+        """Each head's query and key normed."""
+        heads = super().heads(q, k, weights, facts)
+        return self.norm(heads[0], weights.at("q_norm")), self.norm(heads[1], weights.at("k_norm"))

@@ -1,0 +1,38 @@
+"""Families that differ from Llama in a line or two."""
+
+from __future__ import annotations
+
+from dragoman.models.config import Config
+from dragoman.models.families.llama import Llama, head_size
+from dragoman.models.rotary import RotaryReading, read_rotary
+
+
+class SeedOss(Llama):
+    """Seed-OSS: the bias of the output is a switch of its own."""
+
+    architectures = ("SeedOssForCausalLM",)
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """See `Llama`."""
+        return config.flag("attention_bias", True), config.flag("attention_out_bias")
+
+
+class Ernie45(Llama):
+    """ERNIE 4.5, the dense ones: pairs side by side, one switch for all biases."""
+
+    architectures = ("Ernie4_5ForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+    is_tied = True
+
+    def __init__(self, config: Config) -> None:
+        config.expect(compression_ratio=1.0)
+        super().__init__(config)
+        self.has_mlp_bias = config.flag("use_bias")
+
+    def attention_biases(self, config: Config) -> tuple[bool, bool]:
+        """See `Llama`."""
+        return config.flag("use_bias"), config.flag("use_bias")
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of pairs side by side."""
+        return read_rotary(config, head_size(config), is_interleaved=True)

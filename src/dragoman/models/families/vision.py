@@ -1,0 +1,110 @@
+"""The language model inside a checkpoint that also sees: its part of config.json, and where its tensors lie.
+
+Does: choose the text's family and say what of the checkpoint is not for text. Does not: look at images.
+Called through `families.read_model` when a model is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.models.config import Config, ModelError
+from dragoman.models.families.base import Family, Layout
+from dragoman.models.families.gemma import Gemma3
+from dragoman.models.families.llama import Llama
+from dragoman.models.families.mistral import Mistral
+from dragoman.models.families.qwen import Qwen2, Qwen3
+
+ARCHITECTURES = (
+    "Gemma3ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+)
+
+_LAYOUTS = (
+    Layout("language_model.model", "language_model.lm_head"),
+    Layout("model.language_model", "lm_head"),  # as transformers writes them since its version 4.52
+    Layout("model.text_model", "lm_head"),
+    Layout("model", "lm_head"),
+)
+_NOT_FOR_TEXT = (r"^(model\.)?(vision_|visual\.|multi_modal_projector\.|connector\.|image_newline$)",)
+
+_FAMILIES: dict[str, type[Family]] = {
+    "gemma3_text": Gemma3,
+    "llama": Llama,
+    "mistral": Mistral,
+    "qwen2": Qwen2,
+    "qwen2_vl": Qwen2,
+    "qwen2_vl_text": Qwen2,
+    "qwen2_5_vl": Qwen2,
+    "qwen2_5_vl_text": Qwen2,
+    "qwen3": Qwen3,
+    "qwen3_vl_text": Qwen3,
+}
+
+# What the text's part leaves out where it is what transformers assumes. (A config of its own has every key.)
+_LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
+_ASSUMED: dict[str, dict[str, Any]] = {
+    "llama": {**_LLAMA_7B, "intermediate_size": 11008, "max_position_embeddings": 2048},
+    "mistral": {**_LLAMA_7B, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "rope_theta": 1_000_000.0,
+    },
+}
+
+_KEYS_OF_IMAGES = """
+    boi_token_index eoi_token_index downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints image_seq_length
+    image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act scale_factor
+    spatial_merge_size use_image_newline_parameter use_reentrant_checkpointing video_token_id video_token_index
+    vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy vision_start_token_id
+    vision_token_id
+""".split()
+# Idefics3 and SmolVLM write the config of their training's class.
+_KEYS_OF_TRAINING = """
+    _flash_attn_2_enabled is_llama_config neftune_noise_alpha perceiver_config pixel_shuffle_factor
+""".split()
+
+
+def text_model(config: Config) -> Family:
+    """The model of the text's part. Raises: ModelError naming a key that is missing, wrong or not known."""
+    config.skip(*_KEYS_OF_IMAGES)
+    part = config.part("text_config")
+    text = config if part is None else _text_config(config, part)
+    kind = str(text.value("model_type"))
+    if kind not in _FAMILIES:
+        raise ModelError(f"a text_config of model_type {kind!r} is not supported, allowed: {', '.join(_FAMILIES)}")
+    model = _FAMILIES[kind](text)
+    model.layouts = _LAYOUTS
+    model.unread = (*model.unread, *_NOT_FOR_TEXT)
+    text.refuse_unread()
+    return model
+
+
+def _text_config(config: Config, part: Config) -> Config:
+    """What config.json says of the text, with what it leaves out. Keys at the top are of the text too."""
+    raw: dict[str, Any] = config.value("text_config")
+    kind = str(part.value("model_type"))
+    shared = {"vocab_size": config.value("vocab_size"), "tie_word_embeddings": config.value("tie_word_embeddings")}
+    known = {key: value for key, value in shared.items() if value is not None}
+    text = Config({**_ASSUMED.get(kind, {}), **raw, **known}, "config.json text_config")
+    text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
+    text.skip(*_KEYS_OF_TRAINING)
+    return text

@@ -1,0 +1,41 @@
+"""Which of a decoder's layers see only a window of the tokens before them, as config.json tells it.
+
+Does: read the layers' kinds and the window. Does not: know families; each says what its layers are where nothing is written.
+Called by the families when a model is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dragoman.models.config import Config
+
+_KINDS = ("full_attention", "sliding_attention")
+
+
+def read_slides(config: Config, is_sliding: Callable[[int], bool]) -> tuple[bool, ...]:
+    """For each layer whether it sees only a window. `is_sliding`: asked by index if config.json has no layer_types.
+
+    Raises: ModelError if layer_types has kinds that are not known.
+    """
+    num_layers = config.count("num_hidden_layers")
+    kinds = config.choices("layer_types", _KINDS, num_layers)
+    config.skip("sliding_window", "sliding_window_pattern", "_sliding_window_pattern")
+    return tuple(kinds[index] == _KINDS[1] if kinds else is_sliding(index) for index in range(num_layers))
+
+
+def no_slides(config: Config) -> tuple[bool, ...]:
+    """All layers see everything, whatever window config.json has."""
+    config.skip("sliding_window", "layer_types")
+    return (False,) * config.count("num_hidden_layers")
+
+
+def read_window(config: Config) -> int:
+    """The tokens that a window holds; 0 if it holds the whole context, and so is none. Raises: ModelError."""
+    window = config.count("sliding_window")
+    return window if window < config.count("max_position_embeddings") else 0
+
+
+def all_but_every(length: int) -> Callable[[int], bool]:
+    """True for all layers but every `length`-th."""
+    return lambda index: (index + 1) % length != 0
