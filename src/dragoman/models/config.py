@@ -21,18 +21,18 @@ _MISSING = object()
 # files say those), and heads that are not for generation.
 _HARMLESS_KEYS = """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash _name_or_path
-    add_cross_attention architectures attention_dropout attention_probs_dropout_prob attn_implementation auto_map
-    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
-    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
-    embedding_dropout encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label
-    initializer_range is_decoder is_encoder_decoder label2id length_penalty max_length min_length model_type
-    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
-    output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty resid_pdrop
-    residual_dropout return_dict return_dict_in_generate sep_token_id summary_activation summary_first_dropout
-    summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature
-    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version
-    typical_p unk_token_id use_bfloat16 use_cache
+    activation_dropout add_cross_attention architectures attention_dropout attention_probs_dropout_prob
+    attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+    classifier_dropout cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dropout dtype
+    early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id
+    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
+    hidden_dropout hidden_dropout_prob id2label init_std initializer_range is_decoder is_encoder_decoder label2id
+    layerdrop length_penalty max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams
+    num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix problem_type
+    pruned_heads remove_invalid_values repetition_penalty resid_pdrop residual_dropout return_dict
+    return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
+    top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
@@ -64,6 +64,7 @@ class Config:
         self._raw = {key: value for key, value in raw.items() if value is not None}
         self._name = name
         self._read: set[str] = set()
+        self._spelled: dict[str, str] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._raw
@@ -141,17 +142,36 @@ class Config:
         """These keys of the family change no token."""
         self._read.update(keys)
 
+    def rename(self, aliases: Mapping[str, str]) -> None:
+        """Have keys read by other names, as families spell the same in several ways; messages keep the file's spelling.
+
+        Raises: ModelError if both names are there and hold different values.
+        """
+        for key, name in aliases.items():
+            if key in self._raw:
+                value = self._raw.pop(key)
+                if self._raw.setdefault(name, value) != value:
+                    raise self.error(name, f"{json.dumps(value)}, as in {key}")
+                self._spelled[name] = key
+
+    def assume(self, **values: Any) -> None:
+        """What each of these keys holds if the file does not have it."""
+        for key, value in values.items():
+            self._raw.setdefault(key, value)
+
     def error(self, key: str, wanted: str) -> ModelError:
         """The refusal of what the key holds."""
         value = json.dumps(self._raw.get(key))
         shown = value if len(value) <= 80 else value[:77] + "..."
-        return ModelError(f"{self._name} {key} is {shown}, allowed: {wanted}")
+        return ModelError(f"{self._name} {self._spelled.get(key, key)} is {shown}, allowed: {wanted}")
 
     def refuse_unread(self) -> None:
         """Raises: ModelError naming the keys that nobody has read and that are not known to change nothing."""
         unknown = sorted(key for key in self._raw if key not in self._read and key not in _HARMLESS)
         if unknown:
-            shown = ", ".join(f"{key} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5])
+            shown = ", ".join(
+                f"{self._spelled.get(key, key)} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5]
+            )
             raise ModelError(f"{self._name} has keys that are not known for this architecture: {shown}")
 
     def _given(self, key: str, default: Any, wanted: str) -> Any:

@@ -54,7 +54,7 @@ def read_rotary(
     if size % 2 or size < 2:
         raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
     max_position = config.count("max_position_embeddings")
-    described = scaling if scaling is not None else _description(config)
+    described = scaling if scaling is not None else rotary_description(config)
     theta = described.number("rope_theta", config.number(base_key, 10_000.0))
     kind = str(described.value("rope_type", described.value("type", "default")))
     plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
@@ -71,7 +71,13 @@ def read_rotary(
     return RotaryReading(rule, min(max_position, scaled.boundary or max_position))
 
 
-def _description(config: Config) -> Config:
+def turned_size(config: Config, head_size: int, default: float) -> int:
+    """The dimensions of a head that are turned, which checkpoints tell as a part of it."""
+    key = "partial_rotary_factor"
+    return int(head_size * rotary_description(config).number(key, config.number(key, default)))
+
+
+def rotary_description(config: Config) -> Config:
     """Where the rule is described; transformers 5 moved it, and rope_theta with it."""
     for key in ("rope_parameters", "rope_scaling"):
         part = config.part(key)

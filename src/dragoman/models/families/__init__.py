@@ -10,9 +10,29 @@ from typing import Any
 
 from dragoman.models.config import Config, ModelError
 from dragoman.models.families.base import Family
+from dragoman.models.families.bloom import Bloom
+from dragoman.models.families.falcon import Falcon
+from dragoman.models.families.gpt2 import Gpt2
+from dragoman.models.families.gpt_bigcode import GptBigCode
+from dragoman.models.families.gpt_j import GptJ
+from dragoman.models.families.gpt_neox import GptNeoX
 from dragoman.models.families.llama import Llama
+from dragoman.models.families.mpt import Mpt
+from dragoman.models.families.opt import Opt
+from dragoman.models.families.phi import Phi
 
-FAMILIES: tuple[type[Family], ...] = (Llama,)
+FAMILIES: tuple[type[Family], ...] = (
+    Bloom,
+    Falcon,
+    Gpt2,
+    GptBigCode,
+    GptJ,
+    GptNeoX,
+    Llama,
+    Mpt,
+    Opt,
+    Phi,
+)
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
