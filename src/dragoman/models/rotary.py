@@ -44,24 +44,29 @@ def read_rotary(
     size: int,
     *,
     is_interleaved: bool = False,
+    part: float | None = None,
     base_key: str = "rope_theta",
     scaling: Config | None = None,
 ) -> RotaryReading:
-    """The rule for `size` dimensions of a head. `scaling`: where it is described, None = where checkpoints have it.
+    """The rule for heads of this size. `scaling`: where it is described, None = where checkpoints have it.
 
+    `part`: the part of a head that is turned, where the checkpoint does not say it; None = the family turns all of it.
     Raises: ModelError naming the key that is missing or not supported.
     """
-    if size % 2 or size < 2:
-        raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
     max_position = config.count("max_position_embeddings")
     described = scaling if scaling is not None else rotary_description(config)
+    if part is None:
+        described.expect(partial_rotary_factor=1.0)
+    else:
+        size = int(size * described.number("partial_rotary_factor", config.number("partial_rotary_factor", part)))
+    if size % 2 or size < 2:
+        raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
     theta = described.number("rope_theta", config.number(base_key, 10_000.0))
     kind = str(described.value("rope_type", described.value("type", "default")))
     plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
     if kind not in _RULES:
         raise ModelError(f"config.json rope_scaling type {kind!r} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _RULES[kind](described, plain, theta, config)
-    described.skip("partial_rotary_factor")
     described.refuse_unread()
     rule = RotaryRule(
         tuple(scaled.frequencies), scaled.magnitude, is_interleaved, None if scaled.long is None else tuple(scaled.long)
@@ -69,12 +74,6 @@ def read_rotary(
     if scaled.long is not None:
         return RotaryReading(rule, max_position, scaled.boundary)
     return RotaryReading(rule, min(max_position, scaled.boundary or max_position))
-
-
-def turned_size(config: Config, head_size: int, default: float) -> int:
-    """The dimensions of a head that are turned, which checkpoints tell as a part of it."""
-    key = "partial_rotary_factor"
-    return int(head_size * rotary_description(config).number(key, config.number(key, default)))
 
 
 def rotary_description(config: Config) -> Config:

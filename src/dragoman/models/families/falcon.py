@@ -5,6 +5,7 @@ from __future__ import annotations
 from dragoman.models.alibi import alibi_slopes
 from dragoman.models.config import Config
 from dragoman.models.facts import MlpFacts
+from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import ALIASES, Gpt, Names
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.rotary import read_rotary
@@ -20,6 +21,7 @@ class Falcon(Gpt):
         "activation": "hidden_act",
         "ffn_hidden_size": "intermediate_size",
     }
+    layouts = (Layout("transformer", "lm_head"),)
     table = "word_embeddings"
 
     def read(self, config: Config) -> None:

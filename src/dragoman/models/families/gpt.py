@@ -14,7 +14,7 @@ from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
-from dragoman.models.families.base import Family, Layout
+from dragoman.models.families.base import Family
 from dragoman.models.families.llama import head_counts, head_size
 from dragoman.models.rotary import RotaryReading
 from dragoman.models.storage.constants import Node
@@ -55,7 +55,6 @@ class Gpt(Family):
     """
 
     aliases: ClassVar[dict[str, str]] = ALIASES
-    layouts: ClassVar[tuple[Layout, ...]] = (Layout("transformer", "lm_head"),)
     table = "wte"
     layers = "h"
     names: Names

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
+from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import Gpt, Names
 
 
@@ -13,6 +14,7 @@ class GptBigCode(Gpt):
     """StarCoder 1, StarCoderBase, SantaCoder in this layout."""
 
     architectures = ("GPTBigCodeForCausalLM",)
+    layouts = (Layout("transformer", "lm_head"),)
     names = Names("ln_1", ("attn.c_attn",), "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
     positions = "wpe"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dragoman.models.config import Config
+from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import Gpt, Names
 from dragoman.models.rotary import read_rotary
 
@@ -11,6 +12,7 @@ class GptJ(Gpt):
     """GPT-J 6B and what was made of it."""
 
     architectures = ("GPTJForCausalLM",)
+    layouts = (Layout("transformer", "lm_head"),)
     names = Names(
         "ln_1", ("attn.q_proj", "attn.k_proj", "attn.v_proj"), "attn.out_proj", "ln_1", "mlp.fc_in", "mlp.fc_out"
     )

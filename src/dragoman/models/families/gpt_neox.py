@@ -6,7 +6,7 @@ from dragoman.models.config import Config
 from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import ALIASES, Gpt, Names
 from dragoman.models.families.llama import head_size
-from dragoman.models.rotary import read_rotary, turned_size
+from dragoman.models.rotary import read_rotary
 
 
 class GptNeoX(Gpt):
@@ -34,4 +34,4 @@ class GptNeoX(Gpt):
         config.skip("custom_pipelines")
         self.is_parallel = config.flag("use_parallel_residual", True)
         self.has_qkv_bias = self.has_output_bias = config.flag("attention_bias", True)
-        self.rotary = read_rotary(config, turned_size(config, head_size(config), 0.25))
+        self.rotary = read_rotary(config, head_size(config), part=0.25)

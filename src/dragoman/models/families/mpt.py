@@ -10,6 +10,7 @@ from dragoman.models.blocks.fused_qkv import Projections, in_turn
 from dragoman.models.blocks.nodes import clamped
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, MlpFacts
+from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import Gpt, Names
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -25,6 +26,7 @@ class Mpt(Gpt):
         "n_layers": "num_hidden_layers",
         "max_seq_len": "max_position_embeddings",
     }
+    layouts = (Layout("transformer", "lm_head"),)
     layers = "blocks"
     names = Names("norm_1", ("attn.Wqkv",), "attn.out_proj", "norm_2", "ffn.up_proj", "ffn.down_proj")
     final_norm = "norm_f"

@@ -7,7 +7,7 @@ from dragoman.models.config import Config
 from dragoman.models.families.base import Layout
 from dragoman.models.families.gpt import Gpt, Names
 from dragoman.models.families.llama import head_size
-from dragoman.models.rotary import read_rotary, turned_size
+from dragoman.models.rotary import read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -35,7 +35,7 @@ class Phi(Gpt):
         """See `Gpt`."""
         config.expect(tie_word_embeddings=False)
         self.has_query_key_norms = config.flag("qk_layernorm")
-        self.rotary = read_rotary(config, turned_size(config, head_size(config), 0.5))
+        self.rotary = read_rotary(config, head_size(config), part=0.5)
 
     def heads(self, q: Node, k: Node, weights: Weights) -> tuple[Node, Node]:
         """See `Gpt`."""
