@@ -21,18 +21,18 @@ _MISSING = object()
 # files say those), and heads that are not for generation.
 _HARMLESS_KEYS = """
     _attn_implementation _attn_implementation_autoset _attn_implementation_internal _commit_hash _name_or_path
-    activation_dropout add_cross_attention architectures attention_dropout attention_probs_dropout_prob
-    attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
-    classifier_dropout cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dropout dtype
-    early_stopping embd_pdrop embedding_dropout encoder_no_repeat_ngram_size eos_token_id
-    exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id gradient_checkpointing
-    hidden_dropout hidden_dropout_prob id2label init_std initializer_range is_decoder is_encoder_decoder label2id
-    layerdrop length_penalty max_length min_length model_type no_repeat_ngram_size num_beam_groups num_beams
-    num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix problem_type
-    pruned_heads remove_invalid_values repetition_penalty resid_pdrop residual_dropout return_dict
-    return_dict_in_generate sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
-    top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache
+    add_cross_attention architectures attention_dropout attention_probs_dropout_prob attn_implementation auto_map
+    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
+    cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
+    embedding_dropout encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout hidden_dropout_prob id2label
+    initializer_range is_decoder is_encoder_decoder label2id length_penalty max_length min_length model_type
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+    output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values repetition_penalty resid_pdrop
+    residual_dropout return_dict return_dict_in_generate sep_token_id summary_activation summary_first_dropout
+    summary_proj_to_labels summary_type summary_use_proj suppress_tokens task_specific_params temperature
+    tf_legacy_loss tie_encoder_decoder tokenizer_class top_k top_p torch_dtype torchscript transformers_version
+    typical_p unk_token_id use_bfloat16 use_cache
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 

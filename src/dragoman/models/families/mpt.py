@@ -42,7 +42,7 @@ class Mpt(Gpt):
         described = config.part("attn_config") or Config({})
         described.expect(alibi=True, attn_type="multihead_attention", qk_ln=False, prefix_lm=False)
         described.expect(attn_uses_sequence_id=False)
-        described.skip("attn_impl")
+        described.skip("attn_impl", "attn_pdrop")
         self.clip = described.number("clip_qkv", 0.0)
         self.scale = described.number("softmax_scale", 0.0)
         self.alibi = alibi_slopes(config.count("num_attention_heads"), described.number("alibi_bias_max", 8.0))
