@@ -87,7 +87,9 @@ def speeds(report: Path | None) -> dict[str, str]:
     measured = json.loads(report.read_text().strip().splitlines()[-1])
     reference = measured["llama-3.2-1b"]
     return {
-        row["architecture"]: f"{row['share'] / reference['share']:.2f}, {row['gb_per_s_32'] / reference['gb_per_s_32']:.2f}"
+        row[
+            "architecture"
+        ]: f"{row['share'] / reference['share']:.2f}, {row['gb_per_s_32'] / reference['gb_per_s_32']:.2f}"
         for row in measured.values()
     }
 

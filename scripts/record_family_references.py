@@ -13,6 +13,7 @@ from the repository's root; without a name every case is recorded. For each case
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -36,10 +37,14 @@ NUM_COLUMNS = 24
 
 # model_type -> replacements in the names that transformers writes, where the hub's files have others.
 HUB_NAMES: dict[str, list[tuple[str, str]]] = {
+    "bloom": [(r"^transformer\.", "")],
     "gpt2": [(r"^transformer\.", "")],
     "gemma3": [(r"^vision_tower\.", "vision_tower.vision_model.")],
     "llava": [(r"^vision_tower\.", "vision_tower.vision_model.")],
 }
+
+# model_type -> the implementation of attention, where the eager one is wrong: Falcon's adds ALiBi twice.
+ATTENTION = {"falcon": "sdpa"}
 
 
 def record(name: str) -> None:
@@ -110,7 +115,10 @@ def model_class(case: Case) -> Any:
 def load(name: str, case: Case, directory: Path) -> Any:
     """The checkpoint as transformers reads it; raises RuntimeError if it does not read every tensor as it is."""
     model, info = model_class(case).from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+        directory,
+        dtype=torch.float32,
+        attn_implementation=ATTENTION.get(case["config"]["model_type"], "eager"),
+        output_loading_info=True,
     )
     extra = set(case.get("extra_tensors", {}))
     problems = {
@@ -122,6 +130,23 @@ def load(name: str, case: Case, directory: Path) -> Any:
         if tensors:
             raise RuntimeError(f"{name}: {problem}: {sorted(tensors)}")
     return model.eval()
+
+
+def correct_alibi() -> None:
+    """Have ALiBi as checkpoints ask for it, where transformers departs from that.
+
+    Falcon's is rounded to bfloat16, which is off by whole tokens from position 256 on; else its code is BLOOM's. MPT's has
+    the same slopes whatever `alibi_bias_max` is.
+    """
+    names = ("bloom", "falcon", "mpt")
+    modules: list[Any] = [importlib.import_module(f"transformers.models.{name}.modeling_{name}") for name in names]
+    bloom, falcon, mpt = modules
+    falcon.build_alibi_tensor = bloom.build_alibi_tensor
+
+    def mpt_alibi(model: Any, num_heads: int, length: int, **options: Any) -> Any:
+        return mpt.build_mpt_alibi_tensor(num_heads, length, model.config.attn_config.alibi_bias_max, **options)
+
+    mpt.MptModel.build_mpt_alibi_tensor = mpt_alibi
 
 
 def forward(model: Any, token_ids: Array) -> Array:
@@ -162,6 +187,7 @@ def write_json(path: Path, case: Case) -> None:
 def main(names: list[str]) -> None:
     """Record the named cases, or all."""
     torch.set_num_threads(1)
+    correct_alibi()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for name in names or case_names():

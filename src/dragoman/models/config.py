@@ -64,6 +64,7 @@ class Config:
         self._raw = {key: value for key, value in raw.items() if value is not None}
         self._name = name
         self._read: set[str] = set()
+        self._spelled: dict[str, str] = {}
 
     def __contains__(self, key: str) -> bool:
         return key in self._raw
@@ -141,17 +142,36 @@ class Config:
         """These keys of the family change no token."""
         self._read.update(keys)
 
+    def rename(self, aliases: Mapping[str, str]) -> None:
+        """Have keys read by other names, as families spell the same in several ways; messages keep the file's spelling.
+
+        Raises: ModelError if both names are there and hold different values.
+        """
+        for key, name in aliases.items():
+            if key in self._raw:
+                value = self._raw.pop(key)
+                if self._raw.setdefault(name, value) != value:
+                    raise self.error(name, f"{json.dumps(value)}, as in {key}")
+                self._spelled[name] = key
+
+    def assume(self, **values: Any) -> None:
+        """What each of these keys holds if the file does not have it."""
+        for key, value in values.items():
+            self._raw.setdefault(key, value)
+
     def error(self, key: str, wanted: str) -> ModelError:
         """The refusal of what the key holds."""
         value = json.dumps(self._raw.get(key))
         shown = value if len(value) <= 80 else value[:77] + "..."
-        return ModelError(f"{self._name} {key} is {shown}, allowed: {wanted}")
+        return ModelError(f"{self._name} {self._spelled.get(key, key)} is {shown}, allowed: {wanted}")
 
     def refuse_unread(self) -> None:
         """Raises: ModelError naming the keys that nobody has read and that are not known to change nothing."""
         unknown = sorted(key for key in self._raw if key not in self._read and key not in _HARMLESS)
         if unknown:
-            shown = ", ".join(f"{key} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5])
+            shown = ", ".join(
+                f"{self._spelled.get(key, key)} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5]
+            )
             raise ModelError(f"{self._name} has keys that are not known for this architecture: {shown}")
 
     def _given(self, key: str, default: Any, wanted: str) -> Any:

@@ -83,3 +83,8 @@ def split_heads(x: Node, num_heads: int) -> Node:
 def capped(x: Node, limit: float) -> Node:
     """x bounded smoothly by +-limit; x itself if the limit is 0."""
     return x if not limit else scaled(ops.tanh(scaled(x, 1.0 / limit)).output(0), limit)
+
+
+def clamped(x: Node, limit: float) -> Node:
+    """x cut off at +-limit; x itself if the limit is 0."""
+    return x if not limit else ops.clamp(x, -limit, limit).output(0)

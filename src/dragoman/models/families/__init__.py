@@ -12,15 +12,24 @@ from typing import Any
 from dragoman.models.config import Config, ModelError
 from dragoman.models.families import vision
 from dragoman.models.families.base import Family
+from dragoman.models.families.bloom import Bloom
 from dragoman.models.families.cohere import Cohere, Cohere2
 from dragoman.models.families.exaone4 import Exaone4
+from dragoman.models.families.falcon import Falcon
 from dragoman.models.families.gemma import Gemma, Gemma2, Gemma3
 from dragoman.models.families.glm import Glm, Glm4
+from dragoman.models.families.gpt2 import Gpt2
+from dragoman.models.families.gpt_bigcode import GptBigCode
+from dragoman.models.families.gpt_j import GptJ
+from dragoman.models.families.gpt_neox import GptNeoX
 from dragoman.models.families.granite import Granite, Granite4Dense
 from dragoman.models.families.hunyuan import HunyuanDense
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
+from dragoman.models.families.mpt import Mpt
 from dragoman.models.families.olmo import Olmo2, Olmo3
+from dragoman.models.families.opt import Opt
+from dragoman.models.families.phi import Phi
 from dragoman.models.families.phi3 import Phi3
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.relatives import Ernie45, SeedOss
@@ -29,22 +38,31 @@ from dragoman.models.families.stablelm import StableLm
 from dragoman.models.families.starcoder2 import Starcoder2
 
 FAMILIES: tuple[type[Family], ...] = (
+    Bloom,
     Cohere,
     Cohere2,
     Ernie45,
     Exaone4,
+    Falcon,
     Gemma,
     Gemma2,
     Gemma3,
     Glm,
     Glm4,
+    Gpt2,
+    GptBigCode,
+    GptJ,
+    GptNeoX,
     Granite,
     Granite4Dense,
     HunyuanDense,
     Llama,
     Mistral,
+    Mpt,
     Olmo2,
     Olmo3,
+    Opt,
+    Phi,
     Phi3,
     Qwen2,
     Qwen3,

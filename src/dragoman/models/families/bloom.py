@@ -1,0 +1,43 @@
+"""BLOOM: attention fades with distance, and embeddings are normed."""
+
+from __future__ import annotations
+
+from dragoman.models.alibi import alibi_slopes
+from dragoman.models.blocks.step import StepInputs
+from dragoman.models.config import Config
+from dragoman.models.families.base import Layout
+from dragoman.models.families.gpt import ALIASES, Gpt, Names
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Bloom(Gpt):
+    """BLOOM and BLOOMZ. Nothing in them bounds the context; `seq_length` tells what they were trained with."""
+
+    architectures = ("BloomForCausalLM",)
+    aliases = ALIASES | {"seq_length": "max_position_embeddings"}
+    layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
+    table = "word_embeddings"
+    names = Names(
+        "input_layernorm",
+        ("self_attention.query_key_value",),
+        "self_attention.dense",
+        "post_attention_layernorm",
+        "mlp.dense_h_to_4h",
+        "mlp.dense_4h_to_h",
+    )
+
+    def read(self, config: Config) -> None:
+        """See `Gpt`."""
+        config.assume(max_position_embeddings=2048)
+        config.expect(apply_residual_connection_post_layernorm=False, hidden_act="gelu_new")
+        # about how it was trained, and the order in which others sum up
+        config.skip(
+            "bias_dropout_fusion", "masked_softmax_fusion", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi"
+        )
+        config.skip("attention_softmax_in_fp32", "pretraining_tp", "slow_but_exact")
+        self.alibi = alibi_slopes(config.count("num_attention_heads"))
+
+    def embed(self, body: Weights, step: StepInputs) -> Node:
+        """See `Family`."""
+        return self.norm(super().embed(body, step), body.at("word_embeddings_layernorm"))

@@ -1,0 +1,46 @@
+"""GPT-2: a table of positions, and matrices stored [in, out]."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dragoman.models.blocks.fused_qkv import Projections, in_turn
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts
+from dragoman.models.families.base import Layout
+from dragoman.models.families.gpt import Gpt, Names
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Gpt2(Gpt):
+    """GPT-2, DistilGPT2, DialoGPT and their kin."""
+
+    architectures = ("GPT2LMHeadModel",)
+    layouts = (Layout("transformer", "lm_head"), Layout("", "lm_head"))
+    names = Names("ln_1", ("attn.c_attn",), "attn.c_proj", "ln_2", "mlp.c_fc", "mlp.c_proj")
+    positions = "wpe"
+
+    def read(self, config: Config) -> None:
+        """See `Gpt`."""
+        self.is_scaled = config.flag("scale_attn_weights", True)
+        self.is_scaled_by_layer = config.flag("scale_attn_by_inverse_layer_idx")
+        config.skip("reorder_and_upcast_attn")  # about the precision of scores, which are f32 here
+        config.skip(
+            "n_special", "num_labels", "output_past", "predict_special_tokens"
+        )  # of libraries before transformers
+
+    def attention_facts(self, config: Config, index: int) -> AttentionFacts:
+        """See `Gpt`."""
+        facts = super().attention_facts(config, index)
+        scale = facts.scale if self.is_scaled else 1.0
+        return replace(facts, scale=scale / (index + 1) if self.is_scaled_by_layer else scale)
+
+    def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """See `Family`."""
+        return super().layer(x, weights.transposed(), layer)
+
+    def cut(self, fused: Weights, facts: AttentionFacts) -> Projections:
+        """See `Gpt`."""
+        return in_turn(fused, facts)
