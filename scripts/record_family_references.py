@@ -36,11 +36,14 @@ NUM_POSITIONS = 24
 NUM_COLUMNS = 24
 
 # model_type -> replacements in the names that transformers writes, where the hub's files have others.
+_VISION_TOWER = [(r"^vision_tower\.", "vision_tower.vision_model.")]
 HUB_NAMES: dict[str, list[tuple[str, str]]] = {
     "bloom": [(r"^transformer\.", "")],
+    "gemma3": _VISION_TOWER,
     "gpt2": [(r"^transformer\.", "")],
-    "gemma3": [(r"^vision_tower\.", "vision_tower.vision_model.")],
-    "llava": [(r"^vision_tower\.", "vision_tower.vision_model.")],
+    "llava": _VISION_TOWER,
+    "llava_next": _VISION_TOWER,
+    "llava_onevision": _VISION_TOWER,
 }
 
 # model_type -> the implementation of attention, where the eager one is wrong: Falcon's adds ALiBi twice.

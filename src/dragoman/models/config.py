@@ -74,13 +74,14 @@ class Config:
         self._read.add(key)
         return self._raw.get(key, default)
 
-    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer of at least `least`; `default` None = there must be one."""
-        value = self._given(key, default, f"an integer of at least {least}")
+    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1) -> int:
+        """An integer from `least` to `most`; `default` None = there must be one."""
+        wanted = f"an integer of at least {least}" + (f" and at most {most}" if most < 2**31 - 1 else "")
+        value = self._given(key, default, wanted)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-            raise self.error(key, f"an integer of at least {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.error(key, wanted)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -89,6 +90,13 @@ class Config:
         if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
             raise self.error(key, "a number")
         return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.error(key, "a number above 0")
+        return value
 
     def flag(self, key: str, default: bool = False) -> bool:
         """True or false."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import RotaryRule
 
+MAX_SIZE = 4096  # a head above it is a mistake
+
 _Frequencies = list[float]
 
 
@@ -58,10 +60,15 @@ def read_rotary(
     if part is None:
         described.expect(partial_rotary_factor=1.0)
     else:
-        size = int(size * described.number("partial_rotary_factor", config.number("partial_rotary_factor", part)))
-    if size % 2 or size < 2:
-        raise ModelError(f"{size} dimensions of a head are turned by their position, which must be an even number")
-    theta = described.number("rope_theta", config.number(base_key, 10_000.0))
+        part = described.positive("partial_rotary_factor", config.positive("partial_rotary_factor", part))
+        if part > 1:
+            raise ModelError(f"config.json partial_rotary_factor is {part}, allowed: a number above 0, at most 1")
+        size = int(size * part)
+    if size % 2 or not 2 <= size <= MAX_SIZE:
+        raise ModelError(
+            f"{size} dimensions of a head are turned by their position, which must be an even number up to {MAX_SIZE}"
+        )
+    theta = described.positive("rope_theta", config.positive(base_key, 10_000.0))
     kind = str(described.value("rope_type", described.value("type", "default")))
     plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
     if kind not in _RULES:
@@ -108,20 +115,20 @@ def _default(_described: Config, plain: _Frequencies, _theta: float, _config: Co
 
 
 def _linear(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
-    factor = described.number("factor")
+    factor = described.positive("factor")
     return _Scaled([frequency / factor for frequency in plain])
 
 
 def _dynamic(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
     """Plain up to the boundary. Beyond it frequencies depend on how long the sequence is, which no cache can follow."""
-    described.number("factor")
+    described.positive("factor")
     boundary = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
     return _Scaled(plain, boundary=boundary)
 
 
 def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:
-    factor = described.number("factor")
-    low, high = described.number("low_freq_factor"), described.number("high_freq_factor")
+    factor = described.positive("factor")
+    low, high = described.positive("low_freq_factor"), described.positive("high_freq_factor")
     original = described.count("original_max_position_embeddings", config.count("max_position_embeddings"))
 
     def scaled(frequency: float) -> float:
@@ -140,8 +147,8 @@ def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Confi
 def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
     max_position = config.count("max_position_embeddings")
     original = described.count("original_max_position_embeddings", max_position)
-    factor = described.number("factor", max_position / original)
-    fast, slow = described.number("beta_fast", 32.0), described.number("beta_slow", 1.0)
+    factor = described.positive("factor", max_position / original)
+    fast, slow = described.positive("beta_fast", 32.0), described.positive("beta_slow", 1.0)
     size = 2 * len(plain)
 
     def dimension(rotations: float) -> float:
@@ -166,7 +173,7 @@ def _yarn_magnitude(described: Config, factor: float) -> float:
 
     mscale, all_dimensions = described.number("mscale", 0.0), described.number("mscale_all_dim", 0.0)
     if "attention_factor" in described:
-        return described.number("attention_factor")
+        return described.positive("attention_factor")
     return term(mscale) / term(all_dimensions) if mscale and all_dimensions else term(1.0)
 
 
@@ -177,21 +184,21 @@ def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Con
     short, long = (described.numbers(f"{name}_factor", len(plain)) for name in ("short", "long"))
     factor = max_position / original
     if "factor" in described and "original_max_position_embeddings" not in config:
-        factor = described.number("factor")
+        factor = described.positive("factor")
     described.skip("factor")
     grown = 1.0 if factor <= 1.0 else math.sqrt(1 + math.log(factor) / math.log(original))
-    magnitude = described.number("attention_factor", grown)
+    magnitude = described.positive("attention_factor", grown)
     divided = [[frequency / by for frequency, by in zip(plain, factors, strict=True)] for factors in (short, long)]
     return _Scaled(divided[0], magnitude, original, divided[1])
 
 
 _RULES: dict[str, Callable[[Config, _Frequencies, float, Config], _Scaled]] = {
     "default": _default,
-    "mrope": _default,  # see "mrope_section"
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
     "su": _longrope,  # Phi-3's first name for it
+    "mrope": _default,  # see "mrope_section"
 }

@@ -37,9 +37,10 @@ def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool =
 
 
 def head_layer_norm(x: Node, weight: Array, epsilon: float) -> Node:
-    """Mean and variance normalisation of each head, with weights of its own. Shapes: x [T, heads, 1, size], [heads, size]."""
+    """Mean and variance normalisation of each head. Shapes: x [T, heads, 1, size], weight [heads, size]."""
     heads, size = weight.shape
-    normalized = layer_norm(x, None, epsilon)
+    # over the axis of size 1 too: of four axes the kernel takes the last one only with the one before it
+    normalized = ops.mvn(x, integers(-2, -1), True, epsilon, "inside_sqrt").output(0)
     return multiply(normalized, constant(np.ascontiguousarray(weight, dtype=np.float32).reshape(1, heads, 1, size)))
 
 

@@ -84,8 +84,9 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     Raises: ModelError naming the architecture and the supported ones, or a key that is missing, wrong or not known.
     """
     config = Config(raw_config)
-    names = config.value("architectures") or []
-    family = next((_BY_ARCHITECTURE[name] for name in names if name in _BY_ARCHITECTURE), None)
+    names = config.value("architectures")
+    known = [name for name in names if name in _BY_ARCHITECTURE] if isinstance(names, list) else []
+    family = _BY_ARCHITECTURE[known[0]] if known else None
     if family is None:
         raise ModelError(f"architectures {names!r} are not supported; supported: {', '.join(sorted(_BY_ARCHITECTURE))}")
     _refuse_packed(config)

@@ -1,4 +1,4 @@
-"""Cohere's Command R and R7B: parallel blocks after one LayerNorm without bias, pairs that lie side by side, scaled logits."""
+"""Cohere's Command R and R7B: attention and MLP in parallel after one LayerNorm without bias, scaled logits."""
 
 from __future__ import annotations
 
@@ -46,11 +46,10 @@ class Cohere(Llama):
         q, k = super().heads(q, k, weights, facts)
         if not self.norms_heads:
             return q, k
-        normed = (
+        return (
             self._head_norm(q, weights.at("q_norm"), facts.num_heads, facts),
             self._head_norm(k, weights.at("k_norm"), facts.num_kv_heads, facts),
         )
-        return normed
 
     def _head_norm(self, x: Node, weights: Weights, num_heads: int, facts: AttentionFacts) -> Node:
         weight = np.asarray(weights.tensor((num_heads, facts.head_size)))

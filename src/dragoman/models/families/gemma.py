@@ -66,7 +66,7 @@ class Gemma2(Gemma):
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """With scale and cap of its own."""
-        scale = config.number("query_pre_attn_scalar", 256.0) ** -0.5
+        scale = config.positive("query_pre_attn_scalar", 256.0) ** -0.5
         cap = config.number("attn_logit_softcapping", 0.0)
         return replace(super().attention_facts(config, index), scale=scale, softcap=cap)
 

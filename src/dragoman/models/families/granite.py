@@ -22,7 +22,7 @@ class Granite(Llama):
     def __init__(self, config: Config) -> None:
         self.embedding_scale = config.number("embedding_multiplier", 1.0)
         self.residual_scale = config.number("residual_multiplier", 1.0)
-        self.logits_scale = 1.0 / config.number("logits_scaling", 1.0)
+        self.logits_scale = 1.0 / config.positive("logits_scaling", 1.0)
         super().__init__(config)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
@@ -50,9 +50,9 @@ class Granite4Dense(Granite):
 
     def __init__(self, config: Config) -> None:
         config.expect(num_local_experts=0, normalization_function="rmsnorm")
-        config.choices("layer_types", ("attention", "full_attention"), config.count("num_hidden_layers"))
-        if "layer_types" not in config:
-            raise config.error("layer_types", "a list of: attention")
+        num_layers = config.count("num_hidden_layers")
+        if config.choices("layer_types", ("attention", "full_attention"), num_layers) is None:
+            raise config.error("layer_types", f"a list of {num_layers} of: attention")
         config.skip("num_experts_per_tok", "output_router_logits", "router_aux_loss_coef", "intermediate_size")
         config.skip("init_method", "time_step_limit")
         config.skip(*(f"mamba_{name}" for name in _RECURRENT_KEYS))
@@ -74,4 +74,14 @@ class Granite4Dense(Granite):
         return *halves(weights.at("input_linear"), inner_size), weights.at("output_linear")
 
 
-_RECURRENT_KEYS = "chunk_size conv_bias d_conv d_head d_state expand n_groups n_heads proj_bias".split()
+_RECURRENT_KEYS = (
+    "chunk_size",
+    "conv_bias",
+    "d_conv",
+    "d_head",
+    "d_state",
+    "expand",
+    "n_groups",
+    "n_heads",
+    "proj_bias",
+)

@@ -32,8 +32,8 @@ class HunyuanDense(Llama):
         if "alpha" not in described:
             return read_rotary(config, size)
         described.expect(type="dynamic", rope_type="dynamic")
-        theta = described.number("rope_theta", config.number("rope_theta", 10_000.0))
-        stretched = theta * described.number("alpha") ** (size / (size - 2))
+        theta = described.positive("rope_theta", config.positive("rope_theta", 10_000.0))
+        stretched = theta * described.positive("alpha") ** (size / (size - 2))
         return read_rotary(config, size, scaling=Config({"rope_theta": stretched}))
 
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:

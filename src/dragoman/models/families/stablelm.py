@@ -1,4 +1,4 @@
-"""StableLM 2: Llama with LayerNorm that turns a quarter of each head; some norm heads, or run attention and MLP in parallel."""
+"""StableLM: Llama with LayerNorm that turns a part of each head; some norm heads, or run attention and MLP in parallel."""
 
 from __future__ import annotations
 

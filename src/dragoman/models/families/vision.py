@@ -54,7 +54,22 @@ _FAMILIES: dict[str, type[Family]] = {
 _LLAMA_7B = {"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32, "vocab_size": 32000}
 _ASSUMED: dict[str, dict[str, Any]] = {
     "llama": {**_LLAMA_7B, "intermediate_size": 11008, "max_position_embeddings": 2048},
-    "mistral": {**_LLAMA_7B, "intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072},
+    "mistral": {
+        **_LLAMA_7B,
+        "intermediate_size": 14336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+    },
+    "qwen2": {
+        **_LLAMA_7B,
+        "vocab_size": 151936,
+        "intermediate_size": 22016,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "sliding_window": 4096,
+    },
     "gemma3_text": {
         "vocab_size": 262208,
         "hidden_size": 2304,
@@ -74,18 +89,18 @@ _KEYS_OF_IMAGES = """
     boi_token_index eoi_token_index downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints image_seq_length
     image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act scale_factor
     spatial_merge_size use_image_newline_parameter use_reentrant_checkpointing video_token_id video_token_index
-    vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy vision_start_token_id
-    vision_token_id
-""".split()
+    vision_aspect_ratio vision_config vision_end_token_id vision_feature_layer vision_feature_select_strategy
+    vision_start_token_id vision_token_id
+"""
 # Idefics3 and SmolVLM write the config of their training's class.
 _KEYS_OF_TRAINING = """
     _flash_attn_2_enabled is_llama_config neftune_noise_alpha perceiver_config pixel_shuffle_factor
-""".split()
+"""
 
 
 def text_model(config: Config) -> Family:
     """The model of the text's part. Raises: ModelError naming a key that is missing, wrong or not known."""
-    config.skip(*_KEYS_OF_IMAGES)
+    config.skip(*_KEYS_OF_IMAGES.split())
     part = config.part("text_config")
     text = config if part is None else _text_config(config, part)
     kind = str(text.value("model_type"))
@@ -99,12 +114,12 @@ def text_model(config: Config) -> Family:
 
 
 def _text_config(config: Config, part: Config) -> Config:
-    """What config.json says of the text, with what it leaves out. Keys at the top are of the text too."""
+    """What config.json says of the text, with what it leaves out."""
     raw: dict[str, Any] = config.value("text_config")
     kind = str(part.value("model_type"))
-    shared = {"vocab_size": config.value("vocab_size"), "tie_word_embeddings": config.value("tie_word_embeddings")}
-    known = {key: value for key, value in shared.items() if value is not None}
-    text = Config({**_ASSUMED.get(kind, {}), **raw, **known}, "config.json text_config")
+    config.skip("vocab_size")
+    known = {"tie_word_embeddings": config.value("tie_word_embeddings")}
+    text = Config({**_ASSUMED.get(kind, {}), **known, **raw}, "config.json text_config")
     text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
-    text.skip(*_KEYS_OF_TRAINING)
+    text.skip(*_KEYS_OF_TRAINING.split())
     return text

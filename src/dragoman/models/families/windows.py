@@ -25,9 +25,11 @@ def read_slides(config: Config, is_sliding: Callable[[int], bool]) -> tuple[bool
 
 
 def no_slides(config: Config) -> tuple[bool, ...]:
-    """All layers see everything, whatever window config.json has."""
-    config.skip("sliding_window", "layer_types")
-    return (False,) * config.count("num_hidden_layers")
+    """All layers see everything, whatever window config.json has. Raises: ModelError if layer_types says otherwise."""
+    slides = read_slides(config, lambda _index: False)
+    if any(slides):
+        raise config.error("layer_types", f"{_KINDS[0]} alone, as no window is switched on")
+    return slides
 
 
 def read_window(config: Config) -> int:

@@ -1,0 +1,148 @@
+"""Families read every key of config.json, refuse what they cannot follow, and miss no tensor of a checkpoint."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models.facts import AttentionFacts, CacheKind, ModelFacts
+from dragoman.models.families import read_model
+from tests.support.family_checkpoint import case_names, read_case, write_family_checkpoint
+
+# Recorded for families that are not read yet.
+NAMES = [name for name in case_names() if name not in ("gpt2", "mixtral")]
+ODD_VALUES: tuple[Any, ...] = (None, True, 0, -3, 2**31 - 1, 2**40, 1.5, "odd", [], ["odd"], [0], {}, {"odd": 1})
+
+
+def config_of(name: str, **changes: Any) -> dict[str, Any]:
+    """The recorded case's config.json with changed keys."""
+    config: dict[str, Any] = copy.deepcopy(read_case(name)["config"])
+    return config | changes
+
+
+def facts_of(name: str, **changes: Any) -> ModelFacts:
+    return read_model(config_of(name, **changes)).facts
+
+
+def attentions(facts: ModelFacts) -> list[AttentionFacts]:
+    return list(facts.attention_layers.values())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_key_that_nobody_knows_is_refused_by_name(name: str) -> None:
+    with pytest.raises(ModelError, match=r"not known for this architecture: score_scale \(2.5\)"):
+        read_model(config_of(name, score_scale=2.5))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_odd_value_is_refused_or_changes_nothing_but_never_fails_otherwise(name: str) -> None:
+    config = config_of(name)
+    for key in [*config, "rope_scaling", "rope_parameters", "layer_types", "sliding_window", "head_dim"]:
+        for value in ODD_VALUES:
+            with suppress(ModelError):  # anything else fails the test
+                assert read_model({**config, key: value}).facts.layers, (key, value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_path: Path) -> None:
+    directory = write_family_checkpoint(name, tmp_path)
+    tensors = load_file(directory / "model.safetensors")
+    needed = sorted(tensor for tensor in tensors if ".layers." in tensor and not is_unused(tensor))
+    lost = needed[crc32(name.encode()) % len(needed)]
+    save_file({key: value for key, value in tensors.items() if key != lost}, directory / "model.safetensors")
+    with pytest.raises(ModelError, match=lost):
+        load_model(directory, ModelOptions(weight_type="f32"))
+    extra = lost.rpartition(".")[0] + ".gain"
+    save_file({**tensors, extra: np.zeros(3, dtype=np.float32)}, directory / "model.safetensors")
+    with pytest.raises(ModelError, match=f"does not know: {extra}"):
+        load_model(directory, ModelOptions(weight_type="f32"))
+
+
+def is_unused(tensor: str) -> bool:
+    return "vision" in tensor or "inv_freq" in tensor
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("llama_default", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ("llama_default", {"sliding_window": 64}, r"not known for this architecture: sliding_window \(64\)"),
+        ("qwen2", {"layer_types": ["sliding_attention"] * 3}, "full_attention alone, as no window is switched on"),
+        (
+            "qwen2",
+            {"layer_types": ["linear_attention"] * 3},
+            "layer_types is .*, allowed: a list of 3 of: full_attention",
+        ),
+        ("qwen2", {"use_mrope": True}, "use_mrope is true, allowed: false"),
+        ("phi3", {"lm_head_bias": True}, "lm_head_bias is true, allowed: false"),
+        ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+        ("granite4_dense", {"num_local_experts": 32}, "num_local_experts is 32, allowed: 0"),
+        ("granite4_dense", {"layer_types": ["mamba", "attention", "mamba"]}, "a list of 3 of: attention"),
+        ("granite4_dense", {"layer_types": None}, "layer_types is null, allowed: a list of 3 of: attention"),
+        ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
+        ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is .rms_norm., allowed: .layer_norm."),
+        ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true, allowed: false"),
+        ("llava", {"text_config": {"model_type": "opt"}}, "text_config of model_type 'opt' is not supported"),
+        ("llava", {"text_config": {"model_type": "llama", "gain": 1}}, r"text_config has keys .*: gain \(1\)"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_followed_is_refused_by_key(name: str, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        read_model(config_of(name, **changes))
+
+
+def test_the_first_name_of_longrope_means_the_same() -> None:
+    scaling = config_of("phi3_128k")["rope_scaling"]
+    assert facts_of("phi3_128k", rope_scaling={**scaling, "type": "su"}) == facts_of("phi3_128k")
+
+
+def test_a_window_that_holds_the_whole_context_is_none_but_its_layers_are_still_of_their_kind() -> None:
+    facts = facts_of("cohere2", sliding_window=1024)
+    assert facts.cache_kinds == (CacheKind(0),)
+    assert [attention.rotary is None for attention in attentions(facts)] == [False, False, False, True]
+
+
+def test_rules_for_each_kind_of_layer_are_read_in_both_forms() -> None:
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    nested = {
+        "full_attention": {**scaling, "rope_theta": 1_000_000},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 10_000},
+    }
+    old_keys = dict.fromkeys(("rope_scaling", "rope_theta", "rope_local_base_freq"))
+    new = facts_of("gemma3_text_linear", rope_parameters=nested, **old_keys)
+    assert new == facts_of("gemma3_text_linear")
+
+
+def test_a_text_config_means_what_transformers_assumes_where_it_is_silent() -> None:
+    gemma = {
+        "hidden_size": 2560,
+        "intermediate_size": 10240,
+        "model_type": "gemma3_text",
+        "num_hidden_layers": 34,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024,
+    }
+    facts = facts_of("gemma3_vision", text_config=gemma)
+    first, sixth = attentions(facts)[0], attentions(facts)[5]
+    assert (facts.vocab_size, facts.max_position, len(facts.layers)) == (262208, 131072, 34)
+    assert (first.num_heads, first.num_kv_heads, first.head_size, first.scale) == (8, 4, 256, 256**-0.5)
+    assert (first.window, sixth.window) == (1024, 0)
+    assert first.rotary is not None
+    assert sixth.rotary is not None
+    assert first.rotary.frequencies[1] == pytest.approx(10_000 ** (-2 / 256))
+    assert sixth.rotary.frequencies[1] == pytest.approx(1_000_000 ** (-2 / 256) / 8)
+
+    vicuna = {"model_type": "llama", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "vocab_size": 32064}
+    facts = facts_of("llava", text_config=vicuna)
+    attention = attentions(facts)[0]
+    assert (facts.vocab_size, facts.hidden_size, len(facts.layers)) == (32064, 4096, 32)
+    assert (attention.num_heads, attention.num_kv_heads, attention.head_size) == (32, 32, 128)
