@@ -15,7 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
@@ -67,7 +68,7 @@ class Simulation:
         self._sampler = Sampler(VOCAB_SIZE)
         self.stats = RollingStats()
         config = RollingConfig(max_num_seqs=128, assumed_output_tokens=assumed_output_tokens)
-        self._blocks = BlockManager(case.num_blocks, BLOCK_SIZE)
+        self._blocks = BlockPools([CachePool(case.num_blocks)], BLOCK_SIZE)
         self._scheduler = Scheduler(config, self._blocks, self.stats)
         self.num_steps = self.num_running = self.num_prompt_tokens = 0
         self.time_ms = 0.0

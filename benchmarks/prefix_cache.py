@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.blocks.window import CachePool
 
 Chain = list[bytes]  # the digests of a prompt's blocks
 Traffic = Callable[[random.Random], Iterator[Chain]]
@@ -97,14 +98,14 @@ CASES: dict[str, Traffic] = {
 
 def found(chains: Sequence[Chain]) -> float:
     """The part of all blocks that the block manager found."""
-    manager = BlockManager(NUM_BLOCKS, 1)
+    pools = BlockPools([CachePool(NUM_BLOCKS)], 1)
     num_found = 0
     for number, digests in enumerate(chains):
-        prefix = manager.match_prefix(digests)
-        num_found += len(prefix)
-        manager.allocate(number, len(digests), prefix)
-        manager.commit(number, digests)
-        manager.free(number)
+        prefix = pools.match_prefix(digests, pools.no_prefix)
+        num_found += prefix.length
+        pools.allocate(number, len(digests), prefix, len(digests))
+        pools.commit(number, digests)
+        pools.free(number)
     return num_found / sum(map(len, chains))
 
 

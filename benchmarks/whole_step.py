@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -28,7 +29,7 @@ class PreparedRunner:
 
     def __init__(self, logits: npt.NDArray[np.float32], num_blocks: int) -> None:
         self.block_size = BLOCK_SIZE
-        self.num_blocks = num_blocks
+        self.pools: tuple[CachePool, ...] = (CachePool(num_blocks),)
         self.vocab_size = logits.shape[1]
         self.max_model_len = MAX_MODEL_LEN
         self._source = logits
@@ -42,7 +43,7 @@ class PreparedRunner:
         """The prepared rows, as many as the batch wants."""
         return self._logits[: len(batch.logit_indices)]
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """There is no cache."""
 
     def close(self) -> None:

@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.blocks.block_pools import Copies
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, ModelRunner
 
 
 @dataclass(slots=True)
 class Step:
-    """One step's inputs: blocks to copy first, then the batch."""
+    """One step's inputs: blocks to copy first, by their kind, then the batch."""
 
     batch: ForwardBatch
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    copies: Copies = field(default_factory=list)
 
 
 class RecordingRunner:
@@ -31,12 +32,12 @@ class RecordingRunner:
 
     def __init__(self, inner: ModelRunner) -> None:
         self.block_size = inner.block_size
-        self.num_blocks = inner.num_blocks
+        self.pools = inner.pools
         self.vocab_size = inner.vocab_size
         self.max_model_len = inner.max_model_len
         self.steps: list[Step] = []
         self.inner = inner
-        self._copies: list[tuple[int, int]] = []
+        self._copies: Copies = []
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """The inner runner's logits."""
@@ -44,10 +45,10 @@ class RecordingRunner:
         self._copies = []
         return self.inner.forward(batch)
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """Copied by the inner runner; kept with the step that follows."""
-        self._copies.extend(pairs)
-        self.inner.copy_blocks(pairs)
+        self._copies.append((kind, list(pairs)))
+        self.inner.copy_blocks(pairs, kind)
 
     def close(self) -> None:
         """Nothing: the replay needs the inner runner."""
@@ -55,16 +56,23 @@ class RecordingRunner:
 
 def copied(batch: ForwardBatch) -> ForwardBatch:
     """The same batch in arrays of its own: an engine's buffers change with the next step."""
-    values = {one.name: getattr(batch, one.name) for one in fields(batch)}
-    own: Any = {key: value.copy() if isinstance(value, np.ndarray) else value for key, value in values.items()}
-    return ForwardBatch(**own)
+    values = {one.name: _copied(getattr(batch, one.name)) for one in fields(batch)}
+    return ForwardBatch(**values)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, tuple):
+        return tuple(BlockTables(*(_copied(getattr(one, part.name)) for part in fields(one))) for one in value)
+    return value
 
 
 def replay(runner: ModelRunner, steps: Sequence[Step]) -> float:
     """Seconds to run the steps with nothing around them but the choice of each row's largest logit."""
     begin_s = time.perf_counter()
     for step in steps:
-        if step.copies:
-            runner.copy_blocks(step.copies)
+        for kind, pairs in step.copies:
+            runner.copy_blocks(pairs, kind)
         runner.forward(step.batch).argmax(axis=1)
     return time.perf_counter() - begin_s

@@ -76,7 +76,7 @@ def test_copies_are_kept_with_the_step_that_follows_and_made_before_it() -> None
     recorder.forward(batch)
     recorder.copy_blocks([(1, 2)])
     recorder.forward(forward_batch([([7], 2, [2])], [0]))
-    assert [step.copies for step in recorder.steps] == [[], [(1, 2)]]
+    assert [step.copies for step in recorder.steps] == [[], [(0, [(1, 2)])]]
     runner = FakeRunner()
     replay(runner, recorder.steps)
     assert runner.num_copies == 1

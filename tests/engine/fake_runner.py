@@ -1,8 +1,9 @@
 """A ModelRunner without a model: logits are a pure function of the token ids, computed through the block tables.
 
 Every slot stores a hash of its token, its position and the slot before it, as the table says; a row's logits are a hash of
-all slots of its context. A wrong block, a lost copy, a stale slot or a block shared by different prefixes therefore
-changes tokens. Writing a slot that another sequence of the step can see raises.
+all slots that it sees, in every cache kind. A wrong block, a lost copy, a stale slot or a block shared by different prefixes
+therefore changes tokens. Writing a slot that another sequence of the step can see raises, and so does a visible slot that a
+table leaves out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from hashlib import blake2b
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 
 Int64Array = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
@@ -28,34 +30,56 @@ def slot_value(previous: int, token_id: int, position: int) -> int:
 
 
 def logits_of(slots: Int64Array, vocab_size: int) -> Logits:
-    """Logits in [0, 6) after a context whose slots hold these values. Shapes: [n] -> [vocab_size]."""
+    """Logits in [0, 6) after a token that sees slots with these values. Shapes: [n] -> [vocab_size]."""
     digest = blake2b(slots.astype(np.int64).tobytes(), digest_size=64).digest()
     return np.frombuffer(digest, dtype=np.uint16)[:vocab_size].astype(np.float32) * np.float32(6 / 65536)
 
 
-def reference_logits(token_ids: Sequence[int], vocab_size: int) -> Logits:
+def first_visible(position: int, window: int) -> int:
+    """The first position that a token sees; a window of 0 shows all."""
+    return max(position - window + 1, 0) if window else 0
+
+
+def reference_logits(token_ids: Sequence[int], vocab_size: int, windows: Sequence[int] = (0,)) -> Logits:
     """Logits after every token, without any cache. Shapes: [len(token_ids), vocab_size]."""
-    slots = np.zeros(len(token_ids), dtype=np.int64)
-    previous = 0
-    for position, token_id in enumerate(token_ids):
-        slots[position] = previous = slot_value(previous, token_id, position)
-    return np.stack([logits_of(slots[: position + 1], vocab_size) for position in range(len(token_ids))])
+    slots = np.zeros((len(windows), len(token_ids)), dtype=np.int64)
+    for kind, window in enumerate(windows):
+        previous = 0
+        for position, token_id in enumerate(token_ids):
+            previous = slot_value(0 if window == 1 else previous, token_id, position)
+            slots[kind, position] = previous
+    return np.stack(
+        [
+            logits_of(
+                np.concatenate(
+                    [slots[kind, first_visible(end, window) : end + 1] for kind, window in enumerate(windows)]
+                ),
+                vocab_size,
+            )
+            for end in range(len(token_ids))
+        ]
+    )
 
 
 class FakeRunner:
-    """See the module. `before_forward` is called first in every forward: to fail there, or to wait."""
+    """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
+
+    `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike.
+    """
 
     def __init__(
         self,
         *,
-        num_blocks: int = 64,
+        num_blocks: int | Sequence[int] = 64,
         block_size: int = 4,
         vocab_size: int = MAX_VOCAB,
         max_model_len: int = 512,
+        windows: Sequence[int] = (0,),
         before_forward: Callable[[ForwardBatch], None] | None = None,
     ) -> None:
         assert vocab_size <= MAX_VOCAB
-        self.num_blocks = num_blocks
+        counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
+        self.pools = tuple(CachePool(count, window) for count, window in zip(counts, windows, strict=True))
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
@@ -63,7 +87,18 @@ class FakeRunner:
         self.num_forwards = 0
         self.num_copies = 0
         self.is_closed = False
-        self._slots = np.random.default_rng(7).integers(-(2**62), 2**62, size=(num_blocks, block_size), dtype=np.int64)
+        stream = np.random.default_rng(7)
+        self._slots = [
+            stream.integers(-(2**62), 2**62, size=(pool.num_blocks, block_size), dtype=np.int64) for pool in self.pools
+        ]
+
+    def __repr__(self) -> str:
+        return f"FakeRunner({self.pools}, block_size={self.block_size})"
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Of each cache kind, 0 = everything is visible."""
+        return tuple(pool.window for pool in self.pools)
 
     def forward(self, batch: ForwardBatch) -> Logits:
         """Logits of the wanted rows."""
@@ -71,54 +106,89 @@ class FakeRunner:
         if self.before_forward is not None:
             self.before_forward(batch)
         self._check(batch)
-        contexts = [self._write_sequence(batch, row) for row in range(len(batch.past_lens))]
+        contexts = [
+            [self._write_sequence(batch, kind, row) for kind in range(len(self.pools))]
+            for row in range(len(batch.past_lens))
+        ]
         rows = np.searchsorted(batch.subsequence_begins, batch.logit_indices, side="right") - 1
         logits = np.zeros((len(batch.logit_indices), self.vocab_size), dtype=np.float32)
         for index, (flat, row) in enumerate(zip(batch.logit_indices, rows, strict=True)):
-            end = batch.past_lens[row] + flat - batch.subsequence_begins[row] + 1
-            logits[index] = logits_of(contexts[row][:end], self.vocab_size)
+            seen = [
+                self._seen(context, int(batch.position_ids[flat]), kind) for kind, context in enumerate(contexts[row])
+            ]
+            logits[index] = logits_of(np.concatenate(seen), self.vocab_size)
         return logits
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """Copy in order."""
         for source, destination in pairs:
-            self._slots[destination] = self._slots[source]
+            self._slots[kind][destination] = self._slots[kind][source]
         self.num_copies += len(pairs)
 
     def close(self) -> None:
         """Remember that it was called."""
         self.is_closed = True
 
-    def _write_sequence(self, batch: ForwardBatch, row: int) -> Int64Array:
-        """Write the row's new slots; returns its whole context as the table shows it."""
-        first, last = batch.subsequence_begins[row : row + 2]
-        past = int(batch.past_lens[row])
-        table = self._table(batch, row)
-        for offset, token_id in enumerate(batch.input_ids[first:last]):
-            position = past + offset
-            before = divmod(position - 1, self.block_size)
-            previous = int(self._slots[table[before[0]], before[1]]) if position else 0
-            block, slot = divmod(position, self.block_size)
-            self._slots[table[block], slot] = slot_value(previous, int(token_id), position)
-        return self._slots[table].reshape(-1)[: past + last - first]
+    def _seen(self, context: dict[int, int], position: int, kind: int) -> Int64Array:
+        """The slots that the token at a position sees. Raises: KeyError if the table leaves one out."""
+        first = first_visible(position, self.pools[kind].window)
+        return np.array([context[seen] for seen in range(first, position + 1)], dtype=np.int64)
 
-    def _table(self, batch: ForwardBatch, row: int) -> npt.NDArray[np.int32]:
-        return batch.block_indices[slice(*batch.block_indices_begins[row : row + 2])]
+    def _write_sequence(self, batch: ForwardBatch, kind: int, row: int) -> dict[int, int]:
+        """Write the row's new slots; returns its whole context by position, as the table shows it."""
+        first, last = batch.subsequence_begins[row : row + 2]
+        tables, slots = _tables_of(batch, kind), self._slots[kind]
+        table = _table(tables, row)
+        num_left_out = self._num_left_out(batch, tables, row)
+        is_chained = self.pools[kind].window != 1
+        for flat in range(first, last):
+            position = int(batch.position_ids[flat])
+            place = position - num_left_out
+            previous = 0
+            if position and is_chained:
+                assert place, "the slot before the first new token is left out"
+                previous = int(slots[table[(place - 1) // self.block_size], (place - 1) % self.block_size])
+            value = slot_value(previous, int(batch.input_ids[flat]), position)
+            slots[table[place // self.block_size], place % self.block_size] = value
+        shown = slots[table].reshape(-1)[: tables.past_lens[row] + last - first].tolist()
+        return dict(enumerate(shown, num_left_out))
+
+    def _num_left_out(self, batch: ForwardBatch, tables: BlockTables, row: int) -> int:
+        """Tokens of the row whose blocks are not in the table."""
+        return int(batch.position_ids[batch.subsequence_begins[row]] - tables.past_lens[row])
 
     def _check(self, batch: ForwardBatch) -> None:
         """Shapes, dtypes and positions fit together, and no sequence writes where another one reads."""
         lens = np.diff(batch.subsequence_begins)
-        assert batch.subsequence_begins[0] == 0 == batch.block_indices_begins[0]
+        assert batch.subsequence_begins[0] == 0
         assert batch.subsequence_begins[-1] == len(batch.input_ids) == len(batch.position_ids)
-        assert batch.block_indices_begins[-1] == len(batch.block_indices)
-        assert len(batch.past_lens) + 1 == len(batch.subsequence_begins) == len(batch.block_indices_begins)
         assert batch.input_ids.dtype == batch.position_ids.dtype == batch.logit_indices.dtype == np.int64
-        assert batch.past_lens.dtype == batch.block_indices.dtype == np.int32
-        assert batch.max_context_len == int((batch.past_lens + lens).max())
-        readers = np.bincount(batch.block_indices, minlength=self.num_blocks)
-        for row, past in enumerate(batch.past_lens):
+        begins = batch.position_ids[batch.subsequence_begins[:-1]]
+        assert batch.max_context_len == int((begins + lens).max())
+        for row, begin in enumerate(begins):
             assert lens[row] >= 1
             first, last = batch.subsequence_begins[row : row + 2]
-            assert (batch.position_ids[first:last] == np.arange(past, past + lens[row])).all()
-            written = self._table(batch, row)[past // self.block_size :]
+            assert (batch.position_ids[first:last] == np.arange(begin, begin + lens[row])).all()
+        for kind, pool in enumerate(self.pools):
+            self._check_tables(batch, _tables_of(batch, kind), pool)
+
+    def _check_tables(self, batch: ForwardBatch, tables: BlockTables, pool: CachePool) -> None:
+        assert tables.block_indices_begins[0] == 0
+        assert tables.block_indices_begins[-1] == len(tables.block_indices)
+        assert len(tables.past_lens) + 1 == len(batch.subsequence_begins) == len(tables.block_indices_begins)
+        assert tables.past_lens.dtype == tables.block_indices.dtype == np.int32
+        readers = np.bincount(tables.block_indices, minlength=pool.num_blocks)
+        for row, past in enumerate(tables.past_lens):
+            num_left_out = self._num_left_out(batch, tables, row)
+            assert num_left_out % self.block_size == 0, "a part of a block is left out"
+            assert num_left_out == 0 or pool.window, "a block is left out though everything is visible"
+            written = _table(tables, row)[past // self.block_size :]
             assert (readers[written] == 1).all(), "a block is written by one sequence and used by another"
+
+
+def _tables_of(batch: ForwardBatch, kind: int) -> BlockTables:
+    return batch.more_tables[kind - 1] if kind and batch.more_tables else batch
+
+
+def _table(tables: BlockTables, row: int) -> npt.NDArray[np.int32]:
+    return tables.block_indices[slice(*tables.block_indices_begins[row : row + 2])]

@@ -16,6 +16,7 @@ from dragoman.models import ModelError
 from dragoman.models.storage.constants import WeightType
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
+from tests.support.windowed_model import windows_in_layers
 
 MIB = 1024**2
 
@@ -88,6 +89,30 @@ def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
     (kept,) = tmp_path.glob("*.blob")
     assert 0.9 < needs.weights / kept.stat().st_size < 1.2
     assert needs.drafts == 0
+
+
+@pytest.mark.parametrize("kv_cache_gb", [None, 0.001])
+@pytest.mark.parametrize("windows", [(0, 40), (40, 0), (64, 40), (40, 40)])
+def test_with_windows_the_cache_is_foretold_to_the_byte_too(
+    windows: tuple[int, ...], kv_cache_gb: float | None, tmp_path: Path
+) -> None:
+    setup = setup_of(write_checkpoint(UNTIED, tmp_path), max_num_seqs=3, kv_cache_gb=kv_cache_gb)
+    with windows_in_layers(windows):
+        needs, loaded = factory.needs(setup), factory.load(setup)
+    least = loaded.build(LIVE_TOOLS, 0)
+    useful = loaded.build(LIVE_TOOLS, 1 << 50)
+    assert (needs.least_cache, needs.useful_cache) == (least.cache_bytes, useful.cache_bytes)
+    assert least.engine.capabilities.max_model_len == 512
+    assert "in windows of 40" in useful.facts[-1]
+
+
+def test_a_model_whose_layers_all_have_windows_takes_no_draft(tmp_path: Path) -> None:
+    directory = write_checkpoint(UNTIED, tmp_path)
+    with windows_in_layers((64, 40)), pytest.raises(EngineOptionError, match="all layers of the model have windows"):
+        factory.needs(setup_of(directory, draft_model=directory))
+    with windows_in_layers((64, 0)):
+        drafts = factory.needs(setup_of(directory, draft_model=directory)).drafts
+    assert drafts > 0
 
 
 def test_a_draft_model_counts(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
+from dragoman.engine.rolling.blocks.window import CachePool, longest_sequence
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
@@ -17,6 +19,9 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
 
 VOCAB_SIZE = 24
+
+WINDOWS = ((0,), (0,), (0, 3), (0, 9), (0, 1), (0, 2, 14), (5,), (16,), (7, 3))
+"""Of each cache kind; smaller and larger than blocks and chunks."""
 
 
 @dataclass(frozen=True)
@@ -70,41 +75,57 @@ def workloads(draw: st.DrawFn) -> list[Arrival]:
     )
 
 
-def expected_sequences(request: EngineRequest) -> list[Generated]:
+def expected_sequences(request: EngineRequest, windows: Sequence[int]) -> list[Generated]:
     """What the naive loop makes of the request, in the order in which the engine numbers the sequences."""
     sampling = request.sampling
-    drawn = [naive_sequence(request, index, VOCAB_SIZE) for index in range(sampling.num_sequences)]
+    drawn = [naive_sequence(request, index, VOCAB_SIZE, windows) for index in range(sampling.num_sequences)]
     if sampling.num_sequences == sampling.n:
         return drawn
     scored = msgspec.structs.replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
-    scores = [sum(naive_sequence(scored, index, VOCAB_SIZE).logprobs) for index in range(sampling.num_sequences)]
+    scores = [
+        sum(naive_sequence(scored, index, VOCAB_SIZE, windows).logprobs) for index in range(sampling.num_sequences)
+    ]
     ranked = sorted(range(sampling.num_sequences), key=lambda index: -scores[index])
     return [drawn[index] for index in ranked[: sampling.n]]
 
 
-def check_finished(collector: Collector, key: int, request: EngineRequest) -> None:
+def check_finished(collector: Collector, key: int, request: EngineRequest, windows: Sequence[int] = (0,)) -> None:
     """Everything that key got is what the naive loop computes."""
-    for index, expected in enumerate(expected_sequences(request)):
+    for index, expected in enumerate(expected_sequences(request, windows)):
         got = collector.sequence(key, index)
         assert (got.token_ids, got.finish_reason) == (expected.token_ids, expected.finish_reason)
         assert (got.logprobs, got.top_logprobs) == (expected.logprobs, expected.top_logprobs)
     outputs = collector.outputs[key]
     wants_prompt = request.sampling.prompt_logprobs is not None
-    assert outputs[0].prompt_logprobs == (naive_prompt_logprobs(request, VOCAB_SIZE) if wants_prompt else None)
+    assert outputs[0].prompt_logprobs == (naive_prompt_logprobs(request, VOCAB_SIZE, windows) if wants_prompt else None)
     assert all(output.prompt_logprobs is None for output in outputs[1:])
 
 
-def check_aborted(collector: Collector, key: int, request: EngineRequest) -> None:
+def check_aborted(collector: Collector, key: int, request: EngineRequest, windows: Sequence[int] = (0,)) -> None:
     """What came before the abort is the beginning of the right answer; of ranked sequences nothing may have come."""
-    for index, expected in enumerate(expected_sequences(request)):
+    for index, expected in enumerate(expected_sequences(request, windows)):
         got = collector.sequence(key, index).token_ids
         assert got == expected.token_ids[: len(got)]
 
 
+@st.composite
+def runners(draw: st.DrawFn, num_slots: st.SearchStrategy[int], block_sizes: Sequence[int]) -> FakeRunner:
+    """With room for so many tokens; of kinds with a window for fewer, as long as a sequence of any length can run."""
+    windows, block_size = draw(st.sampled_from(WINDOWS)), draw(st.sampled_from(block_sizes))
+    full = -(-draw(num_slots) // block_size)
+    share = draw(st.sampled_from([0.4, 0.7, 1.0]))
+    blocks = [max(int(full * share), fewest_blocks(window, block_size)) if window else full for window in windows]
+    return FakeRunner(num_blocks=blocks, block_size=block_size, vocab_size=VOCAB_SIZE, windows=windows)
+
+
+def fewest_blocks(window: int, block_size: int) -> int:
+    """With which a kind with this window takes sequences of any length."""
+    return next(n for n in range(1, 99) if longest_sequence(CachePool(n, window), block_size) is None)
+
+
 @given(
     arrivals=workloads(),
-    block_size=st.sampled_from([1, 2, 3, 4, 8]),
-    num_slots=st.integers(48, 72),  # 46 is the longest request
+    runner=runners(st.integers(48, 72), [1, 2, 3, 4, 8]),  # 46 is the longest request
     config=st.builds(
         RollingConfig,
         max_batch_tokens=st.sampled_from([4, 5, 7, 16, 64]),
@@ -118,12 +139,8 @@ def check_aborted(collector: Collector, key: int, request: EngineRequest) -> Non
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
-    arrivals: list[Arrival],
-    block_size: int,
-    num_slots: int,
-    config: RollingConfig,
+    arrivals: list[Arrival], runner: FakeRunner, config: RollingConfig
 ) -> None:
-    runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config)
     collector = Collector(core)
     for step in range(31):
@@ -140,7 +157,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     for key, arrival in enumerate(arrivals):
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:
-            check_finished(collector, key, arrival.request)
+            check_finished(collector, key, arrival.request, runner.windows)
         else:
             assert arrival.abort_step is not None, "a request that nobody aborted did not finish"
-            check_aborted(collector, key, arrival.request)
+            check_aborted(collector, key, arrival.request, runner.windows)

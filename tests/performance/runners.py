@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from tests.support.byte_tokenizer import VOCAB_SIZE
 from tests.support.fake_service import PATIENCE_S
@@ -36,7 +37,7 @@ class TableRunner:
 
     def __init__(self, num_blocks: int = 8192) -> None:
         self.block_size = BLOCK_SIZE
-        self.num_blocks = num_blocks
+        self.pools: tuple[CachePool, ...] = (CachePool(num_blocks),)
         self.vocab_size = VOCAB_SIZE
         self.max_model_len = MAX_MODEL_LEN
         self.forwards: list[Forward] = []
@@ -52,7 +53,7 @@ class TableRunner:
         logits: npt.NDArray[np.float32] = self._logits[batch.input_ids[batch.logit_indices]]
         return logits
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """There is no cache."""
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -9,10 +10,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling import core as core_module
+from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.capacity import num_beam_blocks
+from dragoman.engine.rolling.schedule.capacity import check_capacity, num_beam_blocks
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeRunner
@@ -25,6 +27,7 @@ widths = st.integers(2, 6)
 prompts = st.lists(st.integers(1, VOCAB_SIZE - 1), min_size=1, max_size=20)
 lengths = st.integers(1, 14)
 block_sizes = st.sampled_from([1, 2, 4, 8])
+some_windows = st.sampled_from([(0, 3), (0, 9), (0, 2, 14), (5,), (1,), (16,)])
 configs = st.builds(
     RollingConfig,
     max_batch_tokens=st.sampled_from([4, 9, 64]),
@@ -44,8 +47,11 @@ def parted(prompt: list[int], width: int, max_tokens: int) -> EngineRequest:
     return searching(prompt, width, max_tokens, num_beam_groups=width, diversity_penalty=50.0)
 
 
-def make_collector(num_blocks: int, block_size: int, config: RollingConfig) -> Collector:
-    runner = FakeRunner(num_blocks=num_blocks, block_size=block_size, vocab_size=VOCAB_SIZE, max_model_len=400)
+def make_collector(
+    num_blocks: int | list[int], block_size: int, config: RollingConfig, windows: tuple[int, ...] = (0,)
+) -> Collector:
+    sizes = {"num_blocks": num_blocks, "block_size": block_size, "windows": windows}
+    runner = FakeRunner(vocab_size=VOCAB_SIZE, max_model_len=400, **sizes)  # type: ignore[arg-type]
     return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), config))
 
 
@@ -54,10 +60,29 @@ def ends(collector: Collector, key: int) -> list[tuple[int, FinishReason | None]
     return [(len(output.token_ids), output.finish_reason) for output in collector.outputs[key]]
 
 
+def num_beams_need(request: EngineRequest, block_size: int) -> int:
+    return num_beam_blocks(request, [CachePool(1)], block_size, 64)[0]
+
+
 def num_needed(request: EngineRequest, block_size: int) -> int:
-    size = len(request.prompt_ids)
-    beams = num_beam_blocks(request.sampling.num_beams, size, request.max_tokens, block_size)
-    return max(beams, -(-(size + request.max_tokens) // block_size))  # the second for any request
+    num_tokens = len(request.prompt_ids) + request.max_tokens
+    return max(num_beams_need(request, block_size), -(-num_tokens // block_size))  # the second for any request
+
+
+def fewest_blocks(
+    request: EngineRequest, block_size: int, windows: tuple[int, ...], config: RollingConfig
+) -> list[int]:
+    """Of each kind, the fewest with which the request is taken in if there are plenty of the others."""
+    fewest = []
+    for kind in range(len(windows)):
+        for count in range(1, 999):
+            counts = [count if other == kind else 999 for other in range(len(windows))]
+            runner = FakeRunner(num_blocks=counts, block_size=block_size, windows=windows)
+            with suppress(CapacityError):
+                check_capacity(request, runner, config)
+                break
+        fewest.append(count)
+    return fewest
 
 
 @pytest.mark.parametrize(
@@ -97,13 +122,33 @@ def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(
             assert isinstance(smaller.errors[0], CapacityError)
 
 
+@settings(max_examples=150, deadline=None)
+@given(prompts, widths, lengths, block_sizes, configs, some_windows)
+def test_with_windows_a_search_runs_with_the_blocks_that_are_asked_of_it(
+    prompt: list[int],
+    width: int,
+    max_tokens: int,
+    block_size: int,
+    config: RollingConfig,
+    windows: tuple[int, ...],
+) -> None:
+    for request in (searching(prompt, width, max_tokens), parted(prompt, width, max_tokens)):
+        num_blocks = fewest_blocks(request, block_size, windows, config)
+        collector = make_collector(num_blocks, block_size, config, windows)
+        collector.add(0, request)
+        collector.run()
+        assert not collector.errors
+        assert ends(collector, 0) == [(max_tokens, FinishReason.LENGTH)] * width
+        assert collector.core.stats.num_preemptions == 0
+
+
 @settings(max_examples=60, deadline=None)
 @given(prompts, widths, st.integers(2, 14), block_sizes, st.sampled_from(MODES))
 def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
     prompt: list[int], width: int, max_tokens: int, block_size: int, mode: PrefixCacheMode
 ) -> None:
     request = parted(prompt, width, max_tokens)
-    num_blocks = num_beam_blocks(width, len(prompt), max_tokens, block_size) - 1
+    num_blocks = num_beams_need(request, block_size) - 1
     collector = make_collector(num_blocks, block_size, RollingConfig(prefix_cache=mode))
     collector.add(0, request)
     with pytest.MonkeyPatch.context() as patch:
@@ -120,6 +165,7 @@ def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
     delays=st.lists(st.integers(0, 4), min_size=7, max_size=7),
     block_size=block_sizes,
     config=configs,
+    windows=st.one_of(st.just((0,)), some_windows),
 )
 def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
     searches: list[tuple[list[int], int, int, bool]],
@@ -128,13 +174,15 @@ def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
     delays: list[int],
     block_size: int,
     config: RollingConfig,
+    windows: tuple[int, ...],
 ) -> None:
     requests = [(parted if parts else searching)(prompt, width, size) for prompt, width, size, parts in searches]
     requests += [
         make_request(prompt, max_tokens=size, n=n, temperature=1.0, ignore_eos=True) for prompt, size, n in others
     ]
     order.shuffle(requests)
-    collector = make_collector(max(num_needed(request, block_size) for request in requests), block_size, config)
+    needed = [fewest_blocks(request, block_size, windows, config) for request in requests]
+    collector = make_collector([max(counts) for counts in zip(*needed, strict=True)], block_size, config, windows)
     for key, (request, delay) in enumerate(zip(requests, delays, strict=False)):
         collector.add(key, request)
         for _ in range(delay):
@@ -148,4 +196,4 @@ def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
             assert ends(collector, key) == [(request.max_tokens, FinishReason.LENGTH)] * request.sampling.n
         else:
             for index in range(request.sampling.n):
-                assert collector.sequence(key, index) == naive_sequence(request, index, VOCAB_SIZE)
+                assert collector.sequence(key, index) == naive_sequence(request, index, VOCAB_SIZE, windows)

@@ -24,6 +24,7 @@ from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
+from tests.engine.test_oracle import runners
 from tests.support.live_parts import masker_of, with_criterion, with_masker
 
 VOCAB_SIZE = 24
@@ -45,7 +46,7 @@ class NaiveBeam:
         return NaiveBeam(state, [*self.token_ids, token_id], [*self.logprobs, logprob], [*self.tops, top])
 
 
-def naive_beams(request: EngineRequest) -> list[Generated]:
+def naive_beams(request: EngineRequest, windows: Sequence[int]) -> list[Generated]:
     """The best n hypotheses, every beam's logits computed from scratch."""
     sampler, params = Sampler(VOCAB_SIZE), request.sampling
     ends = dict.fromkeys(params.stop_token_ids, FinishReason.STOP_TOKEN)
@@ -65,7 +66,7 @@ def naive_beams(request: EngineRequest) -> list[Generated]:
         candidates: list[BeamCandidates | None] = [None] * params.num_beams
         raws, tops = {}, {}
         for slot, beam in beams.items():
-            logits = reference_logits([*request.prompt_ids, *beam.token_ids], VOCAB_SIZE)[-1:]
+            logits = reference_logits([*request.prompt_ids, *beam.token_ids], VOCAB_SIZE, windows)[-1:]
             raws[slot] = sampler.raw_logprobs(logits[0].copy())
             tops[slot] = raws[slot].top(params.logprobs or 0)
             processed = sampler.process(logits, [beam.state])[0]
@@ -150,8 +151,7 @@ plain_requests = st.builds(
 @given(
     requests=st.lists(st.one_of(beam_requests(), beam_requests(), plain_requests), min_size=1, max_size=5),
     abort_step=st.one_of(st.none(), st.integers(1, 12)),
-    block_size=st.sampled_from([1, 2, 4, 8]),
-    num_slots=st.integers(112, 200),  # four beams of 22 tokens each, and the reserve
+    runner=runners(st.integers(112, 200), [1, 2, 4, 8]),  # four beams of 22 tokens each, and the reserve
     config=st.builds(
         RollingConfig,
         max_batch_tokens=st.sampled_from([4, 7, 64]),
@@ -165,12 +165,10 @@ plain_requests = st.builds(
 def test_every_search_gives_the_hypotheses_of_a_naive_one(
     requests: list[EngineRequest],
     abort_step: int | None,
-    block_size: int,
-    num_slots: int,
+    runner: FakeRunner,
     config: RollingConfig,
     speculates: bool,
 ) -> None:
-    runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
     proposer = PromptLookupProposer(SpeculationConfig(max_ngram_size=1)) if speculates else None
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
     collector = Collector(core)
@@ -191,7 +189,11 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
             continue
         params = request.sampling
         searched = params.num_beams > 1
-        expected = naive_beams(request) if searched else [naive_sequence(request, 0, VOCAB_SIZE)]
+        expected = (
+            naive_beams(request, runner.windows)
+            if searched
+            else [naive_sequence(request, 0, VOCAB_SIZE, runner.windows)]
+        )
         for index, sequence in enumerate(expected):
             assert collector.sequence(key, index) == sequence, (key, index)
 

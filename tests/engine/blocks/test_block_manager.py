@@ -18,10 +18,15 @@ def digests_of(token_ids: list[int], block_size: int) -> list[bytes]:
     return digests
 
 
+def matched(manager: BlockManager, digests: list[bytes]) -> list[int]:
+    """The cached blocks of the longest prefix."""
+    return manager.cached_blocks(digests, manager.match_length(digests, len(digests)))
+
+
 def cache_prompt(manager: BlockManager, sequence_id: int, token_ids: list[int]) -> list[int]:
     """Run a prompt through the manager as if it had been computed; returns its blocks."""
     digests = digests_of(token_ids, manager.block_size)
-    manager.allocate(sequence_id, len(token_ids), manager.match_prefix(digests))
+    manager.allocate(sequence_id, len(token_ids), matched(manager, digests))
     manager.commit(sequence_id, digests)
     return list(manager.table(sequence_id))
 
@@ -122,20 +127,20 @@ def test_a_finished_prompt_is_found_by_the_next_one() -> None:
     blocks = cache_prompt(manager, 1, [5, 6, 7, 8, 9])
     manager.free(1)
     assert manager.num_used_blocks == 0
-    assert manager.match_prefix(digests_of([5, 6, 7, 8, 1, 1], 2)) == blocks[:2]
-    assert manager.match_prefix(digests_of([5, 6, 0, 0], 2)) == blocks[:1]
+    assert matched(manager, digests_of([5, 6, 7, 8, 1, 1], 2)) == blocks[:2]
+    assert matched(manager, digests_of([5, 6, 0, 0], 2)) == blocks[:1]
 
 
 def test_equal_blocks_after_different_prefixes_are_different() -> None:
     manager = BlockManager(num_blocks=8, block_size=2)
     cache_prompt(manager, 1, [1, 2, 3, 4])
-    assert manager.match_prefix(digests_of([9, 9, 3, 4], 2)) == []
+    assert matched(manager, digests_of([9, 9, 3, 4], 2)) == []
 
 
 def test_a_block_that_was_not_committed_is_not_found() -> None:
     manager = BlockManager(num_blocks=8, block_size=2)
     manager.allocate(1, 4)
-    assert manager.match_prefix(digests_of([1, 2, 3, 4], 2)) == []
+    assert matched(manager, digests_of([1, 2, 3, 4], 2)) == []
 
 
 def test_twins_keep_one_cached_copy() -> None:
@@ -149,7 +154,7 @@ def test_twins_keep_one_cached_copy() -> None:
     manager.free(1)
     manager.free(2)
     manager.check_integrity()
-    assert manager.match_prefix(digests) == first
+    assert matched(manager, digests) == first
 
 
 def test_reused_blocks_are_held_by_both_sequences() -> None:
@@ -170,10 +175,10 @@ def test_the_least_recently_used_content_is_evicted_first_and_tails_before_heads
     manager.free(1)
     manager.free(2)
     manager.allocate(3, 2)
-    assert manager.match_prefix(digests_of(old, 2)) == old_blocks[:1]
+    assert matched(manager, digests_of(old, 2)) == old_blocks[:1]
     manager.allocate(4, 2)
-    assert manager.match_prefix(digests_of(old, 2)) == []
-    assert manager.match_prefix(digests_of(new, 2)) == new_blocks
+    assert matched(manager, digests_of(old, 2)) == []
+    assert matched(manager, digests_of(new, 2)) == new_blocks
 
 
 def test_using_cached_content_makes_it_recent() -> None:
@@ -186,8 +191,8 @@ def test_using_cached_content_makes_it_recent() -> None:
     cache_prompt(manager, 3, [1, 2])
     manager.free(3)
     manager.allocate(4, 1)
-    assert manager.match_prefix(digests_of([1, 2], 2)) == blocks[1]
-    assert manager.match_prefix(digests_of([3, 4], 2)) == []
+    assert matched(manager, digests_of([1, 2], 2)) == blocks[1]
+    assert matched(manager, digests_of([3, 4], 2)) == []
 
 
 def test_free_blocks_are_used_before_cached_content_is_evicted() -> None:
@@ -195,14 +200,14 @@ def test_free_blocks_are_used_before_cached_content_is_evicted() -> None:
     cached = cache_prompt(manager, 1, [1, 2])
     manager.free(1)
     manager.allocate(2, 4)
-    assert manager.match_prefix(digests_of([1, 2], 2)) == cached
+    assert matched(manager, digests_of([1, 2], 2)) == cached
 
 
 def test_reused_content_does_not_count_as_free_when_asking_for_more() -> None:
     manager = BlockManager(num_blocks=2, block_size=2)
     cache_prompt(manager, 1, [1, 2])
     manager.free(1)
-    prefix = manager.match_prefix(digests_of([1, 2], 2))
+    prefix = matched(manager, digests_of([1, 2], 2))
     assert manager.num_spare_blocks(4, prefix) == 0
     assert manager.num_spare_blocks(6, prefix) < 0
     assert manager.num_spare_blocks(2, prefix) == 1
@@ -230,7 +235,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(token_ids=st.lists(st.integers(0, 1), min_size=1, max_size=9))
     def start(self, token_ids: list[int]) -> None:
-        prefix = self.manager.match_prefix(digests_of(token_ids, self.BLOCK_SIZE))
+        prefix = matched(self.manager, digests_of(token_ids, self.BLOCK_SIZE))
         if self.manager.num_spare_blocks(len(token_ids), prefix) < 0:
             return
         self.manager.allocate(self.next_id, len(token_ids), prefix)

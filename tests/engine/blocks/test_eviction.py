@@ -17,7 +17,7 @@ def content(name: int) -> bytes:
 def use(manager: BlockManager, sequence_id: int, names: list[int]) -> int:
     """A sequence of one block per name comes and goes; how many of its blocks were cached."""
     digests = [content(name) for name in names]
-    prefix = manager.match_prefix(digests)
+    prefix = manager.cached_blocks(digests, manager.match_length(digests, len(digests)))
     manager.allocate(sequence_id, len(names), prefix)
     manager.commit(sequence_id, digests)
     manager.free(sequence_id)
@@ -42,7 +42,7 @@ def test_a_shared_prefix_that_nobody_wants_any_more_gives_way_to_new_ones() -> N
     for number in range(12):
         use(manager, 10 + number, [20, 21, 22, 23, 24, 25])
     assert use(manager, 98, [20, 21, 22, 23, 24, 25]) == 6
-    assert len(manager.match_prefix([content(name) for name in (1, 2, 3, 4, 5, 6)])) <= 2
+    assert manager.match_length([content(name) for name in (1, 2, 3, 4, 5, 6)], 6) <= 2
 
 
 @pytest.mark.parametrize("num_prefixes", [3, 5, 8])
@@ -62,7 +62,7 @@ def test_a_chain_loses_its_tail_before_its_head() -> None:
     for sequence_id in range(3):  # proven, all at the same interval
         use(manager, sequence_id, [1, 2, 3, 4])
     manager.allocate(9, 4)
-    assert len(manager.match_prefix([content(name) for name in (1, 2, 3, 4)])) == 2
+    assert manager.match_length([content(name) for name in (1, 2, 3, 4)], 4) == 2
 
 
 def test_nothing_to_evict_is_an_error() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Rows
 from typing import Any
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.pacer import Pacer
@@ -30,8 +32,17 @@ class FixedPace(Pacer):
 class Bench:
     """A scheduler, and a stand-in for forward, sampler and update that appends a fixed token."""
 
-    def __init__(self, config: RollingConfig, *, num_blocks: int = 64, block_size: int = 4) -> None:
-        self.blocks = BlockManager(num_blocks, block_size)
+    def __init__(
+        self,
+        config: RollingConfig,
+        *,
+        num_blocks: int | Rows[int] = 64,
+        block_size: int = 4,
+        windows: Rows[int] = (0,),
+    ) -> None:
+        counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
+        pools = [CachePool(count, window) for count, window in zip(counts, windows, strict=True)]
+        self.blocks = BlockPools(pools, block_size)
         self.stats = RollingStats()
         self.pace = FixedPace(max_slowdown=0)
         self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)

@@ -52,6 +52,18 @@ def test_copies_that_start_together_grow_apart() -> None:
     assert spare_needed(forecast, growing(6, 0, 7, num_copies=3)) == 3 * 1 + 2
 
 
+def test_with_a_window_nobody_needs_more_blocks_than_it_touches() -> None:
+    forecast = Forecast(BLOCK_SIZE, 100)
+
+    def fewest(newcomer: Growing, *running: Growing) -> int:
+        return next(spare for spare in range(-99, 99) if forecast.fits(newcomer, running, spare, most=3))
+
+    assert fewest(growing(8, 0, 90)) == 1
+    assert fewest(growing(12, 0, 90), growing(4, 0, 90)) == 2
+    assert fewest(growing(20, 0, 90)) == -2, "what the prompt takes more than a window is given back"
+    assert fewest(growing(8, 0, 90, num_copies=3)) == 3 * 3 - 2 + 2, "copies have windows of their own in the end"
+
+
 def test_before_any_answer_is_known_a_guess_counts_up_to_the_limit() -> None:
     assert spare_needed(Forecast(BLOCK_SIZE, 9), growing(8, 0, 1000)) == 2
     assert spare_needed(Forecast(BLOCK_SIZE, 9), growing(8, 0, 5)) == 1

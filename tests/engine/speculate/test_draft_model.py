@@ -191,16 +191,18 @@ def _top_share(context: Sequence[int]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("vocab_size", {"vocab_size": 16}), ("num_blocks", {"num_blocks": 8}), ("block_size", {"block_size": 8})],
+    ("name", "size", "needed"), [("vocab_size", 16, VOCAB_SIZE), ("num_blocks", 8, 64), ("block_size", 8, 4)]
 )
-def test_a_draft_of_another_size_is_refused_with_both_numbers(name: str, sizes: dict[str, int]) -> None:
-    target = FakeRunner(vocab_size=VOCAB_SIZE)
-    facts: dict[str, Any] = {"vocab_size": VOCAB_SIZE, **sizes}
-    draft = FakeRunner(**facts)
-    with pytest.raises(
-        ValueError, match=f"{name} of the draft model is {sizes[name]}, must be {getattr(target, name)}"
-    ):
+def test_a_draft_of_another_size_is_refused_with_both_numbers(name: str, size: int, needed: int) -> None:
+    sizes: dict[str, Any] = {"vocab_size": VOCAB_SIZE, "num_blocks": 64, "block_size": 4}
+    draft, target = FakeRunner(**sizes | {name: size}), FakeRunner(**sizes)
+    with pytest.raises(ValueError, match=f"{name} of the draft model is {size}, must be {needed}"):
+        DraftModelProposer(draft, target)
+
+
+def test_a_model_whose_layers_all_have_windows_takes_no_draft() -> None:
+    draft, target = FakeRunner(vocab_size=VOCAB_SIZE), FakeRunner(vocab_size=VOCAB_SIZE, windows=(8, 4))
+    with pytest.raises(ValueError, match=r"all layers of the model have windows \(of 8 tokens\)"):
         DraftModelProposer(draft, target)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
@@ -20,7 +20,7 @@ from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request
 from tests.engine.proposers import CheckedDraft, FunctionProposer, NoSumOfThree, Oracle, SlipperyRunner
-from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, workloads
+from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, runners, workloads
 from tests.support.live_parts import with_masker
 from tests.support.sampling import chi_square, chi_square_limit
 
@@ -51,22 +51,27 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
 
 
 def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
+    """A draft model has the model's windows, or others if it is another one."""
     config = SpeculationConfig(num_assistant_tokens=4, max_batch=max_batch)
     if kind == "lookup":
         return PromptLookupProposer(config)
     if kind in ("same draft", "other draft"):
         same = kind == "same draft"
         draft_class, proposer_class = (FakeRunner, CheckedDraft) if same else (SlipperyRunner, DraftModelProposer)
-        draft = draft_class(num_blocks=runner.num_blocks, block_size=runner.block_size, vocab_size=VOCAB_SIZE)
+        draft = draft_class(
+            num_blocks=runner.pools[0].num_blocks,
+            block_size=runner.block_size,
+            vocab_size=VOCAB_SIZE,
+            windows=runner.windows if same else runner.windows[::-1],
+        )
         return proposer_class(draft, runner, config)
-    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind]), config)
+    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.windows), config)
 
 
 @given(
     arrivals=speculating(),
     kind=st.sampled_from(KINDS),
-    block_size=st.sampled_from([1, 2, 3, 4, 8]),
-    num_slots=st.sampled_from([48, 60, 72, 300]),  # 46 is the longest request
+    runner=runners(st.sampled_from([48, 60, 72, 300]), [1, 2, 3, 4, 8]),  # 46 is the longest request
     max_batch_tokens=st.sampled_from([4, 7, 16, 64]),
     max_num_seqs=st.integers(1, 8),
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
@@ -75,13 +80,12 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival],
     kind: str,
-    block_size: int,
-    num_slots: int,
+    runner: FakeRunner,
     max_batch_tokens: int,
     max_num_seqs: int,
     prefix_cache: PrefixCacheMode,
 ) -> None:
-    runner = FakeRunner(num_blocks=-(-num_slots // block_size), block_size=block_size, vocab_size=VOCAB_SIZE)
+    assume(not (runner.windows[0] and "draft" in kind))  # is refused
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, assumed_output_tokens=1)
     proposer = make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
@@ -102,10 +106,10 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     for key, arrival in enumerate(arrivals):
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:
-            check_finished(collector, key, arrival.request)
+            check_finished(collector, key, arrival.request, runner.windows)
         else:
             assert arrival.abort_step is not None, "a request that nobody aborted did not finish"
-            check_aborted(collector, key, arrival.request)
+            check_aborted(collector, key, arrival.request, runner.windows)
 
 
 def test_sampled_answers_keep_their_distribution_although_most_drafts_are_wrong() -> None:

@@ -5,6 +5,7 @@ Does: connect. Does not: load, or choose sizes. Called by the factory, on a work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 from dragoman.engine.base import EngineTools
@@ -24,11 +25,14 @@ def assemble(
     options: RollingOptions,
     model: LoadedModel,
     draft: LoadedModel | None,
-    num_blocks: int,
+    num_blocks: Sequence[int],
     max_model_len: int,
     tools: EngineTools,
 ) -> RollingEngine:
-    """The engine, not started yet. Allocates the cache. Raises: EngineOptionError if the draft model does not fit."""
+    """The engine, not started yet. Allocates the cache: `num_blocks` of each kind.
+
+    Raises: EngineOptionError if the draft model does not fit.
+    """
     runner = OpenVinoRunner(model, num_blocks)
     limits = RollingConfig(
         max_batch_tokens=options.max_batch_tokens,
@@ -48,6 +52,6 @@ def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVi
     if draft is None:
         return PromptLookupProposer(limits) if options.prompt_lookup else None
     try:
-        return DraftModelProposer(OpenVinoRunner(draft, runner.num_blocks), runner, limits)
+        return DraftModelProposer(OpenVinoRunner(draft, runner.pools[0].num_blocks), runner, limits)
     except ValueError as error:
         raise EngineOptionError("draft_model", str(error)) from error

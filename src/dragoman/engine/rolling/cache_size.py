@@ -5,6 +5,11 @@ Does: arithmetic. Does not: measure memory or allocate. Called by the factory an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dragoman.engine.rolling.blocks.window import blocks_for, most_blocks
+
 _GIB = 1024**3
 
 # Of what is free after the weights are loaded. The rest is for activations, HTTP and the page cache.
@@ -15,27 +20,79 @@ PLENTY_BYTES = int(_MOST_AUTOMATIC_BYTES / _SHARE_OF_FREE_MEMORY)
 """With as much memory, or more, the cache is as large as it ever becomes by itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What a model's cache is made of: bytes of a block and visible tokens (0 = all) of each cache kind."""
+
+    block_bytes: tuple[int, ...]
+    windows: tuple[int, ...]
+    block_size: int
+
+    def bytes_of(self, num_blocks: Sequence[int]) -> int:
+        """Bytes of so many blocks of each kind."""
+        return sum(count * size for count, size in zip(num_blocks, self.block_bytes, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUse:
+    """The sequences that a cache is for: how long they become, how many run at once, and how many tokens a step computes."""
+
+    max_model_len: int
+    max_num_seqs: int
+    max_batch_tokens: int
+
+
 def choose_num_blocks(
-    block_bytes: int,
-    block_size: int,
-    *,
-    max_model_len: int,
-    max_num_seqs: int,
-    kv_cache_gb: float | None,
-    available_bytes: int,
-) -> int:
-    """Blocks to allocate.
+    shape: CacheShape, use: CacheUse, *, kv_cache_gb: float | None, available_bytes: int
+) -> tuple[int, ...]:
+    """Blocks to allocate, of each kind.
 
     With `kv_cache_gb` exactly what fits into it; otherwise enough for `max_num_seqs` sequences of full length, bounded by
     a share of the available memory, but never less than one sequence of full length.
-    Raises: ValueError if `kv_cache_gb` is smaller than one block.
+
+    Kinds with a window get what the windows of all sequences and pieces of prompts take, but no more blocks than the first
+    kind, which may keep everything, and no more than an equal part of the memory; the first kind gets the rest. So whether
+    sequences turn out short or long, of two kinds each has at least half of what would have been best.
+    Raises: ValueError if `kv_cache_gb` is smaller than one block of each kind.
     """
+    wanted = [_wanted(window, shape.block_size, use, use.max_num_seqs) for window in shape.windows]
     if kv_cache_gb is not None:
-        num_blocks = int(kv_cache_gb * _GIB) // block_bytes
-        if num_blocks < 1:
-            raise ValueError(f"kv-cache-gb {kv_cache_gb} is smaller than one block ({block_bytes} bytes)")
-        return num_blocks
-    blocks_per_sequence = -(-max_model_len // block_size)
-    wanted = blocks_per_sequence * max_num_seqs
-    affordable = int(min(available_bytes * _SHARE_OF_FREE_MEMORY, _MOST_AUTOMATIC_BYTES)) // block_bytes
-    return max(min(wanted, affordable), min(blocks_per_sequence, wanted))
+        size = int(kv_cache_gb * _GIB)
+        if size < sum(shape.block_bytes):
+            block = sum(shape.block_bytes)
+            raise ValueError(f"kv-cache-gb {kv_cache_gb} is smaller than one block ({block} bytes)")
+        return _divided(size, shape.block_bytes, [size, *wanted[1:]])
+    affordable = int(min(available_bytes * _SHARE_OF_FREE_MEMORY, _MOST_AUTOMATIC_BYTES))
+    counts = _divided(affordable, shape.block_bytes, wanted)
+    least = [_wanted(window, shape.block_size, use, 1) for window in shape.windows]
+    return tuple(map(max, counts, least))
+
+
+def _wanted(window: int, block_size: int, use: CacheUse, num_sequences: int) -> int:
+    """The blocks of one kind with which so many sequences of full length can run side by side."""
+    longest = blocks_for(use.max_model_len, block_size)
+    most = most_blocks(window, block_size)
+    if not window or longest <= most:
+        return longest * num_sequences
+    pieces = 2 * blocks_for(use.max_batch_tokens, block_size)  # of prompts: they get half of what one window leaves
+    return most * num_sequences + pieces
+
+
+def _divided(total: int, block_bytes: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """The blocks of each kind within `total` bytes, none more than it wants."""
+    part = total // len(block_bytes)
+    first, *others = wanted
+    most = [first, *(min(count, max(part // size, 1)) for count, size in zip(others, block_bytes[1:], strict=True))]
+    level = _level(total, block_bytes, most)
+    return tuple(min(count, level) for count in most)
+
+
+def _level(total: int, block_bytes: Sequence[int], most: Sequence[int]) -> int:
+    """The largest number of blocks that each kind can have, up to the most that it may have, within `total` bytes."""
+    unfilled = sum(block_bytes)
+    for count, size in sorted(zip(most, block_bytes, strict=True)):
+        if count * unfilled >= total:
+            return total // unfilled
+        total -= count * size
+        unfilled -= size
+    return max(most)

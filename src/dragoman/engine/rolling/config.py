@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PrefixCacheMode = Literal["prompt", "all", "off"]
+from dragoman.engine.rolling.blocks.window import MIN_CHUNK
 
-_MIN_CHUNK = 4  # the least that lets every prompt be cut without a chunk or a remainder of one token
+PrefixCacheMode = Literal["prompt", "all", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class RollingConfig:
 
     def __post_init__(self) -> None:
         least_of = {
-            "max_batch_tokens": _MIN_CHUNK,
+            "max_batch_tokens": MIN_CHUNK,
             "max_num_seqs": 1,
-            "max_prompt_logprob_rows": _MIN_CHUNK,
+            "max_prompt_logprob_rows": MIN_CHUNK,
             "assumed_output_tokens": 1,
         }
         for name, least in least_of.items():

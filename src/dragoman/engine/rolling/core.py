@@ -15,7 +15,7 @@ from time import perf_counter, time
 
 from dragoman.engine.rolling.batch_sampler import BatchSampler, StepResult
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
@@ -53,8 +53,8 @@ class EngineCore:
         self._config = config
         self._runner = runner
         self._sampler = sampler
-        self._blocks = BlockManager(runner.num_blocks, runner.block_size)
-        self._max_model_len = max_model_len = context_length(runner, config)
+        self._blocks = BlockPools(runner.pools, runner.block_size)
+        max_model_len = context_length(runner, config)
         speculation = None
         if proposer is not None:
             speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
@@ -62,7 +62,7 @@ class EngineCore:
         self._scheduler = Scheduler(config, self._blocks, self.stats, speculation, pacer, clock)
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, max_model_len)
-        self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len)
+        self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, len(runner.pools))
         self._clock = clock
         self._deadlines: list[tuple[float, int]] = []  # a heap of (clock, key); may name requests that have ended
         self._arrivals = count()
@@ -107,7 +107,7 @@ class EngineCore:
 
     def _add(self, command: AddRequest) -> None:
         request = command.request
-        check_capacity(request, self._runner, self._max_model_len, self._config.max_num_seqs)
+        check_capacity(request, self._runner, self._config)
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))
@@ -140,8 +140,8 @@ class EngineCore:
             return None
         self.stats.num_steps += 1
         try:
-            if batch.copies:
-                self._runner.copy_blocks(batch.copies)
+            for kind, pairs in batch.copies:
+                self._runner.copy_blocks(pairs, kind)
             self._batch_sampler.prepare(batch)
             return self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
         except Exception as error:

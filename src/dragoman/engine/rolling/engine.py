@@ -23,7 +23,7 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.capacity import context_length
+from dragoman.engine.rolling.schedule.capacity import cache_length, context_length
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
@@ -137,7 +137,7 @@ class RollingEngine:
             num_running=stats.num_running_requests,
             num_waiting=stats.num_waiting_requests + self._core.inbox.num_pending_requests,
             num_used_blocks=stats.num_used_blocks,
-            num_blocks=self._runner.num_blocks,
+            num_blocks=sum(pool.num_blocks for pool in self._runner.pools),
         )
 
     def stats(self) -> EngineStats:
@@ -243,8 +243,9 @@ def _capabilities(
     runner: ModelRunner, config: RollingConfig, proposer: Proposer | None, tools: EngineTools | None
 ) -> Capabilities:
     """What the engine can do with these: a sequence must fit the context and the whole cache."""
+    lengths = (context_length(runner, config), cache_length(runner))
     return Capabilities(
-        max_model_len=min(context_length(runner, config), runner.num_blocks * runner.block_size),
+        max_model_len=min(length for length in lengths if length is not None),
         vocab_size=runner.vocab_size,
         beam_search=True,
         best_of=True,

@@ -7,16 +7,16 @@ busy, importing another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
-from dragoman.engine.rolling.needs import draft_directory, max_model_len, memory_needs, num_blocks
+from dragoman.engine.rolling.needs import cache_shape, draft_directory, max_model_len, memory_needs, num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 
-Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, int, int, EngineTools], Engine]
+Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools], Engine]
 """Puts the engine together: `assembly.assemble`."""
 
 
@@ -35,7 +35,7 @@ class RollingFactory:
         context = max_model_len(options, model.facts.max_position)
         draft = None
         if options.draft_model is not None:
-            directory = draft_directory(options.draft_model)
+            directory = draft_directory(options.draft_model, model.facts)
             draft = load_model(directory, stored, lambda stage, part: report(f"draft model: {stage}", part))
         # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
         from dragoman.engine.rolling.assembly import assemble
@@ -56,17 +56,26 @@ class LoadedRolling:
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine over the loaded model. Raises: EngineOptionError."""
-        block_bytes = sum(self.model.block_bytes) + (0 if self.draft is None else sum(self.draft.block_bytes))
-        blocks = num_blocks(self.options, block_bytes, self.max_model_len, memory_bytes)
+        drafted = () if self.draft is None else self.draft.block_bytes
+        shape = cache_shape(self.model.facts, self.model.block_bytes, drafted)
+        blocks = num_blocks(self.options, shape, self.max_model_len, memory_bytes)
         self.progress("allocating the key/value cache", 0.0)
         engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
         facts = (
             self.model.facts.architecture,
             f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
-            f"{self.model.profile.kv_type} cache for {blocks * BLOCK_SIZE} tokens",
+            f"{self.model.profile.kv_type} cache for {_room(blocks, shape.windows)}",
         )
-        return BuiltEngine(engine, facts, self.model.options.weight_type, blocks * block_bytes)
+        return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks))
+
+
+def _room(num_blocks: Sequence[int], windows: Sequence[int]) -> str:
+    """The tokens that the cache has room for, of each kind, for people."""
+    return " and ".join(
+        f"{count * BLOCK_SIZE} tokens" + (f" in windows of {window}" if window else "")
+        for count, window in zip(num_blocks, windows, strict=True)
+    )
 
 
 factory = RollingFactory()

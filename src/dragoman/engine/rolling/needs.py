@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.cache_size import PLENTY_BYTES, choose_num_blocks
+from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
 from dragoman.models.config import read_json
+from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.profile import kernel_profile, this_processor
 from dragoman.models.sources.safetensors import weight_files
@@ -30,9 +31,11 @@ _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
 
 
 class _ModelSize(NamedTuple):
+    """`block_bytes`: of one block of each cache kind."""
+
     weights: int
-    block_bytes: int
-    max_position: int
+    block_bytes: tuple[int, ...]
+    facts: ModelFacts
 
 
 def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
@@ -41,13 +44,21 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     Raises: EngineOptionError, ModelError, OSError.
     """
     model = _model_size(model_dir, options.model_options)
-    draft = _ModelSize(0, 0, 0)
+    draft = None
     if options.draft_model is not None:
-        draft = _model_size(draft_directory(options.draft_model), options.model_options)
-    block_bytes = model.block_bytes + draft.block_bytes
-    context = max_model_len(options, model.max_position)
-    least, useful = (num_blocks(options, block_bytes, context, available) for available in (0, PLENTY_BYTES))
-    return MemoryNeeds(model.weights, draft.weights, least * block_bytes, useful * block_bytes)
+        directory = draft_directory(options.draft_model, model.facts)
+        draft = _model_size(directory, options.model_options)
+    shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
+    context = max_model_len(options, model.facts.max_position)
+    least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
+    return MemoryNeeds(model.weights, draft.weights if draft else 0, least, useful)
+
+
+def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_bytes: tuple[int, ...]) -> CacheShape:
+    """What the cache is made of: a draft model has as many blocks of all its kinds as the model has of its first."""
+    first, *others = block_bytes
+    windows = tuple(kind.window for kind in facts.cache_kinds)
+    return CacheShape((first + sum(draft_block_bytes), *others), windows, BLOCK_SIZE)
 
 
 def max_model_len(options: RollingOptions, longest: int) -> int:
@@ -57,25 +68,23 @@ def max_model_len(options: RollingOptions, longest: int) -> int:
     return options.max_model_len or longest
 
 
-def num_blocks(options: RollingOptions, block_bytes: int, context: int, available_bytes: int) -> int:
-    """The blocks of the cache. Raises: EngineOptionError if there would be none."""
+def num_blocks(options: RollingOptions, shape: CacheShape, context: int, available_bytes: int) -> tuple[int, ...]:
+    """The blocks of the cache, of each kind. Raises: EngineOptionError if there would be none."""
+    use = CacheUse(context, options.max_num_seqs, options.max_batch_tokens)
     try:
-        return choose_num_blocks(
-            block_bytes,
-            BLOCK_SIZE,
-            max_model_len=context,
-            max_num_seqs=options.max_num_seqs,
-            kv_cache_gb=options.kv_cache_gb,
-            available_bytes=available_bytes,
-        )
+        return choose_num_blocks(shape, use, kv_cache_gb=options.kv_cache_gb, available_bytes=available_bytes)
     except ValueError as error:
         raise EngineOptionError("kv_cache_gb", str(error)) from error
 
 
-def draft_directory(path: Path) -> Path:
-    """The draft model's directory. Raises: EngineOptionError if it is none."""
+def draft_directory(path: Path, facts: ModelFacts) -> Path:
+    """The draft model's directory. Raises: EngineOptionError if it is none, or no draft model goes with these facts."""
     if not path.is_dir():
         raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model")
+    window = facts.cache_kinds[0].window
+    if window:  # the draft reads the model's block tables
+        problem = f"must not be set: all layers of the model have windows (of {window} tokens), so its cache forgets"
+        raise EngineOptionError("draft_model", problem)
     return path
 
 
@@ -87,12 +96,16 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
         stored += _stored_bytes(_HEAD, table, options.weight_type)
     cache_type = kernel_profile(options, this_processor()).kv_type
-    values = sum(
-        attention.num_kv_heads
-        * sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
-        for attention in facts.attention_layers.values()
-    )
-    return _ModelSize(int(stored * _PACKED), BLOCK_SIZE * values, facts.max_position)
+    return _ModelSize(int(stored * _PACKED), block_bytes(facts, cache_type), facts)
+
+
+def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
+    """Bytes of one block of each cache kind, over all its layers, keys and values. `cache_type`: one of the kernels'."""
+    total = [0] * len(facts.cache_kinds)
+    for layer, attention in facts.attention_layers.items():
+        head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
+        total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
+    return tuple(total)
 
 
 def _head_bytes(head_size: int, cache_type: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dragoman.engine.rolling.blocks.block_pools import Copies
 from dragoman.engine.rolling.sequence import Sequence
 
 
@@ -27,10 +28,10 @@ class ScheduledSequence:
 
 @dataclass(slots=True)
 class ScheduledBatch:
-    """One step's work. `copies`: (source, destination) blocks to copy before the forward."""
+    """One step's work. `copies`: blocks to copy before the forward."""
 
     entries: list[ScheduledSequence] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)
+    copies: Copies = field(default_factory=list)
     num_tokens: int = 0
     num_prompt_rows: int = 0
     num_preempted: int = 0

@@ -1,8 +1,11 @@
-"""Owns the KV cache's blocks: who holds which, what they contain, which to reuse next.
+"""Owns the blocks of one cache kind: who holds which, what they contain, which to reuse next.
 
 Does: block tables, reference counts, copy-on-write, and a prefix cache of full blocks found by chained hashes. Does not:
-touch the cache's memory (the runner copies), know requests, decide who gets blocks or what is evicted (`eviction` does).
-Called by the scheduler, on the engine thread only.
+touch the cache's memory (the runner copies), know requests or other kinds (`block_pools` does), decide who gets blocks or
+what is evicted (`eviction` does). Called through the block pools, on the engine thread only.
+
+Where the layers have a window, a table begins with the first block that the sequence's next token sees: those before it
+have been passed. Positions, numbers of tokens and of prefix blocks count from the sequence's beginning all the same.
 
 Invariant: a block with more than one holder, or one that the prefix cache can find, is never written.
 Source: PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
@@ -15,17 +18,22 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from dragoman.engine.rolling.blocks.eviction import EvictionOrder
+from dragoman.engine.rolling.blocks.window import blocks_for, first_visible_block
 
 _DIGEST_BYTES = 16  # 128 bits: a chance collision within 2^40 cached blocks has probability below 2^-48
 
 
 class _Table:
-    """The blocks of one sequence in order of position, and how many of them were offered to the prefix cache."""
+    """The blocks of one sequence in order of position, behind `num_passed` that it does not hold any more.
 
-    __slots__ = ("blocks", "num_committed")
+    So many of them all, from the first on, were offered to the prefix cache: `num_committed`.
+    """
 
-    def __init__(self, blocks: Sequence[int], num_committed: int) -> None:
+    __slots__ = ("blocks", "num_committed", "num_passed")
+
+    def __init__(self, blocks: Sequence[int], num_passed: int, num_committed: int) -> None:
         self.blocks = array("i", blocks)
+        self.num_passed = num_passed
         self.num_committed = num_committed
 
 
@@ -52,13 +60,17 @@ def extend_digests(
 
 
 class BlockManager:
-    """Hands out `num_blocks` blocks of `block_size` slots to sequences, known here by an integer id."""
+    """Hands out `num_blocks` blocks of `block_size` slots to sequences, known here by an integer id.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    `window`: the tokens that a token sees, itself included; 0 = all.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, window: int = 0) -> None:
         if num_blocks < 1 or block_size < 1:
             raise ValueError(f"num_blocks={num_blocks} and block_size={block_size} must both be at least 1")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.window = window
         self._tables: dict[int, _Table] = {}
         self._ref_counts = [0] * num_blocks
         self._free = list(range(num_blocks - 1, -1, -1))  # no holder, no content worth keeping; a stack
@@ -85,23 +97,58 @@ class BlockManager:
         return self.num_used_blocks / self.num_blocks
 
     def table(self, sequence_id: int) -> array[int]:
-        """The sequence's blocks in order of position; not to be changed, valid until its next allocation."""
+        """The sequence's blocks in order of position, those it has passed left out.
+
+        Not to be changed; valid until its next allocation.
+        """
         return self._tables[sequence_id].blocks
 
-    def match_prefix(self, digests: Sequence[bytes]) -> list[int]:
-        """The cached blocks of the longest prefix named by `digests`; nothing is taken yet."""
-        blocks: list[int] = []
-        for digest in digests:
-            block = self._cached.get(digest)
-            if block is None:
-                break
-            blocks.append(block)
-        return blocks
+    def num_passed(self, sequence_id: int) -> int:
+        """How many blocks are left out at the front of the sequence's table."""
+        return self._tables[sequence_id].num_passed
 
-    def num_spare_blocks(self, num_tokens: int, prefix: Sequence[int] = ()) -> int:
-        """The free blocks that `allocate(…, num_tokens, prefix)` would leave; negative if it would fail."""
+    def first_visible_block(self, position: int) -> int:
+        """The first block that the token at `position` sees."""
+        return first_visible_block(position, self.window, self.block_size)
+
+    def match_length(self, digests: Sequence[bytes], limit: int) -> int:
+        """Of how many blocks the longest prefix is that `digests` name and the cache can continue; at most `limit`.
+
+        Without a window all of its blocks are cached, with one those that the token after it sees.
+        """
+        if not self.window:
+            return next((index for index in range(limit) if digests[index] not in self._cached), limit)
+        length = limit
+        while length:
+            first = self.first_visible_block(length * self.block_size)
+            # The last block that is missing: no prefix that goes further can do without it.
+            missing = next((i for i in range(length - 1, first - 1, -1) if digests[i] not in self._cached), None)
+            if missing is None:
+                break
+            length = missing
+        return length
+
+    def cached_blocks(self, digests: Sequence[bytes], length: int) -> list[int]:
+        """The blocks of a prefix of `length` blocks, from `match_length`, that the token after it sees. None is taken."""
+        return [self._cached[digest] for digest in digests[self.first_visible_block(length * self.block_size) : length]]
+
+    def held_blocks(self, sequence_id: int, length: int) -> list[int] | None:
+        """Those of the sequence's first `length` blocks that the token after them sees; None if it has passed some."""
+        table, first = self._tables[sequence_id], self.first_visible_block(length * self.block_size)
+        if table.num_passed > first:
+            return None
+        return table.blocks[first - table.num_passed : length - table.num_passed].tolist()
+
+    def num_spare_blocks(self, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> int:
+        """The free blocks that `allocate(…)` with the same arguments would leave; negative if it would fail."""
         num_revived = sum(1 for block in prefix if not self._ref_counts[block])
-        return self.num_free_blocks - (self._blocks_for(num_tokens) - len(prefix) + num_revived)
+        num_new = blocks_for(num_tokens, self.block_size) - num_passed - len(prefix)
+        return self.num_free_blocks - num_new - num_revived
+
+    def num_missing_blocks(self, sequence_id: int, begin: int, end: int) -> int:
+        """The free blocks that `append` with the same arguments would take."""
+        table = self._tables[sequence_id]
+        return max(self._num_new(table, end), 0) + len(self._shared(table, begin, end))
 
     def num_held_blocks(self, sequence_id: int) -> int:
         """Blocks in the sequence's table."""
@@ -113,39 +160,52 @@ class BlockManager:
 
     # --- taking and giving back ---------------------------------------------------------------------------------------
 
-    def allocate(self, sequence_id: int, num_tokens: int, prefix: Sequence[int] = ()) -> None:
-        """Give the sequence a table for `num_tokens` tokens whose first blocks are `prefix`, from `match_prefix`.
+    def allocate(self, sequence_id: int, num_tokens: int, prefix: Sequence[int] = (), num_passed: int = 0) -> None:
+        """Give the sequence a table for `num_tokens` tokens, without the first `num_passed` blocks of them.
 
+        It begins with `prefix`, from `cached_blocks` or `held_blocks`.
         Raises: ValueError if the sequence has a table or the blocks do not suffice (see `num_spare_blocks`).
         """
         if sequence_id in self._tables:
             raise ValueError(f"sequence_id {sequence_id} already has a table")
-        if self.num_spare_blocks(num_tokens, prefix) < 0:
+        if self.num_spare_blocks(num_tokens, prefix, num_passed) < 0:
             raise ValueError(f"num_tokens {num_tokens} needs more than the {self.num_free_blocks} free blocks")
         for block in prefix:  # before any block is taken, or an eviction could take one of these
             self._hold(block)
-        num_new = self._blocks_for(num_tokens) - len(prefix)
-        self._tables[sequence_id] = _Table([*prefix, *(self._take() for _ in range(num_new))], len(prefix))
+        num_known = num_passed + len(prefix)
+        num_new = blocks_for(num_tokens, self.block_size) - num_known
+        self._tables[sequence_id] = _Table([*prefix, *(self._take() for _ in range(num_new))], num_passed, num_known)
 
     def append(self, sequence_id: int, begin: int, end: int) -> bool:
         """Make the slots of positions [begin, end) writable by this sequence alone; False if blocks do not suffice.
 
         A shared block is replaced by a fresh one and the copy noted for `take_copies`. On False nothing has changed.
         """
-        blocks = self._tables[sequence_id].blocks
-        num_missing = self._blocks_for(end) - len(blocks)
-        first = begin // self.block_size
-        if num_missing <= 0 and self._ref_counts[blocks[first]] == 1 and end <= (first + 1) * self.block_size:
-            return True  # nearly every decode step: one slot of one own block
-        last = min(self._blocks_for(end), len(blocks))
-        shared = [index for index in range(first, last) if self._ref_counts[blocks[index]] > 1]
-        if max(num_missing, 0) + len(shared) > self.num_free_blocks:
+        table = self._tables[sequence_id]
+        blocks, size = table.blocks, self.block_size
+        first = begin // size
+        if end <= (first + 1) * size:  # nearly every decode step: one slot of one own block
+            index = first - table.num_passed
+            if index < len(blocks) and self._ref_counts[blocks[index]] == 1:
+                return True
+        num_new, shared = self._num_new(table, end), self._shared(table, begin, end)
+        if max(num_new, 0) + len(shared) > self.num_free_blocks:
             return False
         for index in shared:
             self._copy_on_write(blocks, index)
-        for _ in range(num_missing):
+        for _ in range(num_new):
             blocks.append(self._take())
         return True
+
+    def pass_blocks(self, sequence_id: int, position: int) -> None:
+        """Drop the blocks that no token from `position` on sees; they are freed as by `free`."""
+        table = self._tables[sequence_id]
+        num_dropped = self.first_visible_block(position) - table.num_passed
+        if num_dropped > 0:
+            dropped = table.blocks[:num_dropped]
+            del table.blocks[:num_dropped]
+            table.num_passed += num_dropped
+            self._release(dropped)
 
     def fork(self, parent_id: int, child_id: int) -> None:
         """Let `child_id` share all blocks of `parent_id`; a later write copies first.
@@ -157,25 +217,31 @@ class BlockManager:
             raise ValueError(f"sequence_id {child_id} already has a table")
         for block in parent.blocks:
             self._ref_counts[block] += 1
-        self._tables[child_id] = _Table(parent.blocks, parent.num_committed)
+        self._tables[child_id] = _Table(parent.blocks, parent.num_passed, parent.num_committed)
 
     def free(self, sequence_id: int) -> None:
         """Drop the sequence's table; blocks without another holder become free, or evictable if they are cached."""
         self._release(self._tables.pop(sequence_id).blocks)
 
-    def truncate(self, sequence_id: int, num_blocks: int) -> None:
-        """Drop the blocks behind the first `num_blocks` of the sequence's table, as `free` does."""
+    def truncate(self, sequence_id: int, length: int) -> None:
+        """Keep only the first `length` blocks of the sequence, as far as it holds them; the others are freed as by `free`.
+
+        0 lets it begin anew.
+        """
         table = self._tables[sequence_id]
-        dropped = table.blocks[num_blocks:]
-        del table.blocks[num_blocks:]
-        table.num_committed = min(table.num_committed, num_blocks)
+        num_kept = max(length - table.num_passed, 0)
+        dropped = table.blocks[num_kept:]
+        del table.blocks[num_kept:]
+        table.num_committed = min(table.num_committed, length)
+        table.num_passed = min(table.num_passed, length)
         self._release(dropped)
 
     def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
         """Let the prefix cache find the sequence's first len(digests) blocks: they are full and were computed."""
         table = self._tables[sequence_id]
-        for index in range(table.num_committed, len(digests)):
-            block = table.blocks[index]
+        blocks, num_passed = table.blocks, table.num_passed
+        for index in range(max(table.num_committed, num_passed), len(digests)):
+            block = blocks[index - num_passed]
             # A twin may have cached the same prefix already; the first stays, ours is freed with its sequence.
             if self._digests[block] is None and digests[index] not in self._cached:
                 self._digests[block] = digests[index]
@@ -192,8 +258,15 @@ class BlockManager:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size)
+    def _num_new(self, table: _Table, end: int) -> int:
+        """Blocks that lie behind the table's for positions up to `end`; may be negative."""
+        return blocks_for(end, self.block_size) - table.num_passed - len(table.blocks)
+
+    def _shared(self, table: _Table, begin: int, end: int) -> list[int]:
+        """The places in the table of blocks with positions in [begin, end) that others hold too."""
+        first = begin // self.block_size - table.num_passed
+        last = min(blocks_for(end, self.block_size) - table.num_passed, len(table.blocks))
+        return [index for index in range(first, last) if self._ref_counts[table.blocks[index]] > 1]
 
     def _hold(self, block: int) -> None:
         if not self._ref_counts[block]:
@@ -240,7 +313,7 @@ class BlockManager:
         counts = [0] * self.num_blocks
         for table in self._tables.values():
             assert len(set(table.blocks)) == len(table.blocks), "a table lists a block twice"
-            assert table.num_committed <= len(table.blocks), "more blocks committed than held"
+            assert table.num_committed <= table.num_passed + len(table.blocks), "more blocks committed than there are"
             for block in table.blocks:
                 counts[block] += 1
         assert counts == self._ref_counts, "reference counts differ from the tables"

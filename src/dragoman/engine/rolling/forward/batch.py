@@ -12,31 +12,39 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
-from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 
 _MIN_ROWS = 256
 _MIN_BLOCKS = 4096
 
 
-class BatchBuffers:
-    """Memory for the arrays of one step, allocated once and grown when a step needs more."""
+class _TableBuffers:
+    """Memory for the block tables of one kind."""
 
-    def __init__(self, max_batch_tokens: int, max_model_len: int) -> None:
-        size = max_batch_tokens
-        self.input_ids = np.zeros(size, dtype=np.int64)
-        self.position_ids = np.zeros(size, dtype=np.int64)
-        self.past_lens = np.zeros(size, dtype=np.int32)
-        self.subsequence_begins = np.zeros(size + 1, dtype=np.int32)
-        self.block_indices_begins = np.zeros(size + 1, dtype=np.int32)
+    def __init__(self, max_sequences: int) -> None:
+        self.past_lens = np.zeros(max_sequences, dtype=np.int32)
+        self.block_indices_begins = np.zeros(max_sequences + 1, dtype=np.int32)
         self.block_indices = np.zeros(_MIN_BLOCKS, dtype=np.int32)
-        self.logit_indices = np.zeros(_MIN_ROWS, dtype=np.int64)
-        self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_blocks(self, num_blocks: int) -> npt.NDArray[np.int32]:
         """`block_indices` with room for `num_blocks`; its content is kept."""
         self.block_indices = _grown(self.block_indices, num_blocks)
         return self.block_indices
+
+
+class BatchBuffers:
+    """Memory for the arrays of one step, allocated once and grown when a step needs more. `num_kinds`: of the cache."""
+
+    def __init__(self, max_batch_tokens: int, max_model_len: int, num_kinds: int = 1) -> None:
+        size = max_batch_tokens
+        self.input_ids = np.zeros(size, dtype=np.int64)
+        self.position_ids = np.zeros(size, dtype=np.int64)
+        self.subsequence_begins = np.zeros(size + 1, dtype=np.int32)
+        self.tables = [_TableBuffers(size) for _ in range(num_kinds)]
+        self.logit_indices = np.zeros(_MIN_ROWS, dtype=np.int64)
+        self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
         """`logit_indices` with room for `num_rows`; its content is kept."""
@@ -44,16 +52,15 @@ class BatchBuffers:
         return self.logit_indices
 
 
-def build_forward_batch(batch: ScheduledBatch, blocks: BlockManager, buffers: BatchBuffers) -> ForwardBatch:
+def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: BatchBuffers) -> ForwardBatch:
     """The runtime inputs of a step, as slices of `buffers`; shapes and meaning as in `ForwardBatch`.
 
     Rows of logits: first those to sample from, in the order of the batch's entries, then those for prompt
     log-probabilities, in the same order; so that each kind is one contiguous slice.
     """
-    ids, positions = buffers.input_ids, buffers.position_ids
-    block_indices, size = buffers.block_indices, blocks.block_size
-    token, num_blocks, max_context_len = 0, 0, 0
-    # The one loop over sequences of batch building; only slices inside.
+    ids, positions, begins = buffers.input_ids, buffers.position_ids, buffers.subsequence_begins
+    token, max_context_len = 0, 0
+    # This loop over sequences and that in `_fill_tables` are the only ones of batch building; only slices inside.
     for row, entry in enumerate(batch.entries):
         sequence, num_new = entry.sequence, entry.num_new_tokens
         begin = sequence.num_computed_tokens
@@ -64,27 +71,46 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockManager, buffers: Ba
         else:
             ids[token : token + num_new] = sequence.token_ids[begin:end]
             positions[token : token + num_new] = buffers.arange[begin:end]
-        table = blocks.table(sequence.sequence_id)[: -(-end // size)]
-        if num_blocks + len(table) > len(block_indices):
-            block_indices = buffers.ensure_blocks(num_blocks + len(table))
-        block_indices[num_blocks : num_blocks + len(table)] = table
         token += num_new
-        num_blocks += len(table)
-        max_context_len = max(max_context_len, end)
-        buffers.past_lens[row] = begin
-        buffers.subsequence_begins[row + 1] = token
-        buffers.block_indices_begins[row + 1] = num_blocks
-    num_sequences = len(batch.entries)
+        begins[row + 1] = token
+        if end > max_context_len:
+            max_context_len = end
+    first, *others = [
+        _fill_tables(batch, manager, tables) for manager, tables in zip(blocks.managers, buffers.tables, strict=True)
+    ]
     return ForwardBatch(
         input_ids=ids[:token],
         position_ids=positions[:token],
-        past_lens=buffers.past_lens[:num_sequences],
-        subsequence_begins=buffers.subsequence_begins[: num_sequences + 1],
-        block_indices=block_indices[:num_blocks],
-        block_indices_begins=buffers.block_indices_begins[: num_sequences + 1],
+        past_lens=first.past_lens,
+        subsequence_begins=begins[: len(batch.entries) + 1],
+        block_indices=first.block_indices,
+        block_indices_begins=first.block_indices_begins,
         logit_indices=_fill_logit_indices(batch, buffers),
         max_context_len=max_context_len,
+        more_tables=tuple(others),
     )
+
+
+def _fill_tables(batch: ScheduledBatch, manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
+    """What the layers of one kind read and write, as slices of `buffers`."""
+    past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
+    size, has_window = manager.block_size, manager.window > 0
+    num_blocks = 0
+    for row, entry in enumerate(batch.entries):
+        sequence = entry.sequence
+        past = sequence.num_computed_tokens
+        if has_window:  # all positions count from the first block that is left
+            past -= manager.num_passed(sequence.sequence_id) * size
+        table = manager.table(sequence.sequence_id)[: -(-(past + entry.num_new_tokens) // size)]
+        begin = num_blocks
+        num_blocks += len(table)
+        if num_blocks > len(block_indices):
+            block_indices = buffers.ensure_blocks(num_blocks)
+        block_indices[begin:num_blocks] = table
+        past_lens[row] = past
+        begins[row + 1] = num_blocks
+    num_sequences = len(batch.entries)
+    return BlockTables(past_lens[:num_sequences], block_indices[:num_blocks], begins[: num_sequences + 1])
 
 
 def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDArray[np.int64]:

@@ -13,13 +13,15 @@ would make a single stream a third slower, for nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import openvino as ov
 
-from dragoman.engine.rolling.forward.runner import ForwardBatch
-from dragoman.models.loader import LoadedModel, cache_ports
+from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
+from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
 from dragoman.models.runtime.memory import forget_pages, return_freed_memory
 
 Array = np.ndarray[Any, Any]
@@ -31,25 +33,32 @@ _LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time
 
 
 class OpenVinoRunner:
-    """A ModelRunner over a loaded model, with `num_blocks` KV blocks of 32 tokens for all layers."""
+    """A ModelRunner over a loaded model. `num_blocks`: KV blocks of 32 tokens for the layers of each cache kind.
 
-    def __init__(self, loaded: LoadedModel, num_blocks: int) -> None:
-        """Allocates the KV cache. Raises: ValueError if `num_blocks` < 1."""
-        if num_blocks < 1:
+    A single number is that of each kind.
+    """
+
+    def __init__(self, loaded: LoadedModel, num_blocks: int | Sequence[int]) -> None:
+        """Allocates the KV cache. Raises: ValueError if a kind would have no block."""
+        facts = loaded.facts
+        counts = [num_blocks] * len(facts.cache_kinds) if isinstance(num_blocks, int) else list(num_blocks)
+        if min(counts) < 1:
             raise ValueError(f"num_blocks is {num_blocks}, expected at least 1")
         self.block_size = loaded.profile.block_size
-        self.num_blocks = num_blocks
-        self.vocab_size = loaded.facts.vocab_size
-        self.max_model_len = loaded.facts.max_position
-        self._scratch_block = num_blocks  # one more than the scheduler knows about
+        self.pools = tuple(CachePool(count, kind.window) for count, kind in zip(counts, facts.cache_kinds, strict=True))
+        self.vocab_size = facts.vocab_size
+        self.max_model_len = facts.max_position
         self._loaded: LoadedModel | None = loaded  # its weights are mapped from a file as long as it lives
         self._request = loaded.compiled.create_infer_request()
-        self._caches = [self._allocate(port, num_blocks + 1) for port in cache_ports(loaded.compiled)]
+        self._caches: list[list[Any]] = [[] for _ in self.pools]
+        for port in cache_ports(loaded.compiled):
+            kind = facts.cache_kind(cache_layer(port))
+            # one more than the scheduler knows about: the last one is a scratch block
+            self._caches[kind].append(self._allocate(port, counts[kind] + 1))
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.profile.smallest_row > 1
-        self._table_suffixes = [f".{kind}" if kind else "" for kind in range(len(loaded.facts.cache_kinds))]
-        self._has_regimes = loaded.facts.long_context_from is not None
+        self._has_regimes = facts.long_context_from is not None
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
         shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
@@ -68,10 +77,11 @@ class OpenVinoRunner:
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
         self._set("subsequence_begins", batch.subsequence_begins)
-        for suffix in self._table_suffixes:
-            self._set(f"past_lens{suffix}", batch.past_lens)
-            self._set(f"block_indices{suffix}", batch.block_indices)
-            self._set(f"block_indices_begins{suffix}", batch.block_indices_begins)
+        for kind, tables in enumerate(self._tables(batch)):
+            suffix = f".{kind}" if kind else ""
+            self._set(f"past_lens{suffix}", tables.past_lens)
+            self._set(f"block_indices{suffix}", tables.block_indices)
+            self._set(f"block_indices_begins{suffix}", tables.block_indices_begins)
         if self._has_regimes:
             self._set("rotary_regime", np.zeros_like(batch.position_ids))
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
@@ -87,21 +97,34 @@ class OpenVinoRunner:
     def _set(self, name: str, values: Array) -> None:
         self._request.set_tensor(name, ov.Tensor(values))
 
+    def _tables(self, batch: ForwardBatch) -> Sequence[BlockTables]:
+        """Of each kind."""
+        return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
+
     def _with_dummy_token(self, batch: ForwardBatch) -> ForwardBatch:
+        first, *others = [self._with_scratch_block(tables, kind) for kind, tables in enumerate(self._tables(batch))]
         return ForwardBatch(
             input_ids=np.concatenate([batch.input_ids, _DUMMY_TOKEN]),
             position_ids=np.concatenate([batch.position_ids, _DUMMY_TOKEN]),
-            past_lens=np.append(batch.past_lens, np.int32(0)),
+            past_lens=first.past_lens,
             subsequence_begins=np.append(batch.subsequence_begins, np.int32(2)),
-            block_indices=np.append(batch.block_indices, np.int32(self._scratch_block)),
-            block_indices_begins=np.append(batch.block_indices_begins, np.int32(len(batch.block_indices) + 1)),
+            block_indices=first.block_indices,
+            block_indices_begins=first.block_indices_begins,
             logit_indices=batch.logit_indices,
             max_context_len=batch.max_context_len,
+            more_tables=tuple(others),
         )
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks (source, destination) in every layer, for copy-on-write."""
-        for tensor in self._caches:
+    def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:
+        return BlockTables(
+            past_lens=np.append(tables.past_lens, np.int32(0)),
+            block_indices=np.append(tables.block_indices, np.int32(self.pools[kind].num_blocks)),
+            block_indices_begins=np.append(tables.block_indices_begins, np.int32(len(tables.block_indices) + 1)),
+        )
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        """Copy whole blocks (source, destination) in every layer of a kind, for copy-on-write."""
+        for tensor in self._caches[kind]:
             # bf16 appears as f16 in numpy; a copy of equal types moves the bytes unchanged
             blocks = tensor.data
             for source, destination in pairs:
@@ -114,6 +137,6 @@ class OpenVinoRunner:
         """
         caches, self._caches = self._caches, []
         self._request = None  # reads the caches
-        for tensor in caches:
+        for tensor in chain.from_iterable(caches):
             forget_pages(tensor)
         self._loaded = None

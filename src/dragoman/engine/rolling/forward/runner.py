@@ -13,9 +13,20 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.blocks.window import CachePool
+
 
 @dataclass(frozen=True, slots=True)
-class ForwardBatch:
+class BlockTables:
+    """Where the layers of one cache kind find the context of a step's sequences. Shapes: as in `ForwardBatch`."""
+
+    past_lens: npt.NDArray[np.int32]
+    block_indices: npt.NDArray[np.int32]
+    block_indices_begins: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardBatch(BlockTables):
     """The tokens of one step, flat, with the blocks that hold their context. The arrays are valid until the next step.
 
     Shapes: T = tokens of the step, S = its sequences, B = the sum of their blocks, R = rows of logits wanted.
@@ -23,24 +34,29 @@ class ForwardBatch:
     block_indices[block_indices_begins[i] : block_indices_begins[i + 1]], in order of position: position p lives in slot
     p % block_size of its block p // block_size. `past_lens[i]` of its tokens are in the cache already.
     `logit_indices` are positions in T; the same position may be listed several times, R may be 0.
+
+    These tables are those of the first cache kind; `more_tables` are the others', or empty: then they read these too. Of a
+    kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
+    blocks count from the first block that is there (`position_ids` do not).
     Source: the inputs of OpenVINO's paged-attention op.
     """
 
     input_ids: npt.NDArray[np.int64]
     position_ids: npt.NDArray[np.int64]
-    past_lens: npt.NDArray[np.int32]
     subsequence_begins: npt.NDArray[np.int32]
-    block_indices: npt.NDArray[np.int32]
-    block_indices_begins: npt.NDArray[np.int32]
     logit_indices: npt.NDArray[np.int64]
     max_context_len: int
+    more_tables: tuple[BlockTables, ...] = ()
 
 
 class ModelRunner(Protocol):
-    """A loaded model and its KV cache of `num_blocks` blocks of `block_size` slots. Used by one thread."""
+    """A loaded model and its KV cache: `pools` of blocks of `block_size` slots, one for each cache kind. Used by one thread.
+
+    If any kind keeps all tokens, it is the first.
+    """
 
     block_size: int
-    num_blocks: int
+    pools: tuple[CachePool, ...]
     vocab_size: int
     max_model_len: int
 
@@ -51,8 +67,11 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks, (source, destination) each, as if in this order; a source may be a later pair's destination."""
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        """Copy whole blocks of one kind, (source, destination) each, as if in this order.
+
+        A source may be a later pair's destination.
+        """
         ...
 
     def close(self) -> None:

@@ -6,22 +6,24 @@ what runs now (the scheduler does). Called by `core` for every new request, on t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from dragoman.engine.rolling.blocks.window import CachePool, blocks_for, chunk_blocks, longest_sequence, most_blocks
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.errors import CapacityError, InvalidRequest
 from dragoman.types import EngineRequest
 
 
-def check_capacity(request: EngineRequest, runner: ModelRunner, max_model_len: int, max_num_seqs: int) -> None:
-    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt.
-
-    `max_model_len`: see `context_length`. `max_num_seqs`: sequences that run at once.
-    """
+def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> None:
+    """Raises CapacityError, with both numbers, if the request can never run to its end; InvalidRequest for no prompt."""
     if not request.prompt_ids:
         raise InvalidRequest("prompt_ids is empty, must hold at least 1 token", param="prompt")
     num_prompt, num_max = len(request.prompt_ids), request.max_tokens
-    cache = runner.num_blocks * runner.block_size
-    for limit, what in ((cache, "the KV cache holds"), (max_model_len, "the model's context is")):
+    limits = ((cache_length(runner), "the KV cache holds"), (context_length(runner, config), "the model's context is"))
+    for limit, what in limits:
+        if limit is None:
+            continue
         if num_prompt > limit:
             raise CapacityError(f"the prompt has {num_prompt} tokens, {what} {limit}", param="prompt")
         if num_prompt + num_max > limit:
@@ -30,13 +32,21 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, max_model_len: i
     num_beams = request.sampling.num_beams
     if num_beams == 1:
         return
-    if num_beams > max_num_seqs:
-        message = f"num_beams is {num_beams}, at most {max_num_seqs} sequences run at once (max_num_seqs)"
+    if num_beams > config.max_num_seqs:
+        message = f"num_beams is {num_beams}, at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
         raise CapacityError(message, param="num_beams")
-    num_needed = num_beam_blocks(num_beams, num_prompt, num_max, runner.block_size)
-    if num_needed > runner.num_blocks:
-        message = f"num_beams {num_beams} with {num_prompt + num_max} tokens each needs {num_needed} KV blocks"
-        raise CapacityError(f"{message}, the cache holds {runner.num_blocks}", param="num_beams")
+    counts = num_beam_blocks(request, runner.pools, runner.block_size, config.max_batch_tokens)
+    for num_needed, pool in zip(counts, runner.pools, strict=True):
+        if num_needed > pool.num_blocks:
+            message = f"num_beams {num_beams} with {num_prompt + num_max} tokens each needs {num_needed} KV blocks"
+            layers = f" for the layers with a window of {pool.window}" if pool.window else ""
+            raise CapacityError(f"{message}{layers}, the cache holds {pool.num_blocks}", param="num_beams")
+
+
+def cache_length(runner: ModelRunner) -> int | None:
+    """The tokens of the longest sequence that the cache holds when it is alone; None = of any length."""
+    lengths = [longest_sequence(pool, runner.block_size) for pool in runner.pools]
+    return min((length for length in lengths if length is not None), default=None)
 
 
 def context_length(runner: ModelRunner, config: RollingConfig) -> int:
@@ -45,13 +55,22 @@ def context_length(runner: ModelRunner, config: RollingConfig) -> int:
     return longest if config.max_model_len is None else min(longest, config.max_model_len)
 
 
-def num_beam_blocks(num_beams: int, num_prompt: int, max_tokens: int, block_size: int) -> int:
-    """The blocks with which beams can always run side by side, as they must: each waits for the others.
+def num_beam_blocks(
+    request: EngineRequest, pools: Sequence[CachePool], block_size: int, max_batch_tokens: int
+) -> list[int]:
+    """Of each kind, the blocks with which the request's beams can always run side by side, as each waits for the others.
 
-    They share the prompt's full blocks, and may have nothing else in common. The last token is never computed.
+    They share the prompt's full blocks, and may have nothing else in common. With windows they may not even share those:
+    after a preemption there may be no window left to go on from. The last token is never computed.
     """
-    if max_tokens < 2:  # the search ends with the prompt's own candidates
-        return -(-num_prompt // block_size)
-    num_shared = num_prompt // block_size
-    num_longest = -(-(num_prompt + max_tokens - 1) // block_size)
-    return num_shared + num_beams * (num_longest - num_shared)
+    num_beams, num_prompt = request.sampling.num_beams, len(request.prompt_ids)
+    if request.max_tokens < 2:  # the search ends with the prompt's own candidates
+        num_beams = 1
+    num_shared = 0 if any(pool.window for pool in pools) else num_prompt // block_size
+    longest = blocks_for(num_prompt + max(request.max_tokens - 1, 0), block_size)
+    needed = []
+    for pool in pools:
+        chunk = chunk_blocks(pool, block_size, max_batch_tokens) if pool.window else 0
+        each = min(longest, most_blocks(pool.window, block_size)) if chunk else longest
+        needed.append(num_shared + num_beams * (each - num_shared) + min(chunk, longest - each))
+    return needed

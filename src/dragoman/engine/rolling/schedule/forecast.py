@@ -1,8 +1,8 @@
 """Forecasts the blocks that running sequences will want, so that who is admitted can stay.
 
-Does: learn how long answers become, and say whether one more sequence fits for as long as it is expected to run. Does not:
-admit, count blocks itself, or promise anything: who outgrows the forecast may cost somebody a preemption. Called by the
-scheduler, on the engine thread only.
+Does: learn how long answers become, and say whether one more sequence fits for as long as it is expected to run, in every
+cache kind. Does not: choose who is asked about, take blocks, or promise anything: who outgrows the forecast may cost
+somebody a preemption. Called by the scheduler, on the engine thread only.
 
 Admission by what is free now lets in sequences that all grow at once, and throws most of them out again, to compute their
 tokens a second time. Reserving `max_tokens` for each leaves most of the cache idle, because few answers become that long.
@@ -12,11 +12,17 @@ Source: the past-future scheduler, arXiv:2507.10150.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
+from dragoman.engine.rolling.blocks.window import blocks_for, chunk_blocks, most_blocks
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.sequence import Sequence
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -54,8 +60,11 @@ class Forecast:
         self._lengths.append(num_generated)
         self._sorted = None
 
-    def fits(self, newcomer: Growing, running: Sequence[Growing], num_spare: int) -> bool:
-        """True if the blocks should suffice while `newcomer` runs; it holds its first ones, `num_spare` are free then."""
+    def fits(self, newcomer: Growing, running: Rows[Growing], num_spare: int, most: int | None = None) -> bool:
+        """True if the blocks should suffice while `newcomer` runs; it holds its first ones, `num_spare` are free then.
+
+        `most`: the blocks of a sequence, however long it becomes; None = it needs blocks for all its tokens.
+        """
         everyone = [newcomer, *running]
         tokens = np.array([one.num_tokens for one in everyone])
         held = np.array([one.num_held for one in everyone])
@@ -65,12 +74,14 @@ class Forecast:
         # The demand is highest just before somebody finishes: at these steps, as far as the newcomer is still there.
         steps = np.unique(remaining[remaining <= remaining[0]])[:, None]
         num_slots = tokens + steps - 1  # the newest token is not computed yet
-        growth = (-(-num_slots // self._block_size) - held) * copies
+        wanted = -(-num_slots // self._block_size)
+        # Copies share what they begin with; but what they share their windows pass.
+        growth = (wanted - held) * copies if most is None else np.minimum(wanted, most) * copies - held
         growth += copies - 1  # a copy that writes needs a block of its own
         demand = np.where(remaining >= steps, growth, -released).sum(axis=1)
         return bool(demand.max() <= num_spare)
 
-    def _remaining(self, everyone: Sequence[Growing]) -> Array:
+    def _remaining(self, everyone: Rows[Growing]) -> Array:
         """The tokens that each is expected to generate yet, at least 1: an answer becomes as long as others of its age did.
 
         Whoever is older than all that are remembered is expected to become twice as old.
@@ -92,3 +103,65 @@ class Forecast:
             counts = np.arange(len(self._sorted), 0, -1)
             self._means = np.cumsum(self._sorted[::-1])[::-1] / counts
         return self._sorted
+
+
+class Admission:
+    """Says who may start. Knows the blocks, and the lengths of the last answers."""
+
+    def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
+        self._blocks = blocks
+        self._forecast = Forecast(blocks.block_size, config.assumed_output_tokens)
+        # Of each kind: what a sequence holds at most while it decodes, None = as much as it grows; and what is left free
+        # for pieces of prompts that are longer than the window.
+        self._most: list[int | None] = []
+        self._reserves: list[int] = []
+        for pool in blocks.pools:
+            self._most.append(most_blocks(pool.window, blocks.block_size) if pool.window else None)
+            reserve = chunk_blocks(pool, blocks.block_size, config.max_batch_tokens) if pool.window else 0
+            self._reserves.append(reserve)
+
+    def note(self, num_generated: int) -> None:
+        """An answer has ended with this many tokens."""
+        self._forecast.note(num_generated)
+
+    def can_stay(self, sequence: Sequence, prefix: Prefix, end: int, running: Rows[Sequence]) -> bool:
+        """True if the blocks of `sequence` are there beside those of `running`, and are expected to be while it runs.
+
+        It starts behind `prefix`, and its first step ends before position `end`.
+        """
+        spares = self._blocks.num_spare_blocks(sequence.num_tokens, prefix, end)
+        if min(spares) < 0 or not running:
+            return min(spares) >= 0
+        return all(
+            self._suffices(kind, self._newcomer(kind, sequence, prefix, end), running, num_spare)
+            for kind, num_spare in enumerate(spares)
+        )
+
+    def _newcomer(self, kind: int, sequence: Sequence, prefix: Prefix, end: int) -> Growing:
+        wanted = sequence.num_tokens if self._most[kind] is None else end
+        num_passed = prefix.length - len(prefix.blocks[kind])
+        return _growing(sequence, blocks_for(wanted, self._blocks.block_size) - num_passed)
+
+    def _suffices(self, kind: int, newcomer: Growing, running: Rows[Sequence], num_spare: int) -> bool:
+        manager: BlockManager = self._blocks.managers[kind]
+        most = self._most[kind]
+        num_spare -= self._reserves[kind]
+        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
+        others = [_growing(one, manager.num_held_blocks(one.sequence_id)) for one in running]
+        if self._forecast.fits(newcomer, others, num_spare, most):
+            return True
+        releases = [manager.num_own_blocks(one.sequence_id) for one in running]
+        others = [replace(one, num_released=release) for one, release in zip(others, releases, strict=True)]
+        return self._forecast.fits(newcomer, others, num_spare, most)
+
+
+def _growing(sequence: Sequence, num_held: int) -> Growing:
+    group = sequence.group
+    return Growing(
+        sequence.num_tokens,
+        sequence.num_generated_tokens,
+        group.request.max_tokens,
+        num_held,
+        num_released=0,
+        num_copies=1 + group.num_unforked,
+    )

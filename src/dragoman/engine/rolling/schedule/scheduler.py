@@ -16,13 +16,13 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
+from dragoman.engine.rolling.blocks.window import longest_chunk
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.schedule.forecast import Forecast, Growing
+from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
@@ -33,12 +33,12 @@ _RANK = attrgetter("rank")
 
 
 class Scheduler:
-    """Plans steps over the sequences it was given. `block_manager` is its own; nobody else changes it."""
+    """Plans steps over the sequences it was given. The blocks are its own; nobody else changes them."""
 
     def __init__(
         self,
         config: RollingConfig,
-        block_manager: BlockManager,
+        blocks: BlockPools,
         stats: RollingStats,
         speculation: Speculation | None = None,
         pacer: Pacer | None = None,
@@ -49,9 +49,15 @@ class Scheduler:
         self._speculation = speculation
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
-        self._blocks = block_manager
+        self._blocks = blocks
         self._stats = stats
-        self._forecast = Forecast(block_manager.block_size, config.assumed_output_tokens)
+        self._admission = Admission(config, blocks)
+        # A longer piece of a prompt could want more blocks than other sequences' windows leave; None = it cannot.
+        self._max_chunk = None
+        if blocks.have_windows:
+            self._max_chunk = min(
+                longest_chunk(pool, blocks.block_size, config.max_batch_tokens) for pool in blocks.pools
+            )
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
@@ -80,7 +86,7 @@ class Scheduler:
     def finish(self, sequence: Sequence) -> None:
         """Stop a sequence whose `finish_reason` was set; with the last one its group is forgotten."""
         self._dequeue(sequence)
-        self._forecast.note(sequence.num_generated_tokens)
+        self._admission.note(sequence.num_generated_tokens)
         if sequence.group.is_finished:
             del self.groups[sequence.group.key]
 
@@ -118,7 +124,7 @@ class Scheduler:
         """Make `child`, whatever it was, a copy of its sibling `parent`, sharing its blocks if both run.
 
         Otherwise the child computes its tokens again: in its place in the running list, from the prompt's blocks on, which
-        it has itself; or when it is admitted.
+        it has itself, or from the start if its windows have passed them; or when it is admitted.
         """
         size, num_computed = self._blocks.block_size, child.num_computed_tokens
         child.copy_progress(parent)
@@ -128,21 +134,21 @@ class Scheduler:
             self._blocks.free(child.sequence_id)
             self._blocks.fork(parent.sequence_id, child.sequence_id)
         else:
-            num_kept = min(num_computed, child.num_prompt_tokens) // size
-            self._blocks.truncate(child.sequence_id, num_kept)
-            child.num_computed_tokens = num_kept * size
+            num_prompt_blocks = min(num_computed, child.num_prompt_tokens) // size
+            child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
-        """Offer the full blocks computed since position `begin` to the prefix cache, as far as the mode allows."""
-        end = sequence.num_computed_tokens
-        if self._config.prefix_cache == "prompt":
-            end = min(end, sequence.num_prompt_tokens)
-        size = self._blocks.block_size
-        num_full = end // size
-        if self._config.prefix_cache == "off" or num_full <= begin // size:
-            return
-        sequence.extend_digests(size, num_full)
-        self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
+        """What was computed since position `begin` is final: its blocks may be found, and those out of sight are given up.
+
+        Full blocks are offered to the prefix cache as far as the mode allows.
+        """
+        end, mode, size = sequence.num_computed_tokens, self._config.prefix_cache, self._blocks.block_size
+        num_full = (min(end, sequence.num_prompt_tokens) if mode == "prompt" else end) // size
+        if mode != "off" and num_full > begin // size:
+            sequence.extend_digests(size, num_full)
+            self._blocks.commit(sequence.sequence_id, sequence.digests[:num_full])
+        if self._blocks.have_windows:
+            self._blocks.pass_blocks(sequence.sequence_id, end)
 
     # --- planning a step ----------------------------------------------------------------------------------------------
 
@@ -232,29 +238,14 @@ class Scheduler:
             if shared is None:
                 return
             prefix = self._match_prefix(sequence, shared)
-            begin = len(prefix) * self._blocks.block_size
+            begin = prefix.length * self._blocks.block_size
             num_new = self._num_schedulable(sequence, begin, batch)
-            if not num_new or not self._can_stay(sequence, prefix):
+            if not num_new or not self._admission.can_stay(sequence, prefix, begin + num_new, self.running):
                 return
             self.waiting.popleft()
-            self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix)
+            self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix, begin + num_new)
             self._start(sequence, begin)
             batch.add(self._plan(sequence, num_new))
-
-    def _can_stay(self, sequence: Sequence, prefix: list[int]) -> bool:
-        """True if the sequence's blocks are there now, and are expected to be as long as it runs."""
-        num_spare = self._blocks.num_spare_blocks(sequence.num_tokens, prefix)
-        if num_spare < 0 or not self.running:
-            return num_spare >= 0
-        num_held = -(-sequence.num_tokens // self._blocks.block_size)
-        newcomer = _growing(sequence, num_held, 0)
-        # Without what finishing sequences release, which takes longer to count, and usually does not matter.
-        running = [_growing(one, self._blocks.num_held_blocks(one.sequence_id), 0) for one in self.running]
-        if self._forecast.fits(newcomer, running, num_spare):
-            return True
-        releases = [self._blocks.num_own_blocks(one.sequence_id) for one in self.running]
-        running = [replace(one, num_released=release) for one, release in zip(running, releases, strict=True)]
-        return self._forecast.fits(newcomer, running, num_spare)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
         """True if the group's sequences fit `max_num_seqs`, or if it is alone and could never do better."""
@@ -263,25 +254,25 @@ class Scheduler:
         num_promised = len(self.running) + sum(sequence.group.num_unforked for sequence in self.running)
         return num_promised + 1 + group.num_unforked <= self._config.max_num_seqs
 
-    def _shared_prompt(self, sequence: Sequence) -> list[int] | None:
-        """A running sibling's blocks for the prompt, as far as they are full; None while it computes them, [] without one.
+    def _shared_prompt(self, sequence: Sequence) -> Prefix | None:
+        """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
 
         Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
-        more blocks than before.
+        more blocks than before; unless the sibling's windows have passed it.
         """
         siblings = sequence.group.sequences
         if len(siblings) == 1:
-            return []
+            return self._blocks.no_prefix
         sibling = next((one for one in siblings if one.status is SequenceStatus.RUNNING), None)
         if sibling is None:
-            return []
+            return self._blocks.no_prefix
         num_shared = sequence.num_prompt_tokens // self._blocks.block_size
         if sibling.num_computed_tokens < num_shared * self._blocks.block_size:
             return None
-        return self._blocks.table(sibling.sequence_id)[:num_shared].tolist()
+        return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
 
-    def _match_prefix(self, sequence: Sequence, shared: list[int]) -> list[int]:
-        """Computed blocks to start from, leaving enough to compute: the shared ones, and what is cached behind them.
+    def _match_prefix(self, sequence: Sequence, shared: Prefix) -> Prefix:
+        """Computed blocks to start from, leaving enough to compute: the shared ones, or more that are cached.
 
         At least one token must run, to have logits. Of a prompt without generated tokens at least two: a lone prompt
         token would go through another attention kernel than it does in a longer row, and get other bits.
@@ -291,7 +282,7 @@ class Scheduler:
         num_left = 1 if sequence.num_generated_tokens else 2
         num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
         sequence.extend_digests(self._blocks.block_size, num_blocks)
-        return shared + self._blocks.match_prefix(sequence.digests[:num_blocks])[len(shared) :]
+        return self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
 
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
@@ -311,6 +302,8 @@ class Scheduler:
         if batch.prefill_budget is not None and not sequence.is_decoding:
             budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
         remaining = sequence.num_tokens - begin
+        if self._max_chunk is not None and not sequence.is_decoding:
+            budget = min(budget, self._max_chunk)
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
@@ -358,18 +351,5 @@ class Scheduler:
             assert sequence.status is SequenceStatus.RUNNING
             is_idle = sequence.num_computed_tokens == sequence.num_tokens
             assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
-            num_slots = len(self._blocks.table(sequence.sequence_id)) * self._blocks.block_size
-            assert sequence.num_computed_tokens <= num_slots, "more tokens computed than the blocks hold"
+            self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
-
-
-def _growing(sequence: Sequence, num_held: int, num_released: int) -> Growing:
-    group = sequence.group
-    return Growing(
-        sequence.num_tokens,
-        sequence.num_generated_tokens,
-        group.request.max_tokens,
-        num_held,
-        num_released,
-        1 + group.num_unforked,
-    )

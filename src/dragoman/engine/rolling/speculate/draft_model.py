@@ -1,8 +1,8 @@
 """A draft model: a smaller model guesses how sequences go on, greedily, one token after another.
 
-Does: keep the draft's own KV cache in step with the sequences, behind the same block tables as the model's cache; guess
-for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called by `speculation`,
-on the engine thread only.
+Does: keep the draft's own KV cache in step with the sequences, behind the same block tables as the model's layers that keep
+every token; guess for all wishes of a step in common forward passes. Does not: own blocks, or verify. A `Proposer`, called
+by `speculation`, on the engine thread only.
 
 The draft's cache has as many blocks of the same size, so a block number means the same tokens in both. What the draft
 has computed is known per sequence, and for full blocks by the hash of their whole prefix: a later request with the same
@@ -69,16 +69,27 @@ class DraftModelProposer:
     def __init__(self, runner: ModelRunner, target: ModelRunner, config: SpeculationConfig | None = None) -> None:
         """`target` is the model's own runner, to compare with.
 
-        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks.
+        Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks, or if all the
+        model's layers have windows: then its tables do not go back far enough for the draft.
         """
-        for name in ("vocab_size", "num_blocks", "block_size"):
+        for name in ("vocab_size", "block_size"):
             own, other = getattr(runner, name), getattr(target, name)
             if own != other:
                 raise ValueError(f"{name} of the draft model is {own}, must be {other} as the model's")
+        full = target.pools[0]
+        if full.window:
+            raise ValueError(
+                f"all layers of the model have windows (of {full.window} tokens): no draft model goes with it"
+            )
+        for pool in runner.pools:
+            if pool.num_blocks != full.num_blocks:
+                raise ValueError(
+                    f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks} as the model's"
+                )
         self.config = config or SpeculationConfig()
         self._runner = runner
         self._progress: dict[int, _Progress] = {}
-        self._content: list[bytes | None] = [None] * runner.num_blocks  # the prefix that a full block completes
+        self._content: list[bytes | None] = [None] * full.num_blocks  # the prefix that a full block completes
 
     def propose(self, wishes: Rows[Wish]) -> list[array[int]]:
         """See `Proposer`. A sequence whose prompt the draft has not computed yet gets no drafts for some steps."""

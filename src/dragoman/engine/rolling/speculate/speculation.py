@@ -18,7 +18,7 @@ from array import array
 from collections.abc import Sequence as Rows
 from dataclasses import replace
 
-from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig, Wish
 from dragoman.types import Limits
@@ -32,7 +32,7 @@ MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 class Speculation:
     """Runs a proposer for the engine's sequences; without one it does nothing."""
 
-    def __init__(self, proposer: Proposer | None, blocks: BlockManager, max_model_len: int, vocab_size: int) -> None:
+    def __init__(self, proposer: Proposer | None, blocks: BlockPools, max_model_len: int, vocab_size: int) -> None:
         self._proposer = proposer
         self._blocks = blocks
         self._max_model_len = max_model_len

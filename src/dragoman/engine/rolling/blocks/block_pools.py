@@ -1,0 +1,158 @@
+"""The blocks of all cache kinds of a model: one block manager each, used together.
+
+Does: what the scheduler does with a sequence's blocks, in every kind at once; find a prefix that all kinds can continue.
+Does not: own blocks (`block_manager` does), know requests, or decide who gets blocks. Called by the scheduler and its
+parts, on the engine thread only.
+
+Layers that see everything keep every token; layers with a window only need what the next token sees. So a prefix can be
+reused if the first kind has all its blocks, and the others those of the window before its end.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dragoman.engine.rolling.blocks.block_manager import BlockManager
+from dragoman.engine.rolling.blocks.window import CachePool
+
+Copies = list[tuple[int, list[tuple[int, int]]]]
+"""For each kind that has any: its number, and the (source, destination) blocks to copy."""
+
+
+class Prefix(NamedTuple):
+    """The first `length` blocks of a sequence, computed already. `blocks`: of each kind, the last of them that count."""
+
+    length: int
+    blocks: tuple[list[int], ...]
+
+
+class BlockPools:
+    """One block manager for each of `pools`, in their order; sequences are known by an integer id."""
+
+    def __init__(self, pools: Sequence[CachePool], block_size: int) -> None:
+        self.pools = tuple(pools)
+        self.managers = tuple(BlockManager(pool.num_blocks, block_size, pool.window) for pool in pools)
+        self.block_size = block_size
+        self.no_prefix = Prefix(0, tuple([] for _ in pools))
+        self.have_windows = any(pool.window for pool in pools)
+        # (sequence_id, begin, end) -> bool, see `BlockManager.append`. Bound once: every row of every step calls it.
+        self.append: Callable[[int, int, int], bool] = (
+            self.managers[0].append if len(self.managers) == 1 else self._append_to_all
+        )
+
+    # --- what is there ------------------------------------------------------------------------------------------------
+
+    @property
+    def num_used_blocks(self) -> int:
+        """Blocks held by sequences, of all kinds; shared ones counted once."""
+        return sum([manager.num_used_blocks for manager in self.managers])
+
+    @property
+    def num_free_blocks(self) -> int:
+        """The blocks without a holder of the kind that has the fewest."""
+        return min([manager.num_free_blocks for manager in self.managers])
+
+    def table(self, sequence_id: int, kind: int = 0) -> array[int]:
+        """See `BlockManager.table`."""
+        return self.managers[kind].table(sequence_id)
+
+    def match_prefix(self, digests: Sequence[bytes], shared: Prefix) -> Prefix:
+        """The longest prefix named by `digests` that the caches can continue, or `shared`, whichever is longer.
+
+        Nothing is taken yet. Of the first kind the longer one begins with the shared blocks.
+        """
+        length, before = len(digests), -1
+        while length != before:
+            before = length
+            for manager in self.managers:
+                length = manager.match_length(digests, length)
+        if length <= shared.length:
+            return shared
+        blocks = [manager.cached_blocks(digests, length) for manager in self.managers]
+        if not self.managers[0].window:
+            blocks[0][: shared.length] = shared.blocks[0]
+        return Prefix(length, tuple(blocks))
+
+    def shared_prefix(self, sequence_id: int, length: int) -> Prefix:
+        """The sequence's first `length` blocks, for others to begin with; none if a window of it has passed some."""
+        blocks = [manager.held_blocks(sequence_id, length) for manager in self.managers]
+        held = [kept for kept in blocks if kept is not None]
+        return Prefix(length, tuple(held)) if len(held) == len(blocks) else self.no_prefix
+
+    # --- taking and giving back ---------------------------------------------------------------------------------------
+
+    def num_spare_blocks(self, num_tokens: int, prefix: Prefix, end: int) -> list[int]:
+        """Of each kind, the free blocks that `allocate(…)` with the same arguments would leave; negative: it would fail."""
+        return [
+            manager.num_spare_blocks(end if manager.window else num_tokens, blocks, prefix.length - len(blocks))
+            for manager, blocks in zip(self.managers, prefix.blocks, strict=True)
+        ]
+
+    def allocate(self, sequence_id: int, num_tokens: int, prefix: Prefix, end: int) -> None:
+        """Give the sequence tables that begin with `prefix`: for all its tokens, and with a window for those before `end`.
+
+        Raises: ValueError as `BlockManager.allocate`.
+        """
+        for manager, blocks in zip(self.managers, prefix.blocks, strict=True):
+            wanted = end if manager.window else num_tokens
+            manager.allocate(sequence_id, wanted, blocks, prefix.length - len(blocks))
+
+    def _append_to_all(self, sequence_id: int, begin: int, end: int) -> bool:
+        for manager in self.managers:
+            if manager.num_missing_blocks(sequence_id, begin, end) > manager.num_free_blocks:
+                return False
+        for manager in self.managers:
+            manager.append(sequence_id, begin, end)
+        return True
+
+    def pass_blocks(self, sequence_id: int, position: int) -> None:
+        """Give back the blocks that no token from `position` on sees."""
+        for manager in self.managers:
+            if manager.window:
+                manager.pass_blocks(sequence_id, position)
+
+    def fork(self, parent_id: int, child_id: int) -> None:
+        """See `BlockManager.fork`."""
+        for manager in self.managers:
+            manager.fork(parent_id, child_id)
+
+    def free(self, sequence_id: int) -> None:
+        """See `BlockManager.free`."""
+        for manager in self.managers:
+            manager.free(sequence_id)
+
+    def truncate(self, sequence_id: int, length: int) -> int:
+        """Drop all but the sequence's first `length` blocks, or all if a window has passed what the next token sees.
+
+        Returns how many are left, from which the sequence goes on.
+        """
+        if any(manager.held_blocks(sequence_id, length) is None for manager in self.managers):
+            length = 0
+        for manager in self.managers:
+            manager.truncate(sequence_id, length)
+        return length
+
+    def commit(self, sequence_id: int, digests: Sequence[bytes]) -> None:
+        """See `BlockManager.commit`."""
+        for manager in self.managers:
+            manager.commit(sequence_id, digests)
+
+    def take_copies(self) -> Copies:
+        """The block copies to run before the next forward; forgets them."""
+        return [(kind, pairs) for kind, manager in enumerate(self.managers) if (pairs := manager.take_copies())]
+
+    def check_integrity(self) -> None:
+        """Raises AssertionError if the books do not balance; for tests, after every step."""
+        for manager in self.managers:
+            manager.check_integrity()
+
+    def check_tables(self, sequence_id: int, num_computed: int) -> None:
+        """Raises AssertionError unless the sequence holds what it computed, as far as its next token sees it; for tests."""
+        for manager in self.managers:
+            num_passed = manager.num_passed(sequence_id)
+            num_slots = (num_passed + manager.num_held_blocks(sequence_id)) * self.block_size
+            assert num_computed <= num_slots, "more tokens computed than the blocks hold"
+            first = manager.first_visible_block(num_computed)
+            assert num_passed <= first, "a sequence has passed a block that its next token sees"
