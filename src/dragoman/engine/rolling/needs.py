@@ -17,6 +17,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
 from dragoman.models.config import read_json
 from dragoman.models.families import read_model
+from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import kernel_profile, this_processor
 from dragoman.models.sources.safetensors import weight_files
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
@@ -86,13 +87,15 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     if not any(name.endswith(_HEAD) for name in shapes):
         table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
         stored += _stored_bytes(_HEAD, table, options.weight_type)
-    cache_type = kernel_profile(options, this_processor()).kv_type
+    profile = kernel_profile(options, this_processor())
+    cache_type = profile.kv_type
     values = sum(
         attention.num_kv_heads
         * sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
         for attention in facts.attention_layers.values()
     )
-    return _ModelSize(int(stored * _PACKED), BLOCK_SIZE * values, facts.max_position)
+    block_bytes = BLOCK_SIZE * values + kept_bytes_per_block(facts, options, profile)
+    return _ModelSize(int(stored * _PACKED), block_bytes, facts.max_position)
 
 
 def _head_bytes(head_size: int, cache_type: str) -> int:

@@ -10,9 +10,10 @@ from typing import Any
 
 from dragoman.models.config import Config, ModelError
 from dragoman.models.families.base import Family
+from dragoman.models.families.lfm2 import Lfm2
 from dragoman.models.families.llama import Llama
 
-FAMILIES: tuple[type[Family], ...] = (Llama,)
+FAMILIES: tuple[type[Family], ...] = (Lfm2, Llama)
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
