@@ -18,16 +18,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
-from dragoman.models import ModelOptions  # noqa: E402
+from dragoman.models import ModelOptions, load_model  # noqa: E402
 from dragoman.models.families import FAMILIES, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
 from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
-from tests.support.family_logits import relative_error  # noqa: E402
+from tests.support.family_logits import PROMPTS, error_on_prompt  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
@@ -38,8 +36,8 @@ A directory as the Hugging Face hub has it is served as it lies there: `config.j
 page is written by `scripts/models_page.py`.
 
 - **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
-  prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones: int8
-  and int4 say where a family stands among others, not what a real model loses.
+  prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones:
+  int8 and int4 say where a family stands among others, not what a real model loses.
 - **Tools**: the form of tool calls that is chosen by itself for the family's chat templates.
 - **Speed**: bytes of weights read per second in steps of one and of 32 sequences, relative to a Llama of a billion
   parameters, where a shape of the family was measured (`python -m benchmarks.shapes`).
@@ -77,7 +75,8 @@ def error_of(name: str, weight_type: WeightType) -> float:
     """The largest relative error of a case's prompts."""
     with tempfile.TemporaryDirectory() as directory:
         path = write_case(name, read_case(name), Path(directory))
-        return max(relative_error(name, path, ModelOptions(weight_type=weight_type)))
+        loaded = load_model(path, ModelOptions(weight_type=weight_type))
+        return max(error_on_prompt(loaded, name, num_tokens) for num_tokens in PROMPTS)
 
 
 def speeds(report: Path | None) -> dict[str, str]:

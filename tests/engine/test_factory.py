@@ -9,11 +9,13 @@ import pytest
 
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import demo_model_dir
+from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup, find_factory
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError
 from dragoman.models.storage.constants import WeightType
+from tests.support.hybrid_checkpoint import write_hybrid
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 from tests.support.windowed_model import windows_in_layers
@@ -75,17 +77,22 @@ def test_a_broken_weight_file_is_told_before_it_is_loaded(tmp_path: Path) -> Non
         factory.needs(setup_of(directory))
 
 
+def check_cache_needs(setup: EngineSetup) -> MemoryNeeds:
+    needs = factory.needs(setup)
+    loaded = factory.load(setup)
+    least = loaded.build(LIVE_TOOLS, 0)
+    useful = loaded.build(LIVE_TOOLS, 1 << 50)
+    assert (needs.least_cache, needs.useful_cache) == (least.cache_bytes, useful.cache_bytes)
+    return needs
+
+
 @pytest.mark.parametrize("kv_dtype", ["auto", "u8"])
 @pytest.mark.parametrize("dtype", ["f32", "int8"])
 def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
     dtype: WeightType, kv_dtype: str, tmp_path: Path
 ) -> None:
     setup = setup_of(demo_model_dir(), dtype=dtype, kv_dtype=kv_dtype, max_num_seqs=3, cache_dir=tmp_path)
-    needs = factory.needs(setup)
-    loaded = factory.load(setup)
-    least = loaded.build(LIVE_TOOLS, 0)
-    useful = loaded.build(LIVE_TOOLS, 1 << 50)
-    assert (needs.least_cache, needs.useful_cache) == (least.cache_bytes, useful.cache_bytes)
+    needs = check_cache_needs(setup)
     (kept,) = tmp_path.glob("*.blob")
     assert 0.9 < needs.weights / kept.stat().st_size < 1.2
     assert needs.drafts == 0
@@ -113,6 +120,18 @@ def test_a_model_whose_layers_all_have_windows_takes_no_draft(tmp_path: Path) ->
     with windows_in_layers((64, 0)):
         drafts = factory.needs(setup_of(directory, draft_model=directory)).drafts
     assert drafts > 0
+
+
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_what_convolutions_keep_is_foretold_to_the_byte_and_more_if_drafts_may_be_refused(
+    dtype: WeightType, tmp_path: Path
+) -> None:
+    directory = write_hybrid(tmp_path)
+    plain, drafting = (
+        check_cache_needs(setup_of(directory, dtype=dtype, prompt_lookup=drafts, max_num_seqs=3))
+        for drafts in (False, True)
+    )
+    assert drafting.least_cache > 2 * plain.least_cache
 
 
 def test_a_draft_model_counts(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.forward import forward_batch
+from tests.support.hybrid_checkpoint import write_hybrid
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SHAPE = RandomShape("determinism", seed=5, hidden_size=256, num_heads=4, head_size=64, intermediate_size=768)
@@ -24,10 +25,14 @@ PROMPT = [int(token_id) for token_id in np.random.RandomState(1).randint(0, SHAP
 DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, SHAPE.vocab_size, 6)]
 
 
-@pytest.fixture(scope="module", params=["int8-bf16", "int8-u8", "int4-u8", "f32-f32", "f32-u8"])
+PRECISIONS = ["int8-bf16", "int8-u8", "int4-u8", "f32-f32", "f32-u8"]
+
+
+@pytest.fixture(scope="module", params=[*PRECISIONS, "bf16-bf16-hybrid", "int8-u8-hybrid", "f32-f32-hybrid"])
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    weight_type, kv_type = request.param.split("-")
-    directory = write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
+    weight_type, kv_type, *kind = request.param.split("-")
+    directory = tmp_path_factory.mktemp("model")
+    directory = write_hybrid(directory) if kind else write_checkpoint(SHAPE, directory)
     try:
         return load_model(directory, ModelOptions(weight_type=weight_type, kv_type=kv_type))
     except ValueError:

@@ -5,23 +5,18 @@ The cases are tests/models/families; scripts/record_family_references.py recorde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.loader import LoadedModel
 from dragoman.models.storage.constants import WeightType
-from tests.support.family_checkpoint import FAMILIES, case_names, write_family_checkpoint
-from tests.support.graph_steps import Array, GraphSteps
+from tests.support.family_checkpoint import case_names, write_family_checkpoint
+from tests.support.family_logits import PROMPTS, error_on_prompt
 
 PENDING = ("mixtral",)  # recorded, and not read yet
 CAPPED = ("gemma2",)  # whose scores are capped, which is left out
-PROMPTS = (5, 90, 700)
 CUTS = (0, 300, 301, 365, 699, 700)  # a long chunk, single tokens, one that ends in the middle of a block
 
 
@@ -35,19 +30,6 @@ def _marked(name: str) -> Any:
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name = str(request.param)
     return name, write_family_checkpoint(name, tmp_path_factory.mktemp(name))
-
-
-def error_on_prompt(loaded: LoadedModel, name: str, num_tokens: int, cuts: Sequence[int] = ()) -> float:
-    """Relative root-mean-square difference from the reference; the prompt goes in as one chunk or is cut."""
-    reference = np.load(FAMILIES / f"{name}.npz")
-    token_ids = [int(token_id) for token_id in reference[f"token_ids_{num_tokens}"]]
-    boundary = loaded.facts.long_context_from
-    steps = GraphSteps(loaded, num_tokens, is_long=boundary is not None and num_tokens > boundary)
-    ends = cuts or (0, num_tokens)
-    logits: Array = np.concatenate([steps.step(token_ids[begin:end]) for begin, end in pairwise(ends)])
-    expected = reference[f"logits_{num_tokens}"]
-    found = logits[np.ix_(reference[f"positions_{num_tokens}"], reference["columns"])]
-    return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
 def test_float32_logits_equal_the_reference(

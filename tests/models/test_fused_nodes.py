@@ -1,4 +1,4 @@
-"""A layer becomes the plugin's fused nodes and nothing else, whatever the family: unfused ones cost a tenth of a step and more.
+"""A layer becomes the plugin's fused nodes and nothing else, whatever the family: unfused ones would cost a tenth of a step.
 
 What one more layer adds to the runtime's graph is counted, so that what all layers share does not matter.
 """

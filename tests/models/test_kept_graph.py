@@ -18,6 +18,7 @@ from dragoman.models.runtime import seal
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.forward import forward_batch
+from tests.support.hybrid_checkpoint import write_hybrid
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 PROMPT = list(range(3, 40))
@@ -41,6 +42,15 @@ def answers(loaded: LoadedModel) -> Any:
 def kept_file(cache_dir: Path) -> Path:
     (path,) = cache_dir.iterdir()  # nothing half written lies beside it
     return path
+
+
+def test_a_kept_graph_of_a_model_that_convolves_computes_the_same(tmp_path: Path) -> None:
+    directory = write_hybrid(tmp_path / "model")
+    (tmp_path / "cache").mkdir()
+    options = ModelOptions(cache_dir=tmp_path / "cache")
+    built, mapped = load_model(directory, options), load_model(directory, options)
+    assert (built.from_cache, mapped.from_cache) == (False, True)
+    assert np.array_equal(answers(built), answers(mapped))
 
 
 @pytest.mark.parametrize(

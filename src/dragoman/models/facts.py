@@ -141,6 +141,22 @@ class ModelFacts:
         return {index: layer.attention for index, layer in enumerate(self.layers) if layer.attention is not None}
 
     @cached_property
+    def convolution_layers(self) -> dict[int, ConvolutionFacts]:
+        """The layers that convolve, by their index."""
+        mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
+        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, ConvolutionFacts)}
+
+    @cached_property
+    def convolution_width(self) -> int:
+        """The channels of all convolutions together: the numbers that they keep of a token; 0 = there are none."""
+        return sum(convolution.width for convolution in self.convolution_layers.values())
+
+    @cached_property
+    def convolution_reach(self) -> int:
+        """The tokens before a token that its convolutions look back at, the longest of them; 0 = there are none."""
+        return max((convolution.length - 1 for convolution in self.convolution_layers.values()), default=0)
+
+    @cached_property
     def cache_kinds(self) -> tuple[CacheKind, ...]:
         """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())

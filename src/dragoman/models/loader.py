@@ -23,6 +23,7 @@ from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.families.base import Family
+from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, this_processor
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
@@ -54,7 +55,10 @@ class LoadedModel:
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
-        """Bytes of one KV block over all layers, keys and values, for each of the model's kinds of caches."""
+        """Bytes of one block over all layers, for each of the model's kinds of caches.
+
+        Keys and values, and of the first kind what convolutions keep.
+        """
         total_bits = [0] * len(self.facts.cache_kinds)
         for port in cache_ports(self.compiled):
             elements = 1
@@ -62,7 +66,8 @@ class LoadedModel:
                 elements *= dimension.get_length()
             kind = self.facts.cache_kind(cache_layer(port))
             total_bits[kind] += elements * port.get_element_type().bitwidth
-        return tuple(bits // 8 for bits in total_bits)
+        first, *others = [bits // 8 for bits in total_bits]
+        return (first + kept_bytes_per_block(self.facts, self.options, self.profile), *others)
 
 
 def cache_ports(compiled: Any) -> list[Any]:

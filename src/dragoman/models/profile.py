@@ -37,7 +37,8 @@ _ACTIVATION_GROUP = 128
 class ModelOptions:
     """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
 
-    `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`).
+    `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
+    tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`).
     """
 
     weight_type: WeightType = "int8"
@@ -45,6 +46,7 @@ class ModelOptions:
     num_threads: int | None = None
     cache_dir: Path | None = None
     has_neighbours: bool = False
+    takes_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,11 @@ class KernelProfile:
     def kv_by_token(self) -> bool:
         """By channel, a key's quantisation depends on how its prompt was chunked; by token it does not."""
         return self.kv_type == "u8"
+
+    @property
+    def keeps_bf16(self) -> bool:
+        """What convolutions keep is stored as it was computed: in bf16, or else in f32."""
+        return self.inference_type == "bf16"
 
     @property
     def properties(self) -> dict[str, Any]:

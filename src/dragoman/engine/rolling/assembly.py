@@ -41,6 +41,7 @@ def assemble(
         max_slowdown=options.max_step_slowdown,
         best_step_tokens=model.profile.best_step_tokens,
         max_model_len=max_model_len,
+        repeats_steps=not model.facts.convolution_layers,
     )
     proposer = _proposer(options, draft, runner)
     return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools)

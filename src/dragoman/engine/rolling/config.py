@@ -25,7 +25,8 @@ class RollingConfig:
     how much longer than a step that only decodes a step may take for the sake of prompts (`pacer`); 0 = no limit.
     `best_step_tokens`: up to which prompts fill a step, because a token costs more in larger ones; None = it does not.
     `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
-    `max_model_len`: a shorter context than the model's; None = the model's.
+    `max_model_len`: a shorter context than the model's; None = the model's. `repeats_steps`: a step that was computed and
+    came to nothing may be computed again; False where layers only keep what the next step needs.
     """
 
     max_batch_tokens: int = 2048
@@ -36,6 +37,7 @@ class RollingConfig:
     best_step_tokens: int | None = None
     assumed_output_tokens: int = 256
     max_model_len: int | None = None
+    repeats_steps: bool = True
 
     def __post_init__(self) -> None:
         least_of = {

@@ -26,7 +26,7 @@ from dragoman.engine.rolling.schedule.capacity import check_capacity, context_le
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
-from dragoman.engine.rolling.sequence import SequenceGroup, end_reasons
+from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
@@ -162,7 +162,8 @@ class EngineCore:
         """Remove the groups that the failure of a step touches; their clients get it.
 
         If a group fails when it is sampled alone (its grammar is broken), only such groups are removed: the others were not
-        updated, so their tokens are scheduled and computed again. Otherwise it is every group in the batch.
+        updated, so their tokens are scheduled and computed again: in their places, or from the beginning. Otherwise it is
+        every group in the batch.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
         keys = list(dict.fromkeys(entry.sequence.group.key for entry in broken or batch.entries))
@@ -171,6 +172,10 @@ class EngineCore:
             self._scheduler.remove(key)
             failure = EngineFailed(f"generation failed: {type(error).__name__}: {error}")
             self._deliveries.append(Delivery(key, failure))  # one each: raising an error changes it
+        if not self._config.repeats_steps:
+            for entry in batch.entries:
+                if entry.sequence.status is SequenceStatus.RUNNING:
+                    self._scheduler.preempt(entry.sequence)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 

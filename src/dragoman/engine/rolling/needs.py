@@ -18,6 +18,7 @@ from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
+from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import kernel_profile, this_processor
 from dragoman.models.sources.safetensors import weight_files
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
@@ -95,12 +96,14 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     if not any(name.endswith(_HEAD) for name in shapes):
         table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
         stored += _stored_bytes(_HEAD, table, options.weight_type)
-    cache_type = kernel_profile(options, this_processor()).kv_type
-    return _ModelSize(int(stored * _PACKED), block_bytes(facts, cache_type), facts)
+    profile = kernel_profile(options, this_processor())
+    first, *others = block_bytes(facts, profile.kv_type)
+    first += kept_bytes_per_block(facts, options, profile)
+    return _ModelSize(int(stored * _PACKED), (first, *others), facts)
 
 
 def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
-    """Bytes of one block of each cache kind, over all its layers, keys and values. `cache_type`: one of the kernels'."""
+    """Bytes of one block's keys and values, of each cache kind over all its layers. `cache_type`: one of the kernels'."""
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
         head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))

@@ -42,10 +42,15 @@ class RollingOptions:
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
     @property
+    def speculates(self) -> bool:
+        """Whether somebody guesses tokens."""
+        return self.prompt_lookup or self.draft_model is not None
+
+    @property
     def model_options(self) -> ModelOptions:
         """How the model, and the draft model, are stored and run."""
         weight_type: Any = (
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
         kv_type: Any = self.kv_dtype
-        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir)
+        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir, takes_back=self.speculates)

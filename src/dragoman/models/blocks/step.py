@@ -12,9 +12,11 @@ from typing import Any
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
 from dragoman.models.blocks.nodes import gather_rows
 from dragoman.models.blocks.rotary import Angles, rotary_angles
 from dragoman.models.facts import AttentionFacts, ModelFacts, RotaryRule
+from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 
 
@@ -33,7 +35,8 @@ class StepInputs:
     Shapes (T tokens, S sequences, R rows of logits): input_ids, position_ids i64 [T]; subsequence_begins i32 [S+1];
     max_context_len i32 []; sampled_tokens_indices i64 [R]; rotary_regime i64 [T] where sequences have a long regime. For
     each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32 [S+1], from the second kind on with
-    its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N.
+    its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N. Of a model with
+    convolutions see `blocks.convolution`.
     """
 
     def __init__(self, facts: ModelFacts) -> None:
@@ -46,6 +49,7 @@ class StepInputs:
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
         self._angles: dict[RotaryRule, Angles] = {}
+        self.convolutions = self._convolutions() if facts.convolution_layers else None
 
     def angles(self, rule: RotaryRule) -> Angles:
         """cos and sin of every token, made once for each rule."""
@@ -58,6 +62,11 @@ class StepInputs:
         parameter = cache_parameter(name)
         self.parameters.append(parameter)
         return parameter
+
+    def _convolutions(self) -> ConvolutionInputs:
+        past = self._input(PAST_ROWS, ov.Type.f32, ov.PartialShape([-1, self.facts.convolution_width]))
+        before = [self._input(f"{ROWS_BEFORE}.{back}") for back in range(1, self.facts.convolution_reach + 1)]
+        return ConvolutionInputs(self.facts, past, before, self._input(ROWS_TO_KEEP))
 
     def _tables(self, suffix: str) -> BlockTables:
         names = ("past_lens", "block_indices", "block_indices_begins")
@@ -96,6 +105,11 @@ class LayerInputs:
     def caches(self) -> tuple[Any, Any]:
         """The layer's key and value caches."""
         return self.step.cache(f"key_cache.{self.index}"), self.step.cache(f"value_cache.{self.index}")
+
+    def convolve(self, x: Node, taps: Array, bias: Array | None = None) -> Node:
+        """The layer's convolution, see `ConvolutionInputs.convolve`."""
+        assert self.step.convolutions is not None
+        return self.step.convolutions.convolve(self.index, x, taps, bias)
 
     @property
     def attention(self) -> AttentionFacts:

@@ -24,6 +24,7 @@ from dragoman.models.families.gpt_j import GptJ
 from dragoman.models.families.gpt_neox import GptNeoX
 from dragoman.models.families.granite import Granite, Granite4Dense
 from dragoman.models.families.hunyuan import HunyuanDense
+from dragoman.models.families.lfm2 import Lfm2
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.mpt import Mpt
@@ -56,6 +57,7 @@ FAMILIES: tuple[type[Family], ...] = (
     Granite,
     Granite4Dense,
     HunyuanDense,
+    Lfm2,
     Llama,
     Mistral,
     Mpt,

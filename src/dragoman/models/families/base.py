@@ -11,6 +11,7 @@ from typing import ClassVar, NamedTuple
 
 import openvino as ov
 
+from dragoman.models.blocks.convolution import KEPT_ROWS
 from dragoman.models.blocks.embeddings import embedding, logits
 from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
@@ -63,7 +64,7 @@ class Family(ABC):
         return logits(x, weights, self.facts.vocab_size)
 
     def build(self, weights: Weights) -> ov.Model:
-        """The graph; its inputs are those of `StepInputs`, its output logits f32 [R, vocab].
+        """The graph; its inputs are those of `StepInputs`, its outputs logits f32 [R, vocab], and what convolutions keep.
 
         Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
         other shapes, or are there and nobody knows what for.
@@ -76,8 +77,12 @@ class Family(ABC):
             x = self.layer(x, body.at(f"{self.layers}.{index}"), LayerInputs(step, index))
         result = self.head(self.last_norm(x, body), self._head_weights(weights, layout))
         result.set_names({"logits"})
+        results = [result]
+        if step.convolutions is not None:
+            results.append(step.convolutions.kept())
+            results[1].set_names({KEPT_ROWS})
         weights.refuse_unread(self.unread)
-        return ov.Model([result], step.parameters, self.facts.architecture)
+        return ov.Model(results, step.parameters, self.facts.architecture)
 
     def _layout(self, weights: Weights) -> Layout:
         return next(

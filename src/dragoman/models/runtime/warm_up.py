@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
+
 _NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
 
 
@@ -26,12 +28,16 @@ def warm_up(compiled: Any) -> None:
         "block_indices_begins": np.array([0, 1], dtype=np.int32),
         "max_context_len": np.array(_NUM_TOKENS, dtype=np.int32),
         "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
+        ROWS_BEFORE: np.zeros(_NUM_TOKENS, dtype=np.int64),
+        ROWS_TO_KEEP: np.zeros(1, dtype=np.int64),
         "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
     }
     for port in compiled.inputs:
         name = port.get_any_name()
         if name.startswith(("key_cache.", "value_cache.")):
             request.set_tensor(port, _one_block(port))
+        elif name == PAST_ROWS:
+            request.set_tensor(port, _one_row(port))
         else:
             request.set_tensor(port, ov.Tensor(values[name.partition(".")[0]]))  # "past_lens.1" as "past_lens"
     request.infer()
@@ -40,3 +46,7 @@ def warm_up(compiled: Any) -> None:
 def _one_block(port: Any) -> Any:
     dimensions = list(port.get_partial_shape())[1:]
     return ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+
+
+def _one_row(port: Any) -> Any:
+    return ov.Tensor(np.zeros((1, port.get_partial_shape()[1].get_length()), dtype=np.float32))

@@ -1,6 +1,6 @@
 """Runs one step's batch through the compiled OpenVINO graph.
 
-Does: own the KV cache tensors and one infer request; pad single-row steps; copy blocks.
+Does: own the KV cache tensors and one infer request; pad single-row steps; copy blocks; have the rows of convolutions kept.
 Does not: schedule, sample, or know what a request is. Runs on the engine thread only; `infer` releases the GIL.
 
 Determinism: the CPU plugin takes another matmul kernel for a single row than for two or more, and the results differ in
@@ -20,6 +20,7 @@ import numpy as np
 import openvino as ov
 
 from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.forward.convolution_rows import ConvolutionRows
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
 from dragoman.models.runtime.memory import forget_pages, return_freed_memory
@@ -58,6 +59,7 @@ class OpenVinoRunner:
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.profile.smallest_row > 1
+        self._convolutions = ConvolutionRows(loaded, counts[0] + 1) if facts.convolution_layers else None
         self._has_regimes = facts.long_context_from is not None
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
@@ -86,8 +88,13 @@ class OpenVinoRunner:
             self._set("rotary_regime", np.zeros_like(batch.position_ids))
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
+        rows = {} if self._convolutions is None else self._convolutions.inputs(batch)
+        for name, values in rows.items():  # which live until the step is done: those of many sequences are large
+            self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
         self._request.start_async()
         self._request.wait()
+        if self._convolutions is not None:
+            self._convolutions.keep(self._request.get_output_tensor(1).data)
         if len(batch.input_ids) > self._largest_step:
             self._largest_step = len(batch.input_ids)
             return_freed_memory()
@@ -129,6 +136,9 @@ class OpenVinoRunner:
             blocks = tensor.data
             for source, destination in pairs:
                 blocks[destination] = blocks[source]
+        if self._convolutions is not None:
+            for source, destination in pairs:
+                self._convolutions.copy_block(source, destination)
 
     def close(self) -> None:
         """Let go of the model and give the cache's memory back; the runner is unusable afterwards.
@@ -136,7 +146,10 @@ class OpenVinoRunner:
         The weights go when nobody else holds the loaded model. May be called on any thread that is not in a forward.
         """
         caches, self._caches = self._caches, []
+        rows, self._convolutions = self._convolutions, None
         self._request = None  # reads the caches
         for tensor in chain.from_iterable(caches):
-            forget_pages(tensor)
+            forget_pages(tensor.data)
+        if rows is not None:
+            rows.forget()
         self._loaded = None

@@ -165,7 +165,7 @@ class Scheduler:
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
         while not batch and self._can_yield():
-            self._preempt(self.running[-1])
+            self.preempt(self.running[-1])
             batch = self._schedule(None)
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
@@ -209,7 +209,7 @@ class Scheduler:
             begin = sequence.num_computed_tokens
             while not self._blocks.append(sequence.sequence_id, begin, begin + num_new):
                 victim = self.running[-1]
-                self._preempt(victim)
+                self.preempt(victim)
                 batch.num_preempted += 1
                 if victim is sequence:
                     return
@@ -222,9 +222,9 @@ class Scheduler:
         if not has_budget or not self._blocks.append(sequence.sequence_id, begin, end):
             sequence.drop_drafts()
 
-    def _preempt(self, sequence: Sequence) -> None:
-        """Take all blocks from the last running sequence; it will be recomputed."""
-        self.running.pop()
+    def preempt(self, sequence: Sequence) -> None:
+        """Take all blocks from a running sequence; it will be recomputed."""
+        self.running.remove(sequence)
         self._blocks.free(sequence.sequence_id)
         sequence.reset()
         self._enqueue(sequence)
