@@ -36,6 +36,9 @@ _HARMLESS_KEYS = """
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
+# More of these is a mistake, which would take minutes and all memory to show.
+_MOST = {"num_hidden_layers": 1000, "num_attention_heads": 4096, "num_key_value_heads": 4096}
+
 
 class ModelError(ValueError):
     """The model directory cannot be served; the message says which file and key, and what is supported."""
@@ -74,9 +77,10 @@ class Config:
         self._read.add(key)
         return self._raw.get(key, default)
 
-    def count(self, key: str, default: int | None = None, *, least: int = 1, most: int = 2**31 - 1) -> int:
-        """An integer from `least` to `most`; `default` None = there must be one."""
-        wanted = f"an integer of at least {least}" + (f" and at most {most}" if most < 2**31 - 1 else "")
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer of at least `least`; `default` None = there must be one."""
+        most = _MOST.get(key, 2**31 - 1)
+        wanted = f"an integer of at least {least}" + (f" and at most {most}" if key in _MOST else "")
         value = self._given(key, default, wanted)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
