@@ -11,7 +11,7 @@ from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, ExpertFacts, LayerFacts, MlpFacts, ModelFacts
 from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import RotaryReading, read_rotary
@@ -91,7 +91,7 @@ class Llama(Family):
         size, window = head_size(config), self.window if self.slides[index] else 0
         return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, window, self.rotary.rule)
 
-    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """Those of a layer."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
