@@ -13,25 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models import ModelOptions, load_model
 from dragoman.models.loader import LoadedModel
 from dragoman.models.storage.constants import WeightType
 from tests.support.family_checkpoint import FAMILIES, case_names, write_family_checkpoint
 from tests.support.graph_steps import Array, GraphSteps
 
-PENDING = ("mixtral",)  # recorded, and not read yet
 CAPPED = ("gemma2",)  # whose scores are capped, which is left out
 PROMPTS = (5, 90, 700)
 CUTS = (0, 300, 301, 365, 699, 700)  # a long chunk, single tokens, one that ends in the middle of a block
 
 
-def _marked(name: str) -> Any:
-    if name in PENDING:
-        return pytest.param(name, marks=pytest.mark.xfail(raises=ModelError, reason="the family is not read yet"))
-    return name
-
-
-@pytest.fixture(scope="module", params=[_marked(name) for name in case_names()])
+@pytest.fixture(scope="module", params=case_names())
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name = str(request.param)
     return name, write_family_checkpoint(name, tmp_path_factory.mktemp(name))

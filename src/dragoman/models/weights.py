@@ -111,13 +111,17 @@ class Weights:
         return self._prefix + self._names.get(name, name)
 
     def _unstacked(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        if self._stack is None:
-            return self._tensor(name, shape)
-        index, num_stored = self._stack
-        tensor = self._tensor(name, (num_stored, *shape))
+        index, num_stored = self._stack or (0, 0)
+        tensor = self._tensor(name, (num_stored, *shape) if self._stack else shape)
         if isinstance(tensor, PackedMatrix):
-            raise ModelError(f"tensor {self._full(name)!r} is packed, allowed: numbers, as it holds several matrices")
-        part: Array = tensor[index]
+            if self._stack:
+                raise ModelError(
+                    f"tensor {self._full(name)!r} is packed, allowed: numbers, as it holds several matrices"
+                )
+            return tensor
+        if tensor.dtype == np.uint8:
+            raise ModelError(f"tensor {self._full(name)!r} has elements of type U8, allowed: floating-point numbers")
+        part: Array = tensor[index] if self._stack else tensor
         return part
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:

@@ -1,7 +1,7 @@
 """Layers in which each token goes through a few of many MLPs: the choice, and two ways of evaluating it.
 
-Does: routing; experts apart (each one's products over the rows of its tokens) or grouped (the plugin's operation that gathers
-an expert's matrix for each row). Does not: dense MLPs (`mlp` does), or what single families do inside an expert.
+Does: routing; experts apart (each one's products over the rows of its tokens) or grouped (the plugin's operation that
+gathers an expert's matrix for each row). Does not: dense MLPs (`mlp` does), or what single families do inside an expert.
 
 Apart reads an expert's weights once for all its rows, but every expert costs some time even if it has none. Grouped reads
 them for each row, and costs nothing for the others: it is faster for steps of a few tokens among very many experts.
@@ -104,7 +104,7 @@ def _shape(x: Node) -> Node:
 
 
 def _scattered(chosen: Node, values: Node, size: int) -> Node:
-    """For each token a row of `size` with the values at the places that are chosen, else 0. Shapes: [T, active] -> [T, size]."""
+    """For each token `size` values, at the places that are chosen these, else 0. Shapes: [T, active] -> [T, size]."""
     num_tokens = ops.gather(_shape(chosen), integers(0), scalar(0, np.int64)).output(0)
     shape = ops.concat([num_tokens, integers(size)], 0)
     zeros = ops.broadcast(ops.convert(scalar(0.0), values.get_element_type()), shape)
@@ -115,7 +115,10 @@ def _scattered(chosen: Node, values: Node, size: int) -> Node:
 
 
 def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts) -> Node:
-    """The chosen experts' gated MLPs, summed as they count, in the way that is faster here. Shapes: [T, 1, hidden], the same."""
+    """The chosen experts' gated MLPs, summed as they count, in the way that is faster here.
+
+    Shapes: x [T, 1, hidden] -> the same.
+    """
     if is_grouped(facts, width(x), weights[0].gate.storage):
         return _grouped(x, routing, weights, facts)
 
@@ -131,7 +134,9 @@ def is_grouped(facts: ExpertFacts, hidden_size: int, storage: WeightStorage) -> 
     num_used = facts.num_experts * (1 - (1 - part) ** _TOKENS)
     num_shared = _TOKENS * facts.num_active - num_used  # rows for which no weights need to be read
     expert_size = 3 * hidden_size * facts.inner_size
-    return facts.activation in _SWISH and num_shared * expert_size < facts.num_experts * storage.format.idle_expert_weights
+    return (
+        facts.activation in _SWISH and num_shared * expert_size < facts.num_experts * storage.format.idle_expert_weights
+    )
 
 
 def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert, storage: WeightStorage) -> Node:
@@ -181,7 +186,9 @@ def _grouped(x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts:
 
     gate, up = (stack([getattr(one, name) for one in weights], inner_size, hidden_size) for name in ("gate", "up"))
     down = stack([one.down for one in weights], hidden_size, inner_size)
-    copies = reshape(ops.tile(reshape(x, -1, hidden_size), integers(num_experts, 1)).output(0), num_experts, -1, hidden_size)
+    copies = reshape(
+        ops.tile(reshape(x, -1, hidden_size), integers(num_experts, 1)).output(0), num_experts, -1, hidden_size
+    )
     # Not ops.swish: it adds a factor, with which the form is not recognised.
     gated = NodeFactory("opset4").create("Swish", [product(copies, gate)], {}).output(0)
     # Of rank 4: as a reshape to the same rank it would be dropped, and the form with it.

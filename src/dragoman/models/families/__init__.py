@@ -25,6 +25,7 @@ from dragoman.models.families.gpt2 import Gpt2
 from dragoman.models.families.gpt_bigcode import GptBigCode
 from dragoman.models.families.gpt_j import GptJ
 from dragoman.models.families.gpt_neox import GptNeoX
+from dragoman.models.families.gpt_oss import GptOss
 from dragoman.models.families.granite import Granite, Granite4Dense
 from dragoman.models.families.granite_experts import GraniteExperts, GraniteSharedExperts
 from dragoman.models.families.hunyuan import HunyuanDense
@@ -64,6 +65,7 @@ FAMILIES: tuple[type[Family], ...] = (
     GptBigCode,
     GptJ,
     GptNeoX,
+    GptOss,
     Granite,
     Granite4Dense,
     GraniteExperts,
@@ -106,14 +108,19 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     family = _BY_ARCHITECTURE[known[0]] if known else None
     if family is None:
         raise ModelError(f"architectures {names!r} are not supported; supported: {', '.join(sorted(_BY_ARCHITECTURE))}")
-    _refuse_packed(config)
+    _refuse_packed(config, getattr(family, "packings", ()))
     model = family(config)
     config.refuse_unread()
     return model
 
 
-def _refuse_packed(config: Config) -> None:
+def _refuse_packed(config: Config, known: tuple[str, ...]) -> None:
     packed = config.part("quantization_config")
-    if packed is not None:
-        method = packed.value("quant_method", "unknown")
+    if packed is None:
+        return
+    method = packed.value("quant_method", "unknown")
+    if method in known:
+        packed.skip("modules_to_not_convert")  # which tensors are packed is told by their names
+        packed.refuse_unread()
+    else:
         raise ModelError(f"quantization_config quant_method {method!r} is not supported; use an unquantised checkpoint")

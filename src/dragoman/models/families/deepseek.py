@@ -82,7 +82,9 @@ class RoutedExperts(WithExperts):
         if config.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy") == "greedy":
             config.skip("n_group", "topk_group")
             return RoutingRule(scale=scale)
-        return RoutingRule(scale=scale, num_groups=config.count("n_group"), num_active_groups=config.count("topk_group"))
+        return RoutingRule(
+            scale=scale, num_groups=config.count("n_group"), num_active_groups=config.count("topk_group")
+        )
 
 
 class BiasedExperts(RoutedExperts):

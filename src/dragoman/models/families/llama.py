@@ -128,7 +128,8 @@ class Llama(Family):
         facts = layer.attention
         q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
         q, k = self.heads(q, k, weights, facts)
-        attended = attend(q, k, v, layer)
+        sinks = weights.vector(facts.num_heads, "sinks") if facts.has_sinks else None
+        attended = attend(q, k, v, layer, sinks)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:

@@ -166,7 +166,11 @@ def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: Wei
 
 def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
     per_row = (*shape[:-1], 1)
-    stored, zero_points, scales = _Filled(ov.Type.u8, shape), _Filled(ov.Type.u8, per_row), _Filled(ov.Type.f16, per_row)
+    stored, zero_points, scales = (
+        _Filled(ov.Type.u8, shape),
+        _Filled(ov.Type.u8, per_row),
+        _Filled(ov.Type.f16, per_row),
+    )
 
     def fill(rows: Array, where: slice) -> None:
         zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
