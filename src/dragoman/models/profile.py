@@ -7,8 +7,9 @@ The loader makes the profile and hands it to builders, runner, pacer and schedul
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,10 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _ACTIVATION_GROUP = 128
+
+# What a core multiplies while the plugin goes through the nodes of an expert without tokens (20 microseconds, 10 weights in
+# a nanosecond); it does that on one core, and products on all.
+_IDLE_EXPERT_WEIGHTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +129,22 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
     if not processor.has_paged_attention:
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor)
-    weights = _weight_format(options, processor)
     is_exact = options.weight_type == "f32"
+    # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
+    # single stream a third slower, for nothing.
+    smallest_row = 2 if inference_type == "bf16" or is_exact else 1
+    weights = replace(
+        _weight_format(options, processor),
+        pairs_lone_rows=smallest_row > 1,
+        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * (options.num_threads or os.cpu_count() or 1),
+    )
     return KernelProfile(
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
         activation_group=0 if is_exact else _ACTIVATION_GROUP,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
-        # single stream a third slower, for nothing.
-        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
+        smallest_row=smallest_row,
     )
 
 

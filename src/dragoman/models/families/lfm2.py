@@ -9,7 +9,7 @@ from dragoman.models.blocks.nodes import add, multiply, split, split_heads
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ConvolutionFacts, LayerFacts, MlpFacts, ModelFacts
-from dragoman.models.families.llama import MAX_LAYERS, Llama
+from dragoman.models.families.llama import Llama
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -36,7 +36,6 @@ class Lfm2(Llama):
     architectures = ("Lfm2ForCausalLM",)
 
     def __init__(self, config: Config) -> None:
-        config.count("num_hidden_layers", most=MAX_LAYERS)
         config.skip(*_UNUSED_KEYS)
         config.expect(block_use_swiglu=True, use_pos_enc=True)
         self.norm_epsilon = config.number("norm_eps", 1e-5)
