@@ -37,7 +37,12 @@ _HARMLESS_KEYS = """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
 # More of these is a mistake, which would take minutes and all memory to show.
-_MOST = {"num_hidden_layers": 1000, "num_attention_heads": 4096, "num_key_value_heads": 4096}
+_MOST = {
+    "num_nextn_predict_layers": 100,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 4096,
+    "num_key_value_heads": 4096,
+}
 
 
 class ModelError(ValueError):
