@@ -5,7 +5,6 @@ Does: add up bytes. Does not: load anything, or know what memory there is. Calle
 
 from __future__ import annotations
 
-import json
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -14,16 +13,15 @@ from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
+from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import kernel_profile, this_processor
-from dragoman.models.sources.safetensors import weight_files
+from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
-_LENGTH_BYTES = 8  # of the number a safetensors file begins with: the bytes of its header
 _TABLE = "embed_tokens.weight"  # is looked up, not multiplied with; also the head's matrix where there is no other
 _HEAD = "lm_head.weight"
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -91,7 +89,7 @@ def draft_directory(path: Path, facts: ModelFacts) -> Path:
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     facts = read_model(read_json(model_dir / "config.json")).facts
-    shapes = _tensor_shapes(model_dir)
+    shapes = tensor_shapes(model_dir)
     stored = sum(_stored_bytes(name, shape, options.weight_type) for name, shape in shapes.items())
     if not any(name.endswith(_HEAD) for name in shapes):
         table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
@@ -123,23 +121,9 @@ def _stored_bytes(name: str, shape: tuple[int, ...], weight_type: str) -> float:
         return size * 4
     if name.endswith(_TABLE):
         return size * (4 if weight_type == "f32" else 2)
-    columns = shape[-1]
+    columns = max(shape[-1], 1)
     if weight_type == "int4" and not columns % INT4_GROUP_SIZE:
         return size * _BYTES["int4"] + size / INT4_GROUP_SIZE * 2
     if weight_type in ("int8", "int4"):
         return size * _BYTES["int8"] + size / columns * 3
     return size * _BYTES[weight_type]
-
-
-def _tensor_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, from the files' headers. Source: huggingface.co/docs/safetensors, "Format"."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in weight_files(model_dir):
-        try:
-            with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
-            header.pop("__metadata__", None)
-            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-            raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
-    return shapes

@@ -18,8 +18,6 @@ from dragoman.models.rotary import RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
-MAX_LAYERS = 1000  # a number above it is a mistake, which would take minutes to show
-
 
 class LayerNorms(NamedTuple):
     """The names of a layer's norms: of what goes into attention and MLP, and of what comes out. Empty = there is none."""
@@ -44,7 +42,6 @@ class Llama(Family):
     is_parallel: bool = False
 
     def __init__(self, config: Config) -> None:
-        config.count("num_hidden_layers", most=MAX_LAYERS)
         self.norm_epsilon = config.positive(*self.epsilon)
         self.is_tied = config.flag("tie_word_embeddings", self.is_tied)
         self.has_qkv_bias, self.has_output_bias = self.attention_biases(config)

@@ -6,6 +6,8 @@ read checkpoints. Called by the blocks while a graph is built; what it returns h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -14,6 +16,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.quantize import (
     INT4_GROUP_SIZE,
@@ -82,7 +85,11 @@ def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
         return _int8_matrix(weight, storage.parts)
     stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[stored_type]
-    return as_f32(constant(weight.astype(stored, copy=False)))
+    with np.errstate(over="ignore"), _refusing(weight, stored_type):
+        values = weight.astype(stored, copy=False)
+        if stored_type == "f16" and not fits_f16(values):
+            raise ValueError("it holds numbers that are not finite, or too large")
+        return as_f32(constant(values))
 
 
 def embedding_table(table: Array, storage: WeightStorage) -> Node:
@@ -103,6 +110,16 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
     if all(storage.parts.run(table.shape, fill)):
         return as_f32(stored.constant)
     return as_f32(constant(table.astype(ml_dtypes.bfloat16)))
+
+
+@contextmanager
+def _refusing(weight: Array, stored_type: str) -> Iterator[None]:
+    """Turns what compressing says of a weight's numbers into ModelError."""
+    try:
+        yield
+    except ValueError as error:
+        shape = list(weight.shape)
+        raise ModelError(f"a weight matrix of {shape} cannot be stored as {stored_type}: {error}") from error
 
 
 class _Filled:
@@ -137,7 +154,8 @@ def _int8_matrix(weight: Array, parts: RowParts) -> Node:
     scales = _Filled(ov.Type.f16, (rows, 1))
 
     def fill(part: slice) -> None:
-        zero_points.values[part], scales.values[part] = quantize_int8(weight[part], stored.values[part])
+        with _refusing(weight, "int8"):
+            zero_points.values[part], scales.values[part] = quantize_int8(weight[part], stored.values[part])
 
     parts.submit(weight.shape, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
@@ -149,7 +167,8 @@ def _int8_symmetric_matrix(weight: Array, parts: RowParts) -> Node:
     stored, scales = _Filled(ov.Type.i8, weight.shape), _Filled(ov.Type.f16, (len(weight), 1))
 
     def fill(part: slice) -> None:
-        scales.values[part] = quantize_int8_symmetric(weight[part], stored.values[part])
+        with _refusing(weight, "int8"):
+            scales.values[part] = quantize_int8_symmetric(weight[part], stored.values[part])
 
     parts.submit(weight.shape, fill)
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
@@ -162,8 +181,9 @@ def _int4_matrix(weight: Array, parts: RowParts) -> Node:
     packed = stored.values.reshape(rows, columns // 2)  # two values a byte
 
     def fill(part: slice) -> None:
-        values, scales.values[part] = quantize_int4(weight[part])
-        packed[part] = pack_int4(values).reshape(-1, columns // 2)
+        with _refusing(weight, "int4"):
+            values, scales.values[part] = quantize_int4(weight[part])
+            packed[part] = pack_int4(values).reshape(-1, columns // 2)
 
     parts.submit(weight.shape, fill)
     scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
