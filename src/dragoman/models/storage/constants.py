@@ -32,13 +32,23 @@ Node: TypeAlias = Any  # openvino.Output: the package has no type information
 WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
 StoredType = Literal[WeightType, "int8_symmetric"]
 
+_FLOATS = {
+    "bf16": (ov.Type.bf16, ml_dtypes.bfloat16),
+    "f16": (ov.Type.f16, np.float16),
+    "f32": (ov.Type.f32, np.float32),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How a graph stores weights. `max_columns`: those of a product, wider ones are summed up; None = no limit."""
+    """How a graph stores weights. `max_columns`: those of a product, wider ones are summed up; None = no limit.
+
+    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32.
+    """
 
     stored_type: StoredType
     max_columns: int | None = None
+    keeps_half: bool = False
 
     @property
     def fuses_attention(self) -> bool:
@@ -84,12 +94,7 @@ def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
         return _int8_symmetric_matrix(weight, storage.parts)
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
         return _int8_matrix(weight, storage.parts)
-    stored = {"bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32}[stored_type]
-    with np.errstate(over="ignore"), _refusing(weight, stored_type):
-        values = weight.astype(stored, copy=False)
-        if stored_type == "f16" and not fits_f16(values):
-            raise ValueError("it holds numbers that are not finite, or too large")
-        return as_f32(constant(values))
+    return _float_matrix(weight, stored_type, storage)
 
 
 def embedding_table(table: Array, storage: WeightStorage) -> Node:
@@ -99,7 +104,7 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return constant(table.astype(np.float32, copy=False))
+        return _float_matrix(table, "f32", storage)
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
@@ -146,6 +151,26 @@ def _packed_matrix(weight: PackedMatrix) -> Node:
     scaled = ops.multiply(values, scales)
     flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
+
+
+def _float_matrix(weight: Array, stored_type: str, storage: WeightStorage) -> Node:
+    element_type, dtype = _FLOATS[stored_type]
+    stored = _Filled(element_type, weight.shape)
+    values = stored.values.view(dtype)  # numpy has no bfloat16 of its own
+
+    def fill(part: slice) -> None:
+        with np.errstate(over="ignore"), _refusing(weight, stored_type):
+            values[part] = weight[part]
+            if stored_type == "f16" and not fits_f16(values[part]):
+                raise ValueError("it holds numbers that are not finite, or too large")
+
+    storage.parts.submit(weight.shape, fill)
+    node = as_f32(stored.constant)
+    if storage.format.keeps_half and stored_type != "f32":
+        node.get_node().get_rt_info()["decompression_0"] = (
+            ""  # OpenVINO's mark for constants that are not to be widened
+        )
+    return node
 
 
 def _int8_matrix(weight: Array, parts: RowParts) -> Node:
