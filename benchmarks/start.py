@@ -164,7 +164,8 @@ def _load_elsewhere(model: Path, dtype: str, cache: Path) -> dict[str, Any]:
 
 
 def _load_s(run: dict[str, Any]) -> float:
-    return sum(value for stage, value in run["seconds"].items() if stage != "importing")
+    seconds: dict[str, float] = run["seconds"]
+    return sum(value for stage, value in seconds.items() if stage != "importing")
 
 
 def tell(result: dict[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 LONGEST_S = 20.0  # a load takes a third of a second; a machine may be slow, a billion of anything is slower
 MOST_MIB = 400  # by which the process may grow: what compiling leaves behind
-LONGEST_MESSAGE = 600
+LONGEST_MESSAGE = 3000
 
 few = settings(max_examples=100, deadline=None)
 
@@ -150,7 +150,10 @@ def test_any_description_of_how_positions_turn(rule: str, change: dict[str, Any]
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, allowed: an integer of at least 1 and at most 1000"),
+        (
+            {"num_hidden_layers": 10**9},
+            "num_hidden_layers is 1000000000, allowed: an integer .* at most 1000",
+        ),
         ({"num_hidden_layers": [2]}, r"num_hidden_layers is \[2\], allowed"),
         ({"rms_norm_eps": float("nan")}, "rms_norm_eps is NaN, allowed: a number"),
         ({"rms_norm_eps": 10**400}, "rms_norm_eps is 1000.*, allowed: a number"),

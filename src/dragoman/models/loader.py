@@ -86,7 +86,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     """
     report = progress or (lambda _stage, _fraction: None)
     model = read_model(read_json(model_dir / "config.json"))
-    profile = kernel_profile(options, this_processor())
+    profile = _profile(model, options)
     core = ov.Core()
     properties = dict(profile.properties)
     if options.num_threads is not None:
@@ -117,9 +117,17 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
-    profile = kernel_profile(options, this_processor())
+    profile = _profile(model, options)
     graph = _build_graph(model, source, profile, lambda _stage, _fraction: None)
     return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
+
+
+def _profile(model: Family, options: ModelOptions) -> KernelProfile:
+    """How the model is run; its facts lose what cannot be computed so, and tell it."""
+    profile = kernel_profile(options, this_processor())
+    if not profile.is_exact:
+        model.facts = model.facts.without_caps()
+    return profile
 
 
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:

@@ -98,6 +98,11 @@ class KernelProfile:
         return self.inference_type == "bf16"
 
     @property
+    def is_exact(self) -> bool:
+        """True if weights, arithmetic and cache are f32: what is computed equals the checkpoint's own arithmetic."""
+        return self.weights.stored_type == self.inference_type == self.kv_type == "f32"
+
+    @property
     def properties(self) -> dict[str, Any]:
         """What the runtime is told when it compiles a graph."""
         properties: dict[str, Any] = {
