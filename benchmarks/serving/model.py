@@ -28,7 +28,7 @@ EOS = "<|endoftext|>"
 
 @dataclass(frozen=True, slots=True)
 class BenchShape:
-    """A Llama shape; the default has 386 million parameters."""
+    """A Llama shape; the default has 386 million parameters. Another `vocab_size` needs another tokenizer."""
 
     hidden_size: int = 896
     num_layers: int = 24
@@ -37,6 +37,8 @@ class BenchShape:
     head_size: int = 64
     intermediate_size: int = 4864
     max_position: int = 16_384
+    vocab_size: int = VOCAB_SIZE
+    is_tied: bool = False
 
 
 def byte_alphabet() -> list[str]:
@@ -66,10 +68,15 @@ def write_model(directory: Path, shape: BenchShape) -> None:
     """Write the Hugging Face directory."""
     directory.mkdir(parents=True, exist_ok=True)
     _write_tokenizer(directory)
+    write_weights(directory, shape)
+
+
+def write_weights(directory: Path, shape: BenchShape) -> None:
+    """Write config.json and model.safetensors into a directory that is there."""
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": shape.vocab_size,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_layers,
@@ -80,7 +87,7 @@ def write_model(directory: Path, shape: BenchShape) -> None:
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
         "max_position_embeddings": shape.max_position,
-        "tie_word_embeddings": False,
+        "tie_word_embeddings": shape.is_tied,
         "bos_token_id": None,
         "eos_token_id": 0,
         "torch_dtype": "bfloat16",
@@ -106,10 +113,11 @@ def weight_shapes(shape: BenchShape) -> dict[str, tuple[int, ...]]:
     hidden, inner = shape.hidden_size, shape.intermediate_size
     wide, narrow = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
     shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (VOCAB_SIZE, hidden),
-        "lm_head.weight": (VOCAB_SIZE, hidden),
+        "model.embed_tokens.weight": (shape.vocab_size, hidden),
         "model.norm.weight": (hidden,),
     }
+    if not shape.is_tied:
+        shapes["lm_head.weight"] = (shape.vocab_size, hidden)
     for layer in range(shape.num_layers):
         prefix = f"model.layers.{layer}"
         shapes |= {

@@ -21,7 +21,7 @@ from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
-from dragoman.host.memory import available_memory_bytes
+from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
@@ -116,7 +116,8 @@ async def build_served_model(
         runtime = await _start_handler(config, hooks)
         code = None if hooks is None else OperatorCode(hooks, config.clients.hook_timeout_s, runtime)
         if runtime is None or has_model(config):
-            loading = loading or ModelLoad(config, progress, has_neighbours=memory_bytes is not None)
+            is_hosted = memory_bytes is not None
+            loading = loading or ModelLoad(config, progress, has_neighbours=is_hosted, has_room=is_hosted)
         return await _build(config, loading, memory_bytes, code)
     except BaseException:
         if hooks is not None:

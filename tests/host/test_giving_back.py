@@ -18,7 +18,7 @@ from dragoman.config.several import resolve_all
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
-from dragoman.host.memory import available_memory_bytes
+from dragoman.host.machine import available_memory_bytes
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry

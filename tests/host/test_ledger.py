@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import NoMemory
-from dragoman.host.ledger import MIB, Holding, MemoryLedger
+from dragoman.host.ledger import Holding, MemoryLedger
+from dragoman.host.machine import MIB
 from dragoman.server.hosting import ModelMemory
 
 LIMIT = 100

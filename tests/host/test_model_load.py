@@ -11,9 +11,10 @@ import pytest
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
-from dragoman.engine.factory import Progress
+from dragoman.engine.base import MemoryNeeds
+from dragoman.engine.factory import EngineSetup, LoadedEngine, Progress
 from dragoman.engine.rolling.factory import LoadedRolling
-from dragoman.host.loading import LoadAbandoned, ModelLoad, has_model
+from dragoman.host.loading import LoadAbandoned, ModelLoad, has_model, memory_needs
 from dragoman.models import LoadedModel, ModelError
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 
@@ -59,14 +60,51 @@ def test_a_model_that_gets_a_share_of_the_memory_shares_the_cores_too(
     asked: list[bool] = []
 
     class KnownLoad(ModelLoad):
-        def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool) -> None:
+        def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool, has_room: bool) -> None:
             asked.append(has_neighbours)
-            super().__init__(config, progress, has_neighbours=has_neighbours)
+            super().__init__(config, progress, has_neighbours=has_neighbours, has_room=has_room)
 
     monkeypatch.setattr("dragoman.compose.ModelLoad", KnownLoad)
     with pytest.raises(ModelError, match="tokenizer"):  # there is none
         asyncio.run(build_served_model(config_of(directory), lambda *_: None, memory_bytes))
     assert asked == [has_neighbours]
+
+
+class Unread:
+    """An engine's factory whose model needs 3 MiB of weights and a cache of 5 MiB, and is never loaded."""
+
+    def needs(self, _setup: EngineSetup) -> MemoryNeeds:
+        return MemoryNeeds(3 << 20, least_cache=5 << 20)
+
+    def load(self, _setup: EngineSetup) -> LoadedEngine:
+        raise AssertionError("the model was read")
+
+
+@pytest.mark.parametrize("available_bytes", [(8 << 20) - 1, 0])
+def test_a_model_for_which_there_is_no_memory_is_refused_before_it_is_read(
+    available_bytes: int, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dragoman.host.loading.available_memory_bytes", lambda: available_bytes)
+    monkeypatch.setattr("dragoman.host.loading.find_factory", lambda _name: Unread())
+    loading = ModelLoad(config_of(directory), lambda *_: None)
+    words = (
+        f"it needs 8 MiB, of which 5 MiB are the smallest key/value cache .* {available_bytes >> 20} MiB are available"
+    )
+    with pytest.raises(ModelError, match=words):
+        loading.result()
+
+
+def test_a_model_for_which_there_is_just_enough_memory_is_loaded(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(directory)
+    least = memory_needs(config).least
+    monkeypatch.setattr("dragoman.host.loading.available_memory_bytes", lambda: least)
+    assert _model_of(ModelLoad(config, lambda *_: None)).facts.hidden_size == UNTIED.hidden_size
+    monkeypatch.setattr("dragoman.host.loading.available_memory_bytes", lambda: least - 1)
+    with pytest.raises(ModelError, match="does not fit into memory"):
+        ModelLoad(config, lambda *_: None).result()
+    assert _model_of(ModelLoad(config, lambda *_: None, has_room=True)).facts.hidden_size == UNTIED.hidden_size
 
 
 def test_a_failure_is_raised_where_the_result_is_asked_for(tmp_path: Path) -> None:

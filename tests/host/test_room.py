@@ -53,6 +53,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_touched(tmp_path: Path)
     play(tmp_path, scenario)
 
 
+def test_the_first_of_several_models_for_which_there_is_no_memory_ends_the_start(tmp_path: Path) -> None:
+    async def scenario(found: Hosting) -> None:
+        found.builder.needs_by_name.update(a=needs(50, 10), b=needs(40, 1))
+        with pytest.raises(
+            ModelError, match=r"model b does not fit into memory: it needs 41 MiB.* 40 MiB are available"
+        ):
+            await start(found, "a", "b", "c")
+        assert found.builder.started == ["a"]
+
+    play(tmp_path, scenario, is_ready=False)
+
+
 def test_a_cache_grows_into_what_is_free_but_not_beyond_what_is_useful(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.needs_by_name.update(a=needs(20, 1, 200, 10), b=needs(10, 1, 2))

@@ -141,13 +141,16 @@ def test_a_file_of_which_one_bit_has_changed_is_told_and_made_anew(
     data[int(len(data) * place)] ^= 0x10
     path.chmod(0o600)
     path.write_bytes(data)
+    damaged = path.stat().st_ino
     mended = load_model(directory, options)
     assert not mended.from_cache
     (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert str(path) in told
     assert "made anew" in told
     if MAPS.exists():
-        assert path.name not in MAPS.read_text()  # nothing of the damaged graph is left
+        inodes = {line.split()[4] for line in MAPS.read_text().splitlines()}
+        assert str(damaged) not in inodes  # nothing of the damaged graph is left
+        assert str(path.stat().st_ino) in inodes  # the new one is mapped at once
     assert np.array_equal(answers(mended), expected)
     assert load_model(directory, options).from_cache
 
@@ -235,6 +238,6 @@ def test_a_graph_that_the_plugin_did_not_write_is_told_and_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled = object()
-    assert compile_and_keep(FullDisk(), compiled, {}, tmp_path / "model.blob") is compiled
+    assert compile_and_keep(FullDisk(), compiled, {}, tmp_path / "model.blob", SMALLEST) == (compiled, None)
     assert "could not be written" in caplog.text
     assert list(tmp_path.iterdir()) == []

@@ -45,8 +45,8 @@ CONFIG: dict[str, Any] = {
         ({"num_key_value_heads": 3}, "num_attention_heads is 4, allowed: a multiple of num_key_value_heads 3"),
         ({"hidden_act": "wave"}, "hidden_act is .wave., allowed: one of silu"),
         ({"head_dim": 15}, "15 dimensions of a head .* must be an even number"),
-        ({"rope_scaling": {"rope_type": "odd"}}, "'odd' is not supported, allowed: default, linear"),
-        ({"quantization_config": {"quant_method": "awq"}}, "'awq' is not supported"),
+        ({"rope_scaling": {"rope_type": "odd"}}, '"odd" is not supported, allowed: default, linear'),
+        ({"quantization_config": {"quant_method": "awq"}}, '"awq" is not supported'),
     ],
     ids=lambda value: str(value)[:30],
 )

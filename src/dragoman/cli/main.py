@@ -88,7 +88,7 @@ def _run_command(command: str, words: list[str]) -> int:
 def _serve(resolved: Resolved, store: ModelStore) -> int:
     """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
     from dragoman.host.loading import ModelLoad, has_model
-    from dragoman.host.memory import available_memory_bytes
+    from dragoman.host.machine import available_memory_bytes
 
     configs = resolved.models
     display = ProgressDisplay(sys.stderr)

@@ -21,7 +21,7 @@ from dragoman.engine.factory import Progress
 from dragoman.host.host import ModelHost, log_progress
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
-from dragoman.host.memory import available_memory_bytes
+from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import ServerConfig

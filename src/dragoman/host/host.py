@@ -28,6 +28,7 @@ from dragoman.errors import Conflict, EngineFailed, InvalidRequest, NoMemory, No
 from dragoman.host.building import Built, BuiltModel, ModelBuilder
 from dragoman.host.hosted import Hosted, Wanted, identity
 from dragoman.host.ledger import Holding, MemoryLedger
+from dragoman.host.loading import check_room
 from dragoman.host.memory import cache_bytes, split_memory
 from dragoman.host.reconcile import Plan, make_plan
 from dragoman.models import ModelError
@@ -84,12 +85,15 @@ class ModelHost(Generic[Built]):
     async def start(self, configs: Sequence[Config]) -> list[Built]:
         """Load the models that the operator asked for, one after the other, and serve each as soon as it is ready.
 
-        Nothing is refused for want of memory: each of several models gets an equal part of what all weights leave, at
-        the least what one request needs. Raises: what the builder raises for the first model that cannot be loaded.
+        Each of several models gets an equal part of what all weights leave, at the least what one request needs.
+        Raises: ModelError for the first one for which that is too much; what the builder raises for the first one that
+        cannot be loaded.
         """
         all_built: list[Built] = []
         for config, memory_bytes in zip(configs, split_memory(configs), strict=True):
             wanted = await asyncio.to_thread(self._describe, config, str(config.directory), is_start=True)
+            if memory_bytes is not None:  # one alone may be loading already, and tells by itself
+                check_room(config.name, wanted.needs, self._ledger.available_bytes())
             share = self._ledger.available_bytes() if memory_bytes is None else memory_bytes
             holding = self._ledger.reserve(wanted.name, _estimate(wanted.needs, share), is_forced=True)
             all_built.append(await self._bring_up(Hosted(wanted, holding), memory_bytes))

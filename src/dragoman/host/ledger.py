@@ -5,8 +5,8 @@ hand what leaving models hold to the one that comes in their place. Does not: al
 `ModelHost` on the event loop, and by nobody else.
 
 All bytes are counted in one of three ways: weights, caches, drafts. The sum of what is held never exceeds the limit,
-unless an operator's own start asked for more than there is (`is_forced`), or a model took more than it was estimated
-to.
+unless the caches that an operator's own start asked for are larger (`is_forced`), or a model took more than it was
+estimated to.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from dragoman.errors import NoMemory
+from dragoman.host.machine import MIB, in_mib
 from dragoman.server.hosting import ModelMemory
-
-MIB = 1024**2
 
 
 @dataclass(slots=True, eq=False)
@@ -108,11 +107,6 @@ class MemoryLedger:
         return (
             ", ".join(f"{name} holds {in_mib(size)}" for name, size in _largest_first(totals)) or "no model is loaded"
         )
-
-
-def in_mib(num_bytes: int) -> str:
-    """A size as messages show it; a needed size must never look smaller than it is."""
-    return f"{-(-num_bytes // MIB)} MiB"
 
 
 def _largest_first(totals: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -19,14 +19,22 @@ from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine, Progress, find_factory
+from dragoman.host.machine import MIB, available_memory_bytes, in_mib
+from dragoman.models.config import ModelError
 
 
 class ModelLoad:
     """The loading of a configuration's model, begun by making this. Its methods may be called on any thread."""
 
-    def __init__(self, config: Config, progress: Progress, *, has_neighbours: bool = False) -> None:
-        """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some."""
+    def __init__(
+        self, config: Config, progress: Progress, *, has_neighbours: bool = False, has_room: bool = False
+    ) -> None:
+        """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some.
+
+        `has_room`: the host has found that there is memory for it; else nothing is read if there is none.
+        """
         self._has_neighbours = has_neighbours
+        self._has_room = has_room
         self._config = config
         self._progress = progress
         self._is_abandoned = False
@@ -64,6 +72,8 @@ class ModelLoad:
             with citing(self._config):
                 factory = find_factory(self._config.engine.engine_factory)
                 setup = replace(_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
+                if not self._has_room:
+                    check_room(self._config.name, factory.needs(setup), available_memory_bytes())
                 self._loaded = factory.load(setup)
         except BaseException as error:  # whoever asks for the result gets it
             self._failure = error
@@ -92,6 +102,16 @@ def memory_needs(config: Config) -> MemoryNeeds:
         return MemoryNeeds(0)
     with citing(config):
         return find_factory(config.engine.engine_factory).needs(_setup(config))
+
+
+def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
+    """Raises: ModelError with both numbers if a model with these needs does not fit into what is available."""
+    if needs.least > available_bytes:
+        raise ModelError(
+            f"model {name} does not fit into memory: it needs {in_mib(needs.least)}, of which {in_mib(needs.least_cache)} "
+            f"are the smallest key/value cache (max_model_len and kv_cache_gb bound it), and {available_bytes // MIB} MiB "
+            "are available"
+        )
 
 
 @contextmanager

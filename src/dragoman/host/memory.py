@@ -1,37 +1,19 @@
-"""Accounts for memory when a model is loaded: what there is, and each model's part of it.
+"""Accounts for memory when a model is loaded: each model's part of what there is.
 
-Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate.
-Called by the host and the composition root.
+Does: arithmetic over options, file sizes and the machine's free memory. Does not: allocate. Called by the host.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from dragoman.config.resolve import Config
 from dragoman.engine.base import MemoryNeeds
 from dragoman.host.loading import has_model
-
-GIB = 1024**3
+from dragoman.host.machine import GIB, available_memory_bytes
 
 # What a cache takes of the memory that is free. The rest is for activations, HTTP and the page cache.
 _SHARE_OF_FREE_MEMORY = 0.5
-
-
-def available_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory this process may still use: what the kernel calls available, bounded by the container's limit."""
-    available = 4 * GIB  # a machine that does not tell
-    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    try:
-        limit, used = (cgroup / "memory.max").read_text().strip(), (cgroup / "memory.current").read_text().strip()
-        if limit != "max":
-            available = min(available, max(0, int(limit) - int(used)))
-    except (OSError, ValueError):
-        pass  # no container limit
-    return available
 
 
 def split_memory(configs: Sequence[Config]) -> list[int | None]:

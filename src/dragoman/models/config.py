@@ -36,25 +36,43 @@ _HARMLESS_KEYS = """
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
-# More of these is a mistake, which would take minutes and all memory to show.
-_MOST = {
-    "num_nextn_predict_layers": 100,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 4096,
-    "num_key_value_heads": 4096,
-}
+_MAX_FILE_BYTES = 16 << 20  # of a JSON file; the largest real ones, indexes of shards, have some 10 MB
+
+# Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
+_MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1000)
+_MOST |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "num_kv_heads"), 65_536)
+_MOST["num_nextn_predict_layers"] = 100
+_MOST_OF_ALL = 2**31 - 1
 
 
 class ModelError(ValueError):
-    """The model directory cannot be served; the message says which file and key, and what is supported."""
+    """The model directory cannot be served; the message, one line, says which file and key, and what is supported."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))
+
+
+def shown(value: Any, length: int = 80) -> str:
+    """A value of a file as it stands there, cut to `length` characters."""
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested too deeply to be shown"
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises: ModelError if it is missing or is not an object."""
+    """The JSON object in `path`. Raises: ModelError if it is missing, too large or not an object."""
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+        if len(data) > _MAX_FILE_BYTES:
+            raise ModelError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB, which no {path.name} has")
+        loaded = json.loads(data.decode())
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist; a model directory needs {path.name}") from None
+    except ModelError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(loaded, dict):
@@ -83,9 +101,9 @@ class Config:
         return self._raw.get(key, default)
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer of at least `least`; `default` None = there must be one."""
-        most = _MOST.get(key, 2**31 - 1)
-        wanted = f"an integer of at least {least}" + (f" and at most {most}" if key in _MOST else "")
+        """An integer of at least `least` that is not absurdly large; `default` None = there must be one."""
+        most = _MOST.get(key, _MOST_OF_ALL)
+        wanted = f"an integer of at least {least}" + (f" and at most {most}" if most < _MOST_OF_ALL else "")
         value = self._given(key, default, wanted)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -96,7 +114,7 @@ class Config:
     def number(self, key: str, default: float | None = None) -> float:
         """A finite number."""
         value = self._given(key, default, "a number")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        if not _is_number(value):
             raise self.error(key, "a number")
         return float(value)
 
@@ -127,16 +145,17 @@ class Config:
         value = self.value(key)
         if value is None:
             return None
-        if not isinstance(value, list) or len(value) < length or not all(item in allowed for item in value):
+        texts = [item for item in value if isinstance(item, str) and item in allowed] if isinstance(value, list) else []
+        if len(texts) < length or len(texts) < len(value):
             raise self.error(key, f"a list of {length} of: {', '.join(allowed)}")
-        return value[:length]
+        return texts[:length]
 
-    def numbers(self, key: str, length: int) -> tuple[float, ...]:
-        """A list of that many finite numbers."""
-        wanted = f"a list of {length} numbers"
+    def numbers(self, key: str, length: int, *, least: float = -math.inf) -> tuple[float, ...]:
+        """A list of that many finite numbers of at least `least`."""
+        wanted = f"a list of {length} numbers" + (f" of at least {least:g}" if math.isfinite(least) else "")
         value = self._given(key, None, wanted)
         is_list = isinstance(value, list) and len(value) == length
-        if not is_list or not all(isinstance(item, int | float) and math.isfinite(item) for item in value):
+        if not is_list or not all(_is_number(item) and item >= least for item in value):
             raise self.error(key, wanted)
         return tuple(float(item) for item in value)
 
@@ -178,21 +197,29 @@ class Config:
 
     def error(self, key: str, wanted: str) -> ModelError:
         """The refusal of what the key holds."""
-        value = json.dumps(self._raw.get(key))
-        shown = value if len(value) <= 80 else value[:77] + "..."
-        return ModelError(f"{self._name} {self._spelled.get(key, key)} is {shown}, allowed: {wanted}")
+        return ModelError(
+            f"{self._name} {self._spelled.get(key, key)} is {shown(self._raw.get(key))}, allowed: {wanted}"
+        )
 
     def refuse_unread(self) -> None:
         """Raises: ModelError naming the keys that nobody has read and that are not known to change nothing."""
         unknown = sorted(key for key in self._raw if key not in self._read and key not in _HARMLESS)
         if unknown:
-            shown = ", ".join(
-                f"{self._spelled.get(key, key)} ({json.dumps(self._raw[key])[:40]})" for key in unknown[:5]
+            named = ", ".join(
+                f"{shown(self._spelled.get(key, key))[1:-1]} ({shown(self._raw[key], 40)})" for key in unknown[:5]
             )
-            raise ModelError(f"{self._name} has keys that are not known for this architecture: {shown}")
+            raise ModelError(f"{self._name} has keys that are not known for this architecture: {named}")
 
     def _given(self, key: str, default: Any, wanted: str) -> Any:
         value = self.value(key, default)
         if value is None:
             raise ModelError(f"{self._name} has no {key}, allowed: {wanted}")
         return value
+
+
+def _is_number(value: Any) -> bool:
+    """True for a finite number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return False

@@ -6,7 +6,7 @@ the shapes of caches, windows or limits. Immutable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -182,6 +182,19 @@ class ModelFacts:
         """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
         return tuple(CacheKind(window) for window in sorted(windows, key=bool))
+
+    def without_caps(self) -> ModelFacts:
+        """The same with scores that are not capped, which `departures` tells; itself if no layer caps them."""
+        caps = sorted({attention.softcap for attention in self.attention_layers.values()} - {0.0})
+        if not caps:
+            return self
+        layers = tuple(
+            replace(layer, mixer=replace(layer.attention, softcap=0.0)) if layer.attention else layer
+            for layer in self.layers
+        )
+        limits = " and ".join(f"{cap:g}" for cap in caps)
+        departure = f"attention scores are not capped at {limits}; dtype f32 with a cache of f32 caps them"
+        return replace(self, layers=layers, departures=(*self.departures, departure))
 
     def cache_kind(self, layer: int) -> int:
         """The index in `cache_kinds` of a layer that attends. Raises: KeyError for another."""

@@ -40,18 +40,17 @@ LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A compiled graph, and what whoever runs it needs. `mapping`: the file that holds its weights, None if it was built."""
+    """A compiled graph, and what whoever runs it needs.
+
+    `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
+    """
 
     compiled: Any
     facts: ModelFacts
     options: ModelOptions
     profile: KernelProfile
     mapping: Any = None
-
-    @property
-    def from_cache(self) -> bool:
-        """True if the graph was mapped, not built."""
-        return self.mapping is not None
+    from_cache: bool = False
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -87,7 +86,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     """
     report = progress or (lambda _stage, _fraction: None)
     model = read_model(read_json(model_dir / "config.json"))
-    profile = kernel_profile(options, this_processor())
+    profile = _profile(model, options)
     core = ov.Core()
     properties = dict(profile.properties)
     if options.num_threads is not None:
@@ -103,23 +102,32 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         read_ahead([kept])
         mapped = map_kept(core, kept, properties, model.facts)
         if mapped is not None:
-            return _ready(LoadedModel(mapped[0], model.facts, options, profile, mapped[1]), report)
+            return _ready(LoadedModel(mapped[0], model.facts, options, profile, mapped[1], from_cache=True), report)
     with Checkpoint(model_dir) as checkpoint:
         graph = _build_graph(model, checkpoint, profile, report)
     report("compiling", 0.0)
     if kept is None:
-        compiled = core.compile_model(graph, "CPU", properties)
+        compiled, mapping = core.compile_model(graph, "CPU", properties), None
     else:
-        compiled = compile_and_keep(core, graph, properties, kept)
+        compiled, mapping = compile_and_keep(core, graph, properties, kept, model.facts)
+    del graph  # it shares its weights' memory with what was compiled
     report("compiling", 1.0)
-    return _ready(LoadedModel(compiled, model.facts, options, profile), report)
+    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping), report)
 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
-    profile = kernel_profile(options, this_processor())
+    profile = _profile(model, options)
     graph = _build_graph(model, source, profile, lambda _stage, _fraction: None)
     return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
+
+
+def _profile(model: Family, options: ModelOptions) -> KernelProfile:
+    """How the model is run; its facts lose what cannot be computed so, and tell it."""
+    profile = kernel_profile(options, this_processor())
+    if not profile.is_exact:
+        model.facts = model.facts.without_caps()
+    return profile
 
 
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:

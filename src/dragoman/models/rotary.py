@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.facts import RotaryRule
 
 MAX_SIZE = 4096  # a head above it is a mistake
+_LARGEST = 3e38  # that f32 can hold
 
 _Frequencies = list[float]
 
@@ -69,11 +70,10 @@ def read_rotary(
             f"{size} dimensions of a head are turned by their position, which must be an even number up to {MAX_SIZE}"
         )
     theta = described.positive("rope_theta", config.positive(base_key, 10_000.0))
-    kind = str(described.value("rope_type", described.value("type", "default")))
-    plain = [theta ** (-2.0 * i / size) for i in range(size // 2)]
-    if kind not in _RULES:
-        raise ModelError(f"config.json rope_scaling type {kind!r} is not supported, allowed: {', '.join(_RULES)}")
-    scaled = _RULES[kind](described, plain, theta, config)
+    kind = described.value("rope_type", described.value("type", "default"))
+    if not isinstance(kind, str) or kind not in _RULES:
+        raise ModelError(f"config.json rope_scaling type {shown(kind)} is not supported, allowed: {', '.join(_RULES)}")
+    scaled = _scaled(kind, described, theta, size, config)
     described.skip(
         "mrope_section", "mrope_interleaved"
     )  # of images: the three positions of a text's token are the same
@@ -108,6 +108,19 @@ def rotary_description(config: Config) -> Config:
         if part is not None:
             return part
     return Config({})
+
+
+def _scaled(kind: str, described: Config, theta: float, size: int, config: Config) -> _Scaled:
+    """What a rule makes of the frequencies for `theta`. Raises: ModelError if they are no numbers that can be used."""
+    try:
+        scaled = _RULES[kind](described, [theta ** (-2.0 * i / size) for i in range(size // 2)], theta, config)
+    except ModelError:
+        raise
+    except (ArithmeticError, ValueError) as error:
+        raise ModelError(f"config.json rope_scaling of type {kind!r} cannot be computed: {error}") from error
+    if not all(abs(value) <= _LARGEST for value in (*scaled.frequencies, *(scaled.long or ()), scaled.magnitude)):
+        raise ModelError(f"config.json rope_scaling of type {kind!r} gives frequencies that are not finite")
+    return scaled
 
 
 def _default(_described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
@@ -185,7 +198,7 @@ def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Con
     max_position = config.count("max_position_embeddings")
     nested = described.count("original_max_position_embeddings", max_position)
     original = config.count("original_max_position_embeddings", nested)
-    short, long = (described.numbers(f"{name}_factor", len(plain)) for name in ("short", "long"))
+    short, long = (described.numbers(f"{name}_factor", len(plain), least=1e-30) for name in ("short", "long"))
     factor = max_position / original
     if "factor" in described and "original_max_position_embeddings" not in config:
         factor = described.positive("factor")

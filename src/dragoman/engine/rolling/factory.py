@@ -7,6 +7,7 @@ busy, importing another.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +16,8 @@ from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.rolling.needs import cache_shape, draft_directory, max_model_len, memory_needs, num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
+
+logger = logging.getLogger(__name__)
 
 Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools], Engine]
 """Puts the engine together: `assembly.assemble`."""
@@ -66,7 +69,10 @@ class LoadedRolling:
             f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, shape.windows)}",
+            *self.model.facts.departures,
         )
+        for departure in self.model.facts.departures:
+            logger.warning("%s: %s", self.model.facts.architecture, departure)
         return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks))
 
 

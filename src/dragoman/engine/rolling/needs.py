@@ -5,7 +5,7 @@ Does: add up bytes. Does not: load anything, or know what memory there is. Calle
 
 from __future__ import annotations
 
-import json
+import re
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -14,18 +14,15 @@ from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.models import BLOCK_SIZE, ModelError, ModelOptions
+from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import kernel_profile, this_processor
-from dragoman.models.sources.safetensors import weight_files
+from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
-_LENGTH_BYTES = 8  # of the number a safetensors file begins with: the bytes of its header
-_TABLE = "embed_tokens.weight"  # is looked up, not multiplied with; also the head's matrix where there is no other
-_HEAD = "lm_head.weight"
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
@@ -90,12 +87,14 @@ def draft_directory(path: Path, facts: ModelFacts) -> Path:
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
-    facts = read_model(read_json(model_dir / "config.json")).facts
-    shapes = _tensor_shapes(model_dir)
-    stored = sum(_stored_bytes(name, shape, options.weight_type) for name, shape in shapes.items())
-    if not any(name.endswith(_HEAD) for name in shapes):
-        table = next((shape for name, shape in shapes.items() if name.endswith(_TABLE)), (0,))
-        stored += _stored_bytes(_HEAD, table, options.weight_type)
+    model = read_model(read_json(model_dir / "config.json"))
+    facts, weight_type = model.facts, options.weight_type
+    stored = 0.0
+    for name, shape in tensor_shapes(model_dir).items():
+        if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
+            stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
+        elif not any(re.search(pattern, name) for pattern in model.unread):
+            stored += _stored_bytes(shape, weight_type)
     profile = kernel_profile(options, this_processor())
     first, *others = block_bytes(facts, profile.kv_type)
     first += kept_bytes_per_block(facts, options, profile)
@@ -116,30 +115,19 @@ def _head_bytes(head_size: int, cache_type: str) -> int:
     return head_size + _U8_OVERHEAD if cache_type == "u8" else int(head_size * _BYTES[cache_type])
 
 
-def _stored_bytes(name: str, shape: tuple[int, ...], weight_type: str) -> float:
-    """A tensor's bytes in the graph: matrices compressed with their scales, tables of embeddings as f16, the rest as f32."""
+def _table_bytes(shape: tuple[int, ...], weight_type: str) -> float:
+    """The bytes of a table of embeddings in the graph."""
+    return prod(shape) * (4 if weight_type == "f32" else 2)
+
+
+def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> float:
+    """A tensor's bytes in the graph: matrices compressed with their scales, the rest as f32."""
     size = prod(shape)
     if len(shape) < 2:
         return size * 4
-    if name.endswith(_TABLE):
-        return size * (4 if weight_type == "f32" else 2)
-    columns = shape[-1]
+    columns = max(shape[-1], 1)
     if weight_type == "int4" and not columns % INT4_GROUP_SIZE:
         return size * _BYTES["int4"] + size / INT4_GROUP_SIZE * 2
     if weight_type in ("int8", "int4"):
         return size * _BYTES["int8"] + size / columns * 3
     return size * _BYTES[weight_type]
-
-
-def _tensor_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, from the files' headers. Source: huggingface.co/docs/safetensors, "Format"."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path in weight_files(model_dir):
-        try:
-            with path.open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(_LENGTH_BYTES), "little")))
-            header.pop("__metadata__", None)
-            shapes |= {name: tuple(entry["shape"]) for name, entry in header.items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-            raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
-    return shapes

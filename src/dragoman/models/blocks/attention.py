@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
+from dragoman.models.blocks.capped_attention import capped_attention
 from dragoman.models.blocks.linear import linears
 from dragoman.models.blocks.nodes import reshape, scalar, unsqueeze
 from dragoman.models.blocks.rotary import apply_rotary, pair_order
@@ -63,7 +64,10 @@ def attend(
     ]
     step = layer.step
     shared = (step.subsequence_begins, step.max_context_len)
-    attended = paged_attention(flat, layer.caches(), layer.tables, shared, facts, sinks)
+    caches = layer.caches()
+    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks)
+    if facts.softcap:
+        attended = capped_attention(flat[0], caches, layer.tables, step.subsequence_begins, attended, facts)
     return layer.keep(unsqueeze(attended, 1))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families import vision
 from dragoman.models.families.base import Family
 from dragoman.models.families.bloom import Bloom
@@ -106,10 +106,11 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     """
     config = Config(raw_config)
     names = config.value("architectures")
-    known = [name for name in names if name in _BY_ARCHITECTURE] if isinstance(names, list) else []
-    family = _BY_ARCHITECTURE[known[0]] if known else None
+    known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    family = next((_BY_ARCHITECTURE[name] for name in known if name in _BY_ARCHITECTURE), None)
     if family is None:
-        raise ModelError(f"architectures {names!r} are not supported; supported: {', '.join(sorted(_BY_ARCHITECTURE))}")
+        supported = ", ".join(sorted(_BY_ARCHITECTURE))
+        raise ModelError(f"architectures {shown(names)} are not supported; supported: {supported}")
     _refuse_packed(config, getattr(family, "packings", ()))
     model = family(config)
     config.refuse_unread()
@@ -125,4 +126,6 @@ def _refuse_packed(config: Config, known: tuple[str, ...]) -> None:
         packed.skip("modules_to_not_convert")  # which tensors are packed is told by their names
         packed.refuse_unread()
     else:
-        raise ModelError(f"quantization_config quant_method {method!r} is not supported; use an unquantised checkpoint")
+        raise ModelError(
+            f"quantization_config quant_method {shown(method)} is not supported; use an unquantised checkpoint"
+        )

@@ -91,9 +91,9 @@ class Family(ABC):
         )
 
     def _head_weights(self, weights: Weights, layout: Layout) -> Weights:
-        """Those of the head, or the table's where there is no other or the model ties them."""
+        """Those of the head, or the table's where the model ties them."""
         head = weights.at(layout.head)
-        if not self.is_tied and "weight" in head:
+        if not self.is_tied:
             return head
         head.skip("weight")
         return weights.at(layout.body).at(self.table)

@@ -34,9 +34,14 @@ _ATTENTION = ov.DiscreteTypeInfo("PagedAttentionExtension", "extension")
 _HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version ends
 
 
-def compile_and_keep(core: Any, graph: Any, properties: dict[str, Any], target: Path) -> Any:
-    """The compiled graph, kept in `target`; a reader never sees half a file. That it cannot be kept is only a warning.
+def compile_and_keep(
+    core: Any, graph: Any, properties: dict[str, Any], target: Path, facts: ModelFacts
+) -> tuple[Any, Any]:
+    """The compiled graph, kept in `target`, and the mapping of that file; a reader never sees half a file.
 
+    The compiled graph is mapped at once: the weights as they are stored, which the kernels read no more once they have
+    packed them, are then pages of a file that the system takes back when it needs them, and in memory no second time.
+    That it cannot be kept is only a warning; then there is no mapping.
     Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
     keeps it.
     """
@@ -46,27 +51,30 @@ def compile_and_keep(core: Any, graph: Any, properties: dict[str, Any], target: 
         compiled = core.compile_model(graph, "CPU", {**properties, "CACHE_DIR": str(unfinished)})
     except (OSError, RuntimeError) as error:
         _warn(target, _reason(error))
-        return core.compile_model(graph, "CPU", properties)
+        return core.compile_model(graph, "CPU", properties), None
     else:
-        _move_written(unfinished, target)
-        return compiled
+        mapped = map_kept(core, target, properties, facts) if _move_written(unfinished, target) else None
+        return mapped or (compiled, None)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _move_written(unfinished: Path, target: Path) -> None:
+def _move_written(unfinished: Path, target: Path) -> bool:
+    """True if the plugin has written a file, which is now the target."""
     written = next(unfinished.glob("*.blob"), None)  # the plugin chooses the name
     if written is None or not written.stat().st_size:  # it does not tell when it cannot write
         _warn(target, "it could not be written, is the disk full?")
-        return
+        return False
     try:
         append_seal(written)
         written.replace(target)
         for superseded in target.parent.glob(glob.escape(target.name.rpartition("-")[0]) + "-*.blob"):
             if superseded != target:
                 superseded.unlink(missing_ok=True)
+        return True
     except OSError as error:
         _warn(target, _reason(error))
+        return False
 
 
 def _warn(target: Path, reason: str) -> None:

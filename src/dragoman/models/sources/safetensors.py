@@ -17,11 +17,12 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from dragoman.models.config import ModelError
+from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.read_ahead import read_ahead
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+_SINGLE_FILE = "model.safetensors"
 _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 # The names of element types in a file, of those that models are stored in.
@@ -39,7 +40,11 @@ class Checkpoint:
         paths = weight_files(self._model_dir)
         read_ahead(paths)
         for path in paths:
-            self._tensors.update(_map_tensors(path))
+            tensors = _map_tensors(path)
+            twice = next((name for name in tensors if name in self._tensors), None)
+            if twice is not None:
+                raise ModelError(f"{path} holds tensor {shown(twice)}, which another file of the checkpoint holds too")
+            self._tensors.update(tensors)
         return self
 
     def __exit__(
@@ -80,39 +85,72 @@ class _StoredTensor:
 
 
 def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
-    """The file's tensors by name. The library checks the file; its own reading would copy every tensor on one core.
+    """The file's tensors by name, not copied: the library's own reading would copy every tensor on one core."""
+    header, begin = _read_header(path)
+    try:
+        # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
+        contents = np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))[begin:]
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    return {
+        name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[slice(*entry["data_offsets"])])
+        for name, entry in header.items()
+    }
+
+
+def tensor_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor, from the files' headers alone. Raises: ModelError."""
+    headers = (_read_header(path)[0] for path in weight_files(model_dir))
+    return {name: tuple(entry["shape"]) for header in headers for name, entry in header.items()}
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], int]:
+    """What a file says of its tensors, and where their bytes begin; the library checks that it is true.
 
     Source: huggingface.co/docs/safetensors, "Format".
     """
     try:
         with safe_open(path, framework="np"):
             pass
-        # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
-        contents = np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path} is not a readable safetensors file: {error}") from error
-    begin = _LENGTH_BYTES + int.from_bytes(contents[:_LENGTH_BYTES].tobytes(), "little")
-    header = json.loads(contents[_LENGTH_BYTES:begin].tobytes())
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            header = json.loads(file.read(size))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
     header.pop("__metadata__", None)
-    return {
-        name: _StoredTensor(entry["dtype"], tuple(entry["shape"]), contents[begin:][slice(*entry["data_offsets"])])
-        for name, entry in header.items()
-    }
+    return header, _LENGTH_BYTES + size
+
+
+def _unreadable(path: Path, error: Exception) -> ModelError:
+    return ModelError(f"{path} is not a readable safetensors file: {error}")
 
 
 def weight_files(model_dir: Path) -> list[Path]:
-    """The safetensors files of a model directory: the index's shards, or the single file.
+    """The safetensors files of a model directory: model.safetensors, or the index's shards, or all there are.
 
-    Raises: ModelError if there are none, or the index names a file that is missing.
+    Raises: ModelError if there are none, or the index is no index or names a file that is missing or lies elsewhere.
     """
-    index = model_dir / "model.safetensors.index.json"
+    single, index = model_dir / _SINGLE_FILE, model_dir / f"{_SINGLE_FILE}.index.json"
+    if single.is_file():
+        return [single]
     if index.exists():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        missing = [name for name in names if not (model_dir / name).exists()]
+        names = _shard_names(index)
+        missing = [name for name in names if not (model_dir / name).is_file()]
         if missing:
             raise ModelError(f"{index} names {missing[0]!r}, which does not exist")
         return [model_dir / name for name in names]
-    files = sorted(model_dir.glob("*.safetensors"))
+    files = sorted(path for path in model_dir.glob("*.safetensors") if path.is_file())
     if not files:
         raise ModelError(f"{model_dir} holds no *.safetensors file")
     return files
+
+
+def _shard_names(index: Path) -> list[str]:
+    """The files that an index names, sorted."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index} weight_map is {shown(weight_map)}, allowed: an object of tensors and their files")
+    for name in weight_map.values():
+        if not isinstance(name, str) or name in ("", ".", "..") or set(name) & set("/\\\0"):
+            raise ModelError(f"{index} weight_map names {shown(name)}, allowed: files of the same directory")
+    return sorted(set(weight_map.values()))

@@ -16,6 +16,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
+from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.quantize import (
     INT4_GROUP_SIZE,
@@ -38,13 +39,15 @@ class WeightFormat:
 
     `max_columns`: those of a product, wider ones are summed up; None = no limit. `pairs_lone_rows`: a product with one row
     is made one with two (`blocks.experts`). `idle_expert_weights`: an expert without tokens costs as much as multiplying one
-    row with so many weights.
+    row with so many weights. `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them
+    f32.
     """
 
     stored_type: StoredType
     max_columns: int | None = None
     pairs_lone_rows: bool = False
     idle_expert_weights: int = 0
+    keeps_half: bool = False
 
     @property
     def fuses_attention(self) -> bool:
@@ -94,11 +97,11 @@ def weight_stack(weights: Sequence[Array], storage: WeightStorage) -> Node:
 def _compressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
     if stored_type == "int4" and shape[-1] % INT4_GROUP_SIZE == 0:
-        return _int4(weights, shape, storage.parts)
+        return _int4(weights, shape, storage)
     if stored_type == "int8_symmetric":
-        return _int8_symmetric(weights, shape, storage.parts)
+        return _int8_symmetric(weights, shape, storage)
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
-        return _int8(weights, shape, storage.parts)
+        return _int8(weights, shape, storage)
     return _uncompressed(weights, shape, storage)
 
 
@@ -109,7 +112,7 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return constant(table.astype(np.float32, copy=False))
+        return _uncompressed([table], table.shape, storage)
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
@@ -155,16 +158,24 @@ def _packed_matrix(weight: PackedMatrix) -> Node:
 
 
 def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
-    stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[storage.format.stored_type], shape)
+    stored_type = storage.format.stored_type
+    stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], shape)
 
     def fill(rows: Array, where: slice) -> None:
-        stored.rows[where] = rows
+        with np.errstate(over="ignore"):  # looked for
+            stored.rows[where] = rows
+        if stored_type == "f16" and not fits_f16(stored.rows[where]):
+            raise ValueError("it holds numbers that are not finite, or too large")
 
-    _submit(weights, storage.parts, fill)
-    return as_f32(stored.constant)
+    _submit(weights, storage, fill)
+    node = as_f32(stored.constant)
+    if storage.format.keeps_half and stored_type != "f32":
+        # OpenVINO's mark for constants that are not to be widened
+        node.get_node().get_rt_info()["decompression_0"] = ""
+    return node
 
 
-def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     per_row = (*shape[:-1], 1)
     stored, zero_points, scales = (
         _Filled(ov.Type.u8, shape),
@@ -175,23 +186,23 @@ def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> 
     def fill(rows: Array, where: slice) -> None:
         zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
 
-    _submit(weights, parts, fill)
+    _submit(weights, storage, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
     shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
     return as_f32(ops.multiply(shifted, scales.constant).output(0))
 
 
-def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored, scales = _Filled(ov.Type.i8, shape), _Filled(ov.Type.f16, (*shape[:-1], 1))
 
     def fill(rows: Array, where: slice) -> None:
         scales.rows[where] = quantize_int8_symmetric(rows, stored.rows[where])
 
-    _submit(weights, parts, fill)
+    _submit(weights, storage, fill)
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
 
 
-def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int4(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     num_groups = shape[-1] // INT4_GROUP_SIZE
     stored = _Filled(ov.Type.i4, (*shape[:-1], num_groups, INT4_GROUP_SIZE))
     scales = _Filled(ov.Type.f16, (*shape[:-1], num_groups, 1))
@@ -202,20 +213,29 @@ def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> 
         values, factors[where] = quantize_int4(rows)
         packed[where] = pack_int4(values).reshape(len(rows), -1)
 
-    _submit(weights, parts, fill)
+    _submit(weights, storage, fill)
     scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
     flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def _submit(weights: Sequence[Array], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
-    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them."""
+def _submit(weights: Sequence[Array], storage: WeightStorage, fill: Callable[[Array, slice], None]) -> None:
+    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them.
+
+    What it says of numbers that cannot be stored becomes a ModelError.
+    """
     first = 0
     for weight in weights:
 
         def fill_part(part: slice, weight: Array = weight, first: int = first) -> None:
             rows = np.ascontiguousarray(weight[part])
-            fill(rows, slice(first + part.start, first + part.start + len(rows)))
+            try:
+                fill(rows, slice(first + part.start, first + part.start + len(rows)))
+            except ValueError as error:
+                stored_type = storage.format.stored_type.partition("_")[0]
+                raise ModelError(
+                    f"a weight matrix of {list(weight.shape)} cannot be stored as {stored_type}: {error}"
+                ) from error
 
-        parts.submit(weight.shape, fill_part)
+        storage.parts.submit(weight.shape, fill_part)
         first += len(weight)

@@ -23,10 +23,11 @@ def quantize_int8(weight: Array, out: Array) -> tuple[Array, Array]:
     """Asymmetric 8-bit compression per output channel: `weight ≈ (out - zero_points) * scales`; the range holds zero.
 
     Returns zero points and scales. Shapes: weight [out, in], `out` u8 of the same; zero_points u8 and scales f16 [out, 1].
+    Raises: ValueError if a number is not finite or too large; as do the others.
     """
     low, high = _range_with_zero(weight)
     # The kernels read the scale as f16, so round with the value they will multiply by.
-    scales = np.maximum((high - low) / 255.0, _SMALLEST_SCALE).astype(np.float16)
+    scales = _f16_scales(np.maximum((high - low) / 255.0, _SMALLEST_SCALE))
     inverse = 1.0 / scales.astype(np.float32)
     zero_points = np.clip(np.rint(-low * inverse), 0, 255)
     values = _scaled(weight, inverse)
@@ -42,7 +43,7 @@ def quantize_int8_symmetric(weight: Array, out: Array) -> Array:
     Shapes: weight [out, in], `out` i8 of the same; scales f16 [out, 1].
     """
     low, high = _range_with_zero(weight)
-    scales = np.maximum(np.maximum(high, -low) / 127.0, _SMALLEST_SCALE).astype(np.float16)
+    scales = _f16_scales(np.maximum(np.maximum(high, -low) / 127.0, _SMALLEST_SCALE))
     values = _scaled(weight, 1.0 / scales.astype(np.float32))
     np.rint(values, out=out, casting="unsafe")  # at most 127.1: a scale is off by 2 ** -11 at most
     return scales
@@ -60,7 +61,7 @@ def quantize_int4(weight: Array) -> tuple[Array, Array]:
     grouped = _as_f32(weight).reshape(rows, -1, INT4_GROUP_SIZE)
     # The element of largest magnitude maps to -8, using the whole asymmetric range [-8, 7].
     extreme = np.take_along_axis(grouped, np.abs(grouped).argmax(axis=2, keepdims=True), axis=2)
-    scales = (extreme / -8.0).astype(np.float16)
+    scales = _f16_scales(extreme / -8.0)
     scales[scales == 0] = np.float16(_SMALLEST_SCALE)
     values = grouped / scales.astype(np.float32)
     np.rint(values, out=values)
@@ -78,6 +79,14 @@ def pack_int4(values: Array) -> Array:
 def fits_f16(half: Array) -> bool:
     """True if every value of an array of f16 is finite."""
     return bool((half.view(np.uint16) & 0x7FFF).max() < _INFINITE_F16)
+
+
+def _f16_scales(scales: Array) -> Array:
+    with np.errstate(over="ignore"):  # looked for
+        stored = scales.astype(np.float16)
+    if not np.isfinite(stored).all():
+        raise ValueError("it holds numbers that are not finite, or too large")
+    return stored
 
 
 def _range_with_zero(weight: Array) -> tuple[Array, Array]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import prod
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 Work = Callable[[slice], T]
 
 _PART_SIZE = 524_288  # values: smaller parts wait for each other at the interpreter's lock, larger ones for memory
+_MOST_WAITING = 128  # parts, of joined or turned matrices copies: 128 MB of bfloat16
 
 
 class RowParts:
@@ -38,7 +40,12 @@ class RowParts:
         self._pool.shutdown(cancel_futures=True)
 
     def submit(self, shape: tuple[int, ...], work: Work[None]) -> None:
-        """Have `work` called with every part of the rows of a matrix of this shape, at some time before `finish` returns."""
+        """Have `work` called with every part of the rows of a tensor of this shape, at some time before `finish` returns.
+
+        Waits while many parts wait, since matrices that were made for their work live as long. Raises: what a work did.
+        """
+        if len(self._pending) > _MOST_WAITING:
+            self._pending[-_MOST_WAITING].result()
         self._pending += [self._pool.submit(work, part) for part in self._cut(shape)]
 
     def run(self, shape: tuple[int, ...], work: Work[T]) -> list[T]:
@@ -55,7 +62,7 @@ class RowParts:
 
     def _cut(self, shape: tuple[int, ...]) -> list[slice]:
         """Nearly equal parts, as many for each worker."""
-        rows, columns = shape[0], max(shape[1], 1)
+        rows, columns = shape[0], max(prod(shape[1:]), 1)
         size = rows * columns
         num_parts = 1
         if size > _PART_SIZE // 2:

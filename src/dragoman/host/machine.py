@@ -1,0 +1,63 @@
+"""What memory this process may still use.
+
+Does: read what Linux tells of the machine and of the process's control groups. Does not: know models. Called by the host, by
+whoever begins to load a model, and by the composition root, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+GIB, MIB = 1024**3, 1024**2
+
+# Limit, use, and what of the use are file pages that the kernel takes back when it needs them; of version 2, then 1.
+# Source: the kernel's documentation, admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+_ACCOUNTS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def available_memory_bytes(
+    meminfo: Path = Path("/proc/meminfo"),
+    cgroup: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> int:
+    """Memory this process may still use: what the kernel calls available, bounded by the limits of containers."""
+    available = 4 * GIB  # a machine that does not tell
+    for line in meminfo.read_text().splitlines() if meminfo.exists() else ():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    return min([available, *_left_in_groups(cgroup, membership)])
+
+
+def in_mib(num_bytes: int) -> str:
+    """A size as messages show it; a needed size must never look smaller than it is."""
+    return f"{-(-num_bytes // MIB)} MiB"
+
+
+def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
+    """What each group with a limit, of those that hold this process, has left."""
+    for group in dict.fromkeys(_groups(cgroup, membership)):
+        for limit, used, reclaimable in _ACCOUNTS:
+            try:
+                num_left = int((group / limit).read_text()) - int((group / used).read_text())
+                yield max(0, num_left + _statistic(group / "memory.stat", reclaimable))
+            except (OSError, ValueError):
+                pass  # no limit ("max"), or no such group
+
+
+def _groups(cgroup: Path, membership: Path) -> Iterator[Path]:
+    """The directories of the process's groups, and of those around them; in a container the root is its own group."""
+    roots = (cgroup, cgroup / "memory")
+    yield from roots
+    for line in membership.read_text().splitlines() if membership.exists() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            inside = PurePosixPath(path.lstrip("/"))
+            yield from (root / part for root in roots for part in (inside, *inside.parents))
+
+
+def _statistic(path: Path, name: str) -> int:
+    return next((int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith(f"{name} ")), 0)
