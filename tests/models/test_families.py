@@ -10,23 +10,16 @@ from typing import Any
 
 import pytest
 
-from dragoman.models import ModelError, ModelOptions, load_model
+from dragoman.models import ModelOptions, load_model
 from dragoman.models.storage.constants import WeightType
-from tests.support.family_checkpoint import case_names, write_family_checkpoint
+from tests.support.family_checkpoint import case_names, first_case_names, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 
-PENDING = ("mixtral",)  # recorded, and not read yet
 CAPPED = ("gemma2",)  # whose scores are capped, which is left out where anything is compressed
 CUTS = (0, 300, 301, 365, 699, 700)  # a long chunk, single tokens, one that ends in the middle of a block
 
 
-def _marked(name: str) -> Any:
-    if name in PENDING:
-        return pytest.param(name, marks=pytest.mark.xfail(raises=ModelError, reason="the family is not read yet"))
-    return name
-
-
-@pytest.fixture(scope="module", params=[_marked(name) for name in case_names()])
+@pytest.fixture(scope="module", params=case_names())
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     name = str(request.param)
     return name, write_family_checkpoint(name, tmp_path_factory.mktemp(name))
@@ -42,10 +35,9 @@ def test_float32_logits_equal_the_reference(checkpoint: tuple[str, Path], record
 
 
 @pytest.mark.parametrize(("weight_type", "bound"), [("int8", 0.25), ("int4", 1.0)])
+@pytest.mark.parametrize("name", first_case_names())
 def test_compressed_weights_stay_close_to_the_reference(
-    checkpoint: tuple[str, Path], weight_type: WeightType, bound: float, record_property: Any
+    name: str, weight_type: WeightType, bound: float, tmp_path: Path
 ) -> None:
-    name, directory = checkpoint
-    error = error_on_prompt(load_model(directory, ModelOptions(weight_type=weight_type)), name, 90)
-    record_property(f"{name}_{weight_type}_relative_error", error)
-    assert error < bound or name in CAPPED
+    loaded = load_model(write_family_checkpoint(name, tmp_path), ModelOptions(weight_type=weight_type))
+    assert error_on_prompt(loaded, name, 90) < bound or name in CAPPED

@@ -28,6 +28,8 @@ from zlib import crc32
 import numpy as np
 from safetensors.numpy import save_file
 
+from dragoman.models.families import read_model
+
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 
@@ -42,6 +44,12 @@ _ATTENTION_INPUTS = ("q_proj", "k_proj", "qkv", "c_attn", "query", "Wqkv", "kv_b
 def case_names() -> list[str]:
     """Every recorded case, sorted."""
     return sorted(path.stem for path in FAMILIES.glob("*.json"))
+
+
+def first_case_names() -> list[str]:
+    """A case of each family that loads, sorted."""
+    by_family = {type(read_model(read_case(name)["config"])): name for name in reversed(case_names())}
+    return sorted(by_family.values())
 
 
 def read_case(name: str) -> Case:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,25 @@ class MlpFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutingRule:
+    """How a token's experts are chosen, and how much each of them counts.
+
+    `score`: what the router's outputs become, "softmax" over all experts or "sigmoid" of each; or "chosen", the softmax over
+    those that were chosen. `is_normalized`: scores of the chosen are divided by their sum, or by `least_sum` if that is
+    larger; then they are multiplied by `scale`. `num_groups`: experts lie in so many groups, and are chosen from the
+    `num_active_groups` whose `group_best` best scores are the highest together.
+    """
+
+    score: Literal["softmax", "sigmoid", "chosen"] = "softmax"
+    is_normalized: bool = False
+    least_sum: float = 0.0
+    scale: float = 1.0
+    num_groups: int = 1
+    num_active_groups: int = 1
+    group_best: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertFacts:
     """Experts, of which each token goes through `num_active`; `shared_size`: of the one that every token takes."""
 
@@ -96,6 +116,7 @@ class ExpertFacts:
     num_active: int
     inner_size: int
     activation: str
+    routing: RoutingRule = RoutingRule()
     shared_size: int = 0
 
 

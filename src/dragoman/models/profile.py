@@ -7,8 +7,9 @@ The loader makes the profile and hands it to builders, runner, pacer and schedul
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +32,10 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _ACTIVATION_GROUP = 128
+
+# What a core multiplies while the plugin goes through the nodes of an expert without tokens (20 microseconds, 10 weights in
+# a nanosecond); it does that on one core, and products on all.
+_IDLE_EXPERT_WEIGHTS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +134,23 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
     if not processor.has_paged_attention:
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor)
-    weights = _weight_format(options, processor, inference_type)
     is_exact = options.weight_type == "f32"
+    # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
+    # single stream a third slower, for nothing.
+    smallest_row = 2 if inference_type == "bf16" or is_exact else 1
+    weights = replace(
+        _weight_format(options, processor),
+        keeps_half=inference_type == "bf16",
+        pairs_lone_rows=smallest_row > 1,
+        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * (options.num_threads or os.cpu_count() or 1),
+    )
     return KernelProfile(
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
         activation_group=0 if is_exact else _ACTIVATION_GROUP,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
-        # single stream a third slower, for nothing.
-        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
+        smallest_row=smallest_row,
     )
 
 
@@ -157,14 +168,14 @@ def _precisions(options: ModelOptions, processor: Processor) -> tuple[str, str]:
     return inference, kv_type
 
 
-def _weight_format(options: ModelOptions, processor: Processor, inference_type: str) -> WeightFormat:
+def _weight_format(options: ModelOptions, processor: Processor) -> WeightFormat:
     """Without integer instructions the kernels unpack weights to f32, in blocks that are as deep as the matrix is wide.
 
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
     core's own cache.
     """
     if options.weight_type not in ("int8", "int4") or processor.has_integer_dot_products:
-        return WeightFormat(options.weight_type, keeps_half=inference_type == "bf16")
+        return WeightFormat(options.weight_type)
     return WeightFormat("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
 
 

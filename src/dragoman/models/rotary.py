@@ -181,13 +181,17 @@ def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) 
 
 
 def _yarn_magnitude(described: Config, factor: float) -> float:
-    def term(weight: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
-
     mscale, all_dimensions = described.number("mscale", 0.0), described.number("mscale_all_dim", 0.0)
     if "attention_factor" in described:
         return described.positive("attention_factor")
-    return term(mscale) / term(all_dimensions) if mscale and all_dimensions else term(1.0)
+    if mscale and all_dimensions:
+        return yarn_growth(factor, mscale) / yarn_growth(factor, all_dimensions)
+    return yarn_growth(factor, 1.0)
+
+
+def yarn_growth(factor: float, weight: float) -> float:
+    """By how much queries and keys grow, each, in a context that is `factor` times the original one."""
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
 
 
 def _longrope(described: Config, plain: _Frequencies, _theta: float, config: Config) -> _Scaled:

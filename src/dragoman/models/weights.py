@@ -7,7 +7,8 @@ Called by families and blocks while a graph is built, on the thread that builds 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,19 +30,21 @@ class Weights:
         self._rows: Rows | None = None
         self._num_stored_rows = 0
         self._is_transposed = False
+        self._stack: tuple[int, int] | None = None
+        self._names: Mapping[str, str] = {}
         self._read: set[str] = set()
 
     # --- views --------------------------------------------------------------------------------------------------------
 
     def at(self, name: str) -> Weights:
         """The tensors below `name`."""
-        view = self._copy()
+        view = copy(self)
         view._prefix = f"{self._prefix}{name}." if name else self._prefix
         return view
 
     def rows(self, rows: Rows, num_stored: int) -> Weights:
         """The view in which tensors have only these rows, in this order, of the `num_stored` of the tensor or view."""
-        view = self._copy()
+        view = copy(self)
         if self._rows is None:
             view._rows, view._num_stored_rows = rows, num_stored
         else:
@@ -50,39 +53,43 @@ class Weights:
 
     def transposed(self) -> Weights:
         """The view of matrices that are stored [in, out]."""
-        view = self._copy()
+        view = copy(self)
         view._is_transposed = not self._is_transposed
         return view
 
-    def _copy(self) -> Weights:
-        view = Weights(self._source, self.storage)
-        view._prefix, view._rows, view._num_stored_rows = self._prefix, self._rows, self._num_stored_rows
-        view._is_transposed, view._read = self._is_transposed, self._read
+    def stacked(self, index: int, num_stored: int) -> Weights:
+        """The view of one of `num_stored` matrices or vectors that lie in one tensor, along a first axis."""
+        view = copy(self)
+        view._stack = (index, num_stored)
+        return view
+
+    def renamed(self, **names: str) -> Weights:
+        """The view in which tensors have other names than "weight" and "bias"."""
+        view = copy(self)
+        view._names = names
         return view
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 
     def __contains__(self, name: str) -> bool:
-        return f"{self._prefix}{name}" in self._source
+        return self._full(name) in self._source
 
     def vector(self, size: int, name: str = "weight") -> Array:
         """A tensor of one dimension as f32 [size]. Raises: ModelError."""
-        tensor = self._tensor(name, (self._num_rows(size),))
+        tensor = self._unstacked(name, (self._num_rows(size),))
         if isinstance(tensor, PackedMatrix):
-            raise ModelError(f"tensor {self._prefix + name!r} is packed, allowed: a vector of numbers")
+            raise ModelError(f"tensor {self._full(name)!r} is packed, allowed: a vector of numbers")
         vector: Array = self._selected(tensor).astype(np.float32)
         return vector
 
     def matrix(self, num_rows: int, num_columns: int, name: str = "weight") -> StoredTensor:
         """A matrix [out, in] as it is stored, a view of its file where that is possible. Raises: ModelError."""
         shape = (self._num_rows(num_rows), num_columns)
-        if not self._is_transposed:
-            matrix: StoredTensor = self._selected(self._tensor(name, shape))
-            return matrix
-        tensor = self._tensor(name, shape[::-1])
-        if isinstance(tensor, PackedMatrix):
-            raise ModelError(f"tensor {self._prefix + name!r} is packed, allowed: numbers, as it is stored by columns")
-        return np.ascontiguousarray(self._selected(tensor.T))
+        tensor: Any = self._unstacked(name, shape[::-1] if self._is_transposed else shape)
+        if self._is_transposed and isinstance(tensor, PackedMatrix):
+            raise ModelError(f"tensor {self._full(name)!r} is packed, allowed: numbers, as it is stored by columns")
+        matrix: StoredTensor = self._selected(tensor.T if self._is_transposed else tensor)
+        return matrix
 
     def tensor(self, shape: tuple[int, ...], name: str = "weight") -> StoredTensor:
         """A tensor of any shape as it is stored, whatever rows this view selects. Raises: ModelError."""
@@ -90,7 +97,7 @@ class Weights:
 
     def skip(self, *names: str) -> None:
         """These tensors need not be read, if they are there."""
-        self._read.update(f"{self._prefix}{name}" for name in names)
+        self._read.update(self._full(name) for name in names)
 
     def refuse_unread(self, harmless: Sequence[str]) -> None:
         """Raises: ModelError naming tensors that nobody has read and that match no pattern of `harmless`."""
@@ -100,9 +107,26 @@ class Weights:
             shown = ", ".join(unread[:3]) + (", ..." if len(unread) > 3 else "")
             raise ModelError(f"the checkpoint has {len(unread)} tensors that this architecture does not know: {shown}")
 
+    def _full(self, name: str) -> str:
+        return self._prefix + self._names.get(name, name)
+
+    def _unstacked(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        index, num_stored = self._stack or (0, 0)
+        tensor = self._tensor(name, (num_stored, *shape) if self._stack else shape)
+        if isinstance(tensor, PackedMatrix):
+            if self._stack:
+                raise ModelError(
+                    f"tensor {self._full(name)!r} is packed, allowed: numbers, as it holds several matrices"
+                )
+            return tensor
+        if tensor.dtype == np.uint8:
+            raise ModelError(f"tensor {self._full(name)!r} has elements of type U8, allowed: floating-point numbers")
+        part: Array = tensor[index] if self._stack else tensor
+        return part
+
     def _tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
-        self._read.add(f"{self._prefix}{name}")
-        return self._source.tensor(f"{self._prefix}{name}", shape)
+        self._read.add(self._full(name))
+        return self._source.tensor(self._full(name), shape)
 
     def _num_rows(self, selected: int) -> int:
         return selected if self._rows is None else self._num_stored_rows

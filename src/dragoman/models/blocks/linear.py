@@ -6,6 +6,7 @@ Does: cut wide matrices as the kernels like them. Does not: compress (`storage` 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from openvino import opset13 as ops
@@ -41,7 +42,8 @@ def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array |
     else:
         widths = column_widths(matrix.shape[1], storage.format.max_columns)
         inputs = [x] if len(widths) == 1 else split(x, widths)
-        matrices = np.split(matrix, np.cumsum(widths)[:-1], axis=1)
+        ends = list(accumulate(widths))
+        matrices = [matrix[:, end - size : end] for end, size in zip(ends, widths, strict=True)]
         total = _product(inputs[0], matrices[0], storage)
         for part, columns in zip(inputs[1:], matrices[1:], strict=True):
             total = add(total, _product(part, columns, storage))

@@ -31,12 +31,13 @@ class Family(ABC):
     """One model of a family, made from its config.json. `facts`: what it is.
 
     `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
-    embeddings is there is the checkpoint's. `table`, `layers`: names below the body. `unread`: patterns of tensors that
-    checkpoints carry and that nothing needs.
+    embeddings is there is the checkpoint's. `packings`: the quant_methods whose tensors the family reads itself. `table`,
+    `layers`: names below the body. `unread`: patterns of tensors that checkpoints carry and that nothing needs.
     """
 
     architectures: ClassVar[tuple[str, ...]] = ()
     layouts: tuple[Layout, ...] = (Layout("model", "lm_head"),)
+    packings: ClassVar[tuple[str, ...]] = ()
     table: ClassVar[str] = "embed_tokens"
     layers: ClassVar[str] = "layers"
     unread: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)

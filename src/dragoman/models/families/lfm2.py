@@ -44,6 +44,7 @@ class Lfm2(Llama):
         if "rope_theta" not in config and "rope_parameters" not in config:
             raise ModelError("config.json has no rope_theta, allowed: a number")
         self.rotary = self.read_rotary(config)
+        self.slides, self.window = self.read_slides(config), 0
         self.has_attention = _attention_layers(config)
         self.facts = self.read_facts(config)
 

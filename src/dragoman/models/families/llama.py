@@ -11,7 +11,7 @@ from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import AttentionFacts, ExpertFacts, LayerFacts, MlpFacts, ModelFacts
 from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import RotaryReading, read_rotary
@@ -88,7 +88,7 @@ class Llama(Family):
         size, window = head_size(config), self.window if self.slides[index] else 0
         return AttentionFacts(num_heads, num_kv_heads, size, size, size**-0.5, window, self.rotary.rule)
 
-    def mlp_facts(self, config: Config, index: int) -> MlpFacts:
+    def mlp_facts(self, config: Config, index: int) -> MlpFacts | ExpertFacts:
         """Those of a layer."""
         return MlpFacts(config.count("intermediate_size"), config.choice("hidden_act", ACTIVATIONS, "silu"))
 
@@ -125,7 +125,8 @@ class Llama(Family):
         facts = layer.attention
         q, k, v = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
         q, k = self.heads(q, k, weights, facts)
-        attended = attend(q, k, v, layer)
+        sinks = weights.vector(facts.num_heads, "sinks") if facts.has_sinks else None
+        attended = attend(q, k, v, layer, sinks)
         return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:

@@ -26,7 +26,7 @@ _SINGLE_FILE = "model.safetensors"
 _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 # The names of element types in a file, of those that models are stored in.
-_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8}
 
 
 class Checkpoint:

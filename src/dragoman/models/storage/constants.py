@@ -6,8 +6,8 @@ read checkpoints. Called by the blocks while a graph is built; what it returns h
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -32,22 +32,20 @@ Node: TypeAlias = Any  # openvino.Output: the package has no type information
 WeightType = Literal["int8", "int4", "bf16", "f16", "f32"]
 StoredType = Literal[WeightType, "int8_symmetric"]
 
-_FLOATS = {
-    "bf16": (ov.Type.bf16, ml_dtypes.bfloat16),
-    "f16": (ov.Type.f16, np.float16),
-    "f32": (ov.Type.f32, np.float32),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How a graph stores weights. `max_columns`: those of a product, wider ones are summed up; None = no limit.
+    """How a graph stores weights, and what follows for the products with them.
 
-    `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them f32.
+    `max_columns`: those of a product, wider ones are summed up; None = no limit. `pairs_lone_rows`: a product with one row
+    is made one with two (`blocks.experts`). `idle_expert_weights`: an expert without tokens costs as much as multiplying one
+    row with so many weights. `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin widens them.
     """
 
     stored_type: StoredType
     max_columns: int | None = None
+    pairs_lone_rows: bool = False
+    idle_expert_weights: int = 0
     keeps_half: bool = False
 
     @property
@@ -87,14 +85,23 @@ def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
     """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays as it is packed."""
     if isinstance(weight, PackedMatrix):
         return _packed_matrix(weight)
+    return _compressed([weight], weight.shape, storage)
+
+
+def weight_stack(weights: Sequence[Array], storage: WeightStorage) -> Node:
+    """Weights of one shape [out, in] above each other, [n, out, in], as `weight_matrix` makes one."""
+    return _compressed(weights, (len(weights), *weights[0].shape), storage)
+
+
+def _compressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
-    if stored_type == "int4" and weight.shape[1] % INT4_GROUP_SIZE == 0:
-        return _int4_matrix(weight, storage.parts)
+    if stored_type == "int4" and shape[-1] % INT4_GROUP_SIZE == 0:
+        return _int4(weights, shape, storage.parts)
     if stored_type == "int8_symmetric":
-        return _int8_symmetric_matrix(weight, storage.parts)
+        return _int8_symmetric(weights, shape, storage.parts)
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
-        return _int8_matrix(weight, storage.parts)
-    return _float_matrix(weight, stored_type, storage)
+        return _int8(weights, shape, storage.parts)
+    return _uncompressed(weights, shape, storage)
 
 
 def embedding_table(table: Array, storage: WeightStorage) -> Node:
@@ -104,35 +111,31 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return _float_matrix(table, "f32", storage)
+        return _uncompressed([table], table.shape, storage)
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
         with np.errstate(over="ignore"):  # looked for
-            stored.values[part] = table[part]
-        return fits_f16(stored.values[part])
+            stored.rows[part] = table[part]
+        return fits_f16(stored.rows[part])
 
     if all(storage.parts.run(table.shape, fill)):
         return as_f32(stored.constant)
     return as_f32(constant(table.astype(ml_dtypes.bfloat16)))
 
 
-@contextmanager
-def _refusing(weight: Array, stored_type: str) -> Iterator[None]:
-    """Turns what compressing says of a weight's numbers into ModelError."""
-    try:
-        yield
-    except ValueError as error:
-        shape = list(weight.shape)
-        raise ModelError(f"a weight matrix of {shape} cannot be stored as {stored_type}: {error}") from error
-
-
 class _Filled:
-    """A constant of the graph whose memory is filled later, so that nothing is copied into it."""
+    """A constant of the graph whose memory is filled later, so that nothing is copied into it.
+
+    `rows`: its values, of all matrices below each other; of int4 two in a byte.
+    """
 
     def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
         tensor = ov.Tensor(element_type, ov.Shape(shape))
-        self.values: Array = tensor.data
+        values: Array = tensor.data
+        if element_type == ov.Type.bf16:  # which the runtime hands out as f16
+            values = values.view(ml_dtypes.bfloat16)
+        self.rows = values.reshape(math.prod(shape[:-1]), -1)
         self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
 
 
@@ -153,64 +156,80 @@ def _packed_matrix(weight: PackedMatrix) -> Node:
     return as_f32(flat.output(0))
 
 
-def _float_matrix(weight: Array, stored_type: str, storage: WeightStorage) -> Node:
-    element_type, dtype = _FLOATS[stored_type]
-    stored = _Filled(element_type, weight.shape)
-    values = stored.values.view(dtype)  # numpy has no bfloat16 of its own
+def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+    stored_type = storage.format.stored_type
+    stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], shape)
 
-    def fill(part: slice) -> None:
-        with np.errstate(over="ignore"), _refusing(weight, stored_type):
-            values[part] = weight[part]
-            if stored_type == "f16" and not fits_f16(values[part]):
-                raise ValueError("it holds numbers that are not finite, or too large")
+    def fill(rows: Array, where: slice) -> None:
+        with np.errstate(over="ignore"):  # looked for
+            stored.rows[where] = rows
+        if stored_type == "f16" and not fits_f16(stored.rows[where]):
+            raise ValueError("it holds numbers that are not finite, or too large for f16")
 
-    storage.parts.submit(weight.shape, fill)
+    _submit(weights, storage.parts, fill)
     node = as_f32(stored.constant)
     if storage.format.keeps_half and stored_type != "f32":
         node.get_node().get_rt_info()["decompression_0"] = (
-            ""  # OpenVINO's mark for constants that are not to be widened
+            ""  # the runtime's mark for constants that are not to be widened
         )
     return node
 
 
-def _int8_matrix(weight: Array, parts: RowParts) -> Node:
-    rows = len(weight)
-    stored, zero_points = _Filled(ov.Type.u8, weight.shape), _Filled(ov.Type.u8, (rows, 1))
-    scales = _Filled(ov.Type.f16, (rows, 1))
+def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+    per_row = (*shape[:-1], 1)
+    stored, zero_points, scales = (
+        _Filled(ov.Type.u8, shape),
+        _Filled(ov.Type.u8, per_row),
+        _Filled(ov.Type.f16, per_row),
+    )
 
-    def fill(part: slice) -> None:
-        with _refusing(weight, "int8"):
-            zero_points.values[part], scales.values[part] = quantize_int8(weight[part], stored.values[part])
+    def fill(rows: Array, where: slice) -> None:
+        zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
 
-    parts.submit(weight.shape, fill)
+    _submit(weights, parts, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
     shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
     return as_f32(ops.multiply(shifted, scales.constant).output(0))
 
 
-def _int8_symmetric_matrix(weight: Array, parts: RowParts) -> Node:
-    stored, scales = _Filled(ov.Type.i8, weight.shape), _Filled(ov.Type.f16, (len(weight), 1))
+def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+    stored, scales = _Filled(ov.Type.i8, shape), _Filled(ov.Type.f16, (*shape[:-1], 1))
 
-    def fill(part: slice) -> None:
-        with _refusing(weight, "int8"):
-            scales.values[part] = quantize_int8_symmetric(weight[part], stored.values[part])
+    def fill(rows: Array, where: slice) -> None:
+        scales.rows[where] = quantize_int8_symmetric(rows, stored.rows[where])
 
-    parts.submit(weight.shape, fill)
+    _submit(weights, parts, fill)
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
 
 
-def _int4_matrix(weight: Array, parts: RowParts) -> Node:
-    rows, columns = weight.shape
-    shape = (rows, columns // INT4_GROUP_SIZE, INT4_GROUP_SIZE)
-    stored, scales = _Filled(ov.Type.i4, shape), _Filled(ov.Type.f16, (*shape[:2], 1))
-    packed = stored.values.reshape(rows, columns // 2)  # two values a byte
+def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+    num_groups = shape[-1] // INT4_GROUP_SIZE
+    stored = _Filled(ov.Type.i4, (*shape[:-1], num_groups, INT4_GROUP_SIZE))
+    scales = _Filled(ov.Type.f16, (*shape[:-1], num_groups, 1))
+    packed = stored.rows.reshape(-1, shape[-1] // 2)  # two values a byte
+    factors = scales.rows.reshape(-1, num_groups, 1)
 
-    def fill(part: slice) -> None:
-        with _refusing(weight, "int4"):
-            values, scales.values[part] = quantize_int4(weight[part])
-            packed[part] = pack_int4(values).reshape(-1, columns // 2)
+    def fill(rows: Array, where: slice) -> None:
+        values, factors[where] = quantize_int4(rows)
+        packed[where] = pack_int4(values).reshape(len(rows), -1)
 
-    parts.submit(weight.shape, fill)
+    _submit(weights, parts, fill)
     scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
-    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
+    flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
+
+
+def _submit(weights: Sequence[Array], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
+    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them."""
+    first = 0
+    for weight in weights:
+
+        def fill_part(part: slice, weight: Array = weight, first: int = first) -> None:
+            rows = np.ascontiguousarray(weight[part])
+            try:
+                fill(rows, slice(first + part.start, first + part.start + len(rows)))
+            except ValueError as error:
+                raise ModelError(f"a weight matrix of {list(weight.shape)} cannot be stored: {error}") from error
+
+        parts.submit(weight.shape, fill_part)
+        first += len(weight)

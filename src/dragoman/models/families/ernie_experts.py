@@ -1,0 +1,45 @@
+"""ERNIE 4.5 with experts, beside some that every token takes."""
+
+from __future__ import annotations
+
+from dragoman.models.blocks.experts import Routing, route
+from dragoman.models.config import Config
+from dragoman.models.facts import ExpertFacts, RoutingRule
+from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.relatives import Ernie45
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class ErnieExperts(WithExperts, Ernie45):
+    """ERNIE 4.5 21B-A3B, 300B-A47B. The layers that guess further tokens are not read."""
+
+    architectures = ("Ernie4_5_MoeForCausalLM",)
+    unread = (*WithExperts.unread, r"^model\.mtp_")
+
+    def __init__(self, config: Config) -> None:
+        config.expect(moe_gate="topk", moe_use_aux_free=True, use_bias=False, use_rmsnorm=True)
+        config.skip("moe_capacity", "num_nextn_predict_layers")  # of training
+        super().__init__(config)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
+        """In every `moe_layer_interval`-th layer of a range."""
+        num_experts, inner_size = config.count("moe_num_experts"), config.count("moe_intermediate_size")
+        first = config.count("moe_layer_start_index", 1, least=0)
+        last = config.count("moe_layer_end_index", -1, least=-1)
+        facts = ExpertFacts(
+            num_experts,
+            active_count(config, "moe_k", num_experts),
+            inner_size,
+            activation(config),
+            RoutingRule(is_normalized=True, least_sum=config.number("moe_norm_min", 1e-12)),
+            config.count("moe_num_shared_experts", 2, least=0) * inner_size,
+        )
+        is_dense = index < first or (last != -1 and index > last) or (index + 1) % config.count("moe_layer_interval", 1)
+        return None if is_dense else facts
+
+    def route(self, x: Node, weights: Weights, facts: ExpertFacts) -> Routing:
+        """With a bias for choosing."""
+        stored = weights.at("moe_statics").stacked(0, 1)
+        bias = stored.vector(facts.num_experts, "e_score_correction_bias")
+        return route(x, weights.at(self.router_name), facts, choice_bias=bias)

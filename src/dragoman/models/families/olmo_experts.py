@@ -1,0 +1,36 @@
+"""OLMoE: Llama with experts, that norms queries and keys as a whole."""
+
+from __future__ import annotations
+
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
+from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class OlmoExperts(WithExperts):
+    """OLMoE 1B-7B."""
+
+    architectures = ("OlmoeForCausalLM",)
+    epsilon = ("rms_norm_eps", 1e-5)
+
+    def __init__(self, config: Config) -> None:
+        config.expect(clip_qkv=None)
+        super().__init__(config)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts:
+        """See `WithExperts`."""
+        num_experts = config.count("num_experts")
+        return ExpertFacts(
+            num_experts,
+            active_count(config, "num_experts_per_tok", num_experts),
+            config.count("intermediate_size"),
+            activation(config),
+            RoutingRule(is_normalized=config.flag("norm_topk_prob")),
+        )
+
+    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
+        """Normed over all heads together."""
+        q, k = self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
+        return super().heads(q, k, weights, facts)

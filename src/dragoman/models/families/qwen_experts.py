@@ -1,0 +1,61 @@
+"""Qwen 2 and 3 with experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.nodes import multiply
+from dragoman.models.config import Config
+from dragoman.models.facts import ExpertFacts, RoutingRule
+from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+
+class Qwen3Experts(WithExperts, Qwen3):
+    """Qwen 3 30B-A3B, 235B-A22B, Coder."""
+
+    architectures = ("Qwen3MoeForCausalLM",)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
+        """In every `decoder_sparse_step`-th layer but those of `mlp_only_layers`."""
+        step, dense = config.count("decoder_sparse_step", 1), config.value("mlp_only_layers", [])
+        if not isinstance(dense, list):
+            raise config.error("mlp_only_layers", "a list of layers")
+        num_experts = config.count("num_experts")
+        facts = ExpertFacts(
+            num_experts,
+            active_count(config, "num_experts_per_tok", num_experts),
+            config.count("moe_intermediate_size"),
+            activation(config),
+            RoutingRule(is_normalized=config.flag("norm_topk_prob")),
+        )
+        return None if index in dense or (index + 1) % step else facts
+
+
+class Qwen2Experts(Qwen3Experts):
+    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with an expert that every token takes, as much as a gate of its own says."""
+
+    architectures = ("Qwen2MoeForCausalLM",)
+    shared_name = "shared_expert"
+    attention_biases = Qwen2.attention_biases
+    heads = Qwen2.heads
+
+    def __init__(self, config: Config) -> None:
+        config.expect(qkv_bias=True)
+        super().__init__(config)
+
+    def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
+        """See `WithExperts`."""
+        facts = super().expert_facts(config, index)
+        shared_size = config.count("shared_expert_intermediate_size")
+        return None if facts is None else replace(facts, shared_size=shared_size)
+
+    def shared(self, x: Node, weights: Weights, facts: ExpertFacts) -> Node:
+        """Times what the gate lets through."""
+        gate = ops.sigmoid(linear(x, weights.at("shared_expert_gate"), 1)).output(0)
+        return multiply(super().shared(x, weights, facts), gate)

@@ -1,0 +1,142 @@
+"""Experts, evaluated apart and grouped, compute what plain numpy does, in every format of weights and for uneven choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset13 as ops
+
+from dragoman.models import ModelOptions
+from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, is_grouped
+from dragoman.models.facts import ExpertFacts
+from dragoman.models.profile import Processor, kernel_profile, this_processor
+from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, constant
+from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.weights import Weights
+
+Array = np.ndarray[Any, Any]
+
+HIDDEN, FACTS = 256, ExpertFacts(num_experts=8, num_active=2, inner_size=128, activation="silu")
+APART, GROUPED = 0, 1 << 40  # what idle experts cost, so that one of the two ways is taken
+BOUNDS: dict[StoredType, float] = {"f32": 1e-5, "bf16": 1e-2, "int8": 2e-2, "int8_symmetric": 2e-2, "int4": 0.2}
+
+MATRICES = {
+    f"{index}.{name}.weight": (
+        np.random.RandomState(3 * index + number).standard_normal(shape) / shape[1] ** 0.5
+    ).astype(np.float32)
+    for index in range(FACTS.num_experts)
+    for number, (name, shape) in enumerate({"gate": (128, HIDDEN), "up": (128, HIDDEN), "down": (HIDDEN, 128)}.items())
+}
+
+# of each token: its experts; some get no token, some a single one, some all
+CHOICES = {
+    "a single token": [[3, 6]],
+    "all tokens alike": [[0, 7]] * 5,
+    "uneven": [[0, 1], [0, 2], [1, 0], [0, 7], [2, 0], [0, 4]],
+}
+
+
+class Stored:
+    """A checkpoint in memory."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in MATRICES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MATRICES)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
+        assert MATRICES[name].shape == shape
+        matrix: Array = MATRICES[name]
+        return matrix
+
+
+def compiled_experts(stored_type: StoredType, idle_weights: int, *, pairs_lone_rows: bool) -> Any:
+    """x [T, 1, hidden], chosen and shares [T, active] -> [T, 1, hidden]."""
+    x = ops.parameter(ov.PartialShape([-1, 1, HIDDEN]), ov.Type.f32)
+    chosen = ops.parameter(ov.PartialShape([-1, FACTS.num_active]), ov.Type.i64)
+    shares = ops.parameter(ov.PartialShape([-1, FACTS.num_active]), ov.Type.f32)
+    stored = WeightFormat(stored_type, pairs_lone_rows=pairs_lone_rows, idle_expert_weights=idle_weights)
+    with RowParts(1) as parts:
+        weights = Weights(Stored(), WeightStorage(stored, parts))
+        experts = [
+            ExpertWeights(*(weights.at(f"{index}.{name}") for name in ("gate", "up", "down")))
+            for index in range(FACTS.num_experts)
+        ]
+        # Made by an operation, as routers do: an input itself would not be recognised.
+        routing = Routing(ops.add(chosen, constant(np.array(0))).output(0), shares.output(0))
+        result = gated_experts(x.output(0), routing, experts, FACTS)
+        parts.finish()
+    properties = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    return ov.Core().compile_model(ov.Model([result], [x, chosen, shares], "experts"), "CPU", properties)
+
+
+def num_grouped(compiled: Any) -> int:
+    nodes = compiled.get_runtime_model().get_ops()
+    return sum("GatherMatmul" in node.get_rt_info()["layerType"].astype(str) for node in nodes)
+
+
+def expected(x: Array, chosen: Array, shares: Array) -> Array:
+    total = np.zeros((len(x), HIDDEN))
+    for token, experts in enumerate(chosen):
+        for index, share in zip(experts, shares[token], strict=True):
+            gate, up, down = (MATRICES[f"{index}.{name}.weight"].astype(np.float64) for name in ("gate", "up", "down"))
+            gated = gate @ x[token, 0]
+            total[token] += share * (down @ (gated / (1 + np.exp(-gated)) * (up @ x[token, 0])))
+    return total
+
+
+@pytest.mark.parametrize("idle_weights", [APART, GROUPED], ids=["apart", "grouped"])
+@pytest.mark.parametrize("stored_type", BOUNDS)
+def test_both_ways_compute_what_numpy_does(stored_type: StoredType, idle_weights: int) -> None:
+    compiled = compiled_experts(stored_type, idle_weights, pairs_lone_rows=True)
+    assert num_grouped(compiled) == (3 if idle_weights == GROUPED else 0)
+    stream = np.random.RandomState(7)
+    for name, choice in CHOICES.items():
+        chosen = np.array(choice, dtype=np.int64)
+        x = stream.standard_normal((len(chosen), 1, HIDDEN)).astype(np.float32)
+        shares = stream.uniform(0.1, 1.0, chosen.shape).astype(np.float32)
+        wanted = expected(x, chosen, shares)
+        found = compiled([x, chosen, shares])[0].reshape(len(x), HIDDEN)
+        assert np.linalg.norm(found - wanted) <= BOUNDS[stored_type] * np.linalg.norm(wanted), name
+
+
+def test_a_lone_row_is_computed_as_the_same_row_in_company() -> None:
+    compiled = compiled_experts("f32", APART, pairs_lone_rows=True)
+    x = np.random.RandomState(8).standard_normal((64, 1, HIDDEN)).astype(np.float32)
+    chosen = np.tile(np.array([[5, 2]], dtype=np.int64), (64, 1))
+    shares = np.full(chosen.shape, 0.5, dtype=np.float32)
+    together = compiled([x, chosen, shares])[0].copy()
+    for index in (0, 17, 63):
+        alone = compiled([x[index : index + 1], chosen[:1], shares[:1]])[0]
+        assert np.array_equal(alone[0], together[index])
+
+
+def storage(num_threads: int) -> WeightStorage:
+    profile = kernel_profile(ModelOptions("f32", num_threads=num_threads), this_processor())
+    return WeightStorage(profile.weights, cast(RowParts, None))
+
+
+def test_few_large_experts_are_apart_and_very_many_small_ones_grouped() -> None:
+    mixtral, many = ExpertFacts(8, 2, 14336, "silu"), ExpertFacts(512, 10, 512, "silu")
+    assert not is_grouped(mixtral, 4096, storage(2))
+    assert not is_grouped(mixtral, 4096, storage(64))
+    assert is_grouped(many, 2048, storage(64))
+    assert not is_grouped(replace(many, activation="gelu"), 2048, storage(64))
+
+
+def test_the_more_cores_share_the_products_the_more_an_idle_expert_costs() -> None:
+    qwen = ExpertFacts(128, 8, 768, "silu")
+    assert not is_grouped(qwen, 2048, storage(2))
+    assert is_grouped(qwen, 2048, storage(64))
+
+
+def test_lone_rows_are_paired_where_a_step_of_one_row_is() -> None:
+    without_bf16 = Processor("x86", ("FP32", "INT8"))
+    assert kernel_profile(ModelOptions("f32"), without_bf16).weights.pairs_lone_rows
+    assert not kernel_profile(ModelOptions("int8"), without_bf16).weights.pairs_lone_rows
