@@ -264,7 +264,7 @@ def test_numbers_that_cannot_be_stored_are_refused(value: float, weight_type: An
         tensors = dict(load_file(directory / WEIGHTS))
         tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = value
         save_file(tensors, directory / WEIGHTS)
-        with pytest.raises(ModelError, match=r"a weight matrix of \[\d+, 32\] cannot be stored as .*: it holds"):
+        with pytest.raises(ModelError, match=r"a weight matrix of \[\d+, 32\] cannot be stored: it holds"):
             load_model(directory, ModelOptions(weight_type))
 
 

@@ -6,8 +6,8 @@ scripts/models_page.py.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def error_on_prompt(loaded: LoadedModel, name: str, num_tokens: int, cuts: Seque
     boundary = loaded.facts.long_context_from
     steps = GraphSteps(loaded, num_tokens, is_long=boundary is not None and num_tokens > boundary)
     ends = cuts or (0, num_tokens)
-    logits: Array = np.concatenate([steps.step(token_ids[begin:end]) for begin, end in pairwise(ends)])
+    logits: Array = np.concatenate([steps.step(token_ids[begin:end]) for begin, end in itertools.pairwise(ends)])
     expected = reference[f"logits_{num_tokens}"]
     found = logits[np.ix_(reference[f"positions_{num_tokens}"], reference["columns"])]
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))

@@ -38,11 +38,13 @@ _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
 _MAX_FILE_BYTES = 16 << 20  # of a JSON file; the largest real ones, indexes of shards, have some 10 MB
 
-# Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
-_MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1000)
-_MOST |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "num_kv_heads"), 65_536)
-_MOST["num_nextn_predict_layers"] = 100
-_MOST_OF_ALL = 2**31 - 1
+# More of these is a mistake, which would take minutes and all memory to show.
+_MOST = {
+    "num_nextn_predict_layers": 100,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 4096,
+    "num_key_value_heads": 4096,
+}
 
 
 class ModelError(ValueError):
@@ -101,9 +103,9 @@ class Config:
         return self._raw.get(key, default)
 
     def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
-        """An integer of at least `least` that is not absurdly large; `default` None = there must be one."""
-        most = _MOST.get(key, _MOST_OF_ALL)
-        wanted = f"an integer of at least {least}" + (f" and at most {most}" if most < _MOST_OF_ALL else "")
+        """An integer of at least `least`, and no absurdly large one; `default` None = there must be one."""
+        most = _MOST.get(key, 2**31 - 1)
+        wanted = f"an integer of at least {least}" + (f" and at most {most}" if key in _MOST else "")
         value = self._given(key, default, wanted)
         if isinstance(value, float) and value.is_integer():
             value = int(value)

@@ -39,8 +39,7 @@ class WeightFormat:
 
     `max_columns`: those of a product, wider ones are summed up; None = no limit. `pairs_lone_rows`: a product with one row
     is made one with two (`blocks.experts`). `idle_expert_weights`: an expert without tokens costs as much as multiplying one
-    row with so many weights. `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin makes them
-    f32.
+    row with so many weights. `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin widens them.
     """
 
     stored_type: StoredType
@@ -97,11 +96,11 @@ def weight_stack(weights: Sequence[Array], storage: WeightStorage) -> Node:
 def _compressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
     if stored_type == "int4" and shape[-1] % INT4_GROUP_SIZE == 0:
-        return _int4(weights, shape, storage)
+        return _int4(weights, shape, storage.parts)
     if stored_type == "int8_symmetric":
-        return _int8_symmetric(weights, shape, storage)
+        return _int8_symmetric(weights, shape, storage.parts)
     if stored_type in ("int8", "int4"):  # int4 of a matrix that does not split into groups falls back to int8
-        return _int8(weights, shape, storage)
+        return _int8(weights, shape, storage.parts)
     return _uncompressed(weights, shape, storage)
 
 
@@ -165,17 +164,18 @@ def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: Wei
         with np.errstate(over="ignore"):  # looked for
             stored.rows[where] = rows
         if stored_type == "f16" and not fits_f16(stored.rows[where]):
-            raise ValueError("it holds numbers that are not finite, or too large")
+            raise ValueError("it holds numbers that are not finite, or too large for f16")
 
-    _submit(weights, storage, fill)
+    _submit(weights, storage.parts, fill)
     node = as_f32(stored.constant)
     if storage.format.keeps_half and stored_type != "f32":
-        # OpenVINO's mark for constants that are not to be widened
-        node.get_node().get_rt_info()["decompression_0"] = ""
+        node.get_node().get_rt_info()["decompression_0"] = (
+            ""  # the runtime's mark for constants that are not to be widened
+        )
     return node
 
 
-def _int8(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
     per_row = (*shape[:-1], 1)
     stored, zero_points, scales = (
         _Filled(ov.Type.u8, shape),
@@ -186,23 +186,23 @@ def _int8(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStora
     def fill(rows: Array, where: slice) -> None:
         zero_points.rows[where], scales.rows[where] = quantize_int8(rows, stored.rows[where])
 
-    _submit(weights, storage, fill)
+    _submit(weights, parts, fill)
     values = ops.convert(stored.constant, ov.Type.f16)
     shifted = ops.subtract(values, ops.convert(zero_points.constant, ov.Type.f16))
     return as_f32(ops.multiply(shifted, scales.constant).output(0))
 
 
-def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
     stored, scales = _Filled(ov.Type.i8, shape), _Filled(ov.Type.f16, (*shape[:-1], 1))
 
     def fill(rows: Array, where: slice) -> None:
         scales.rows[where] = quantize_int8_symmetric(rows, stored.rows[where])
 
-    _submit(weights, storage, fill)
+    _submit(weights, parts, fill)
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
 
 
-def _int4(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
     num_groups = shape[-1] // INT4_GROUP_SIZE
     stored = _Filled(ov.Type.i4, (*shape[:-1], num_groups, INT4_GROUP_SIZE))
     scales = _Filled(ov.Type.f16, (*shape[:-1], num_groups, 1))
@@ -213,17 +213,14 @@ def _int4(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStora
         values, factors[where] = quantize_int4(rows)
         packed[where] = pack_int4(values).reshape(len(rows), -1)
 
-    _submit(weights, storage, fill)
+    _submit(weights, parts, fill)
     scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
     flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def _submit(weights: Sequence[Array], storage: WeightStorage, fill: Callable[[Array, slice], None]) -> None:
-    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them.
-
-    What it says of numbers that cannot be stored becomes a ModelError.
-    """
+def _submit(weights: Sequence[Array], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
+    """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them."""
     first = 0
     for weight in weights:
 
@@ -232,10 +229,7 @@ def _submit(weights: Sequence[Array], storage: WeightStorage, fill: Callable[[Ar
             try:
                 fill(rows, slice(first + part.start, first + part.start + len(rows)))
             except ValueError as error:
-                stored_type = storage.format.stored_type.partition("_")[0]
-                raise ModelError(
-                    f"a weight matrix of {list(weight.shape)} cannot be stored as {stored_type}: {error}"
-                ) from error
+                raise ModelError(f"a weight matrix of {list(weight.shape)} cannot be stored: {error}") from error
 
-        storage.parts.submit(weight.shape, fill_part)
+        parts.submit(weight.shape, fill_part)
         first += len(weight)

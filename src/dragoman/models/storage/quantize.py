@@ -85,7 +85,7 @@ def _f16_scales(scales: Array) -> Array:
     with np.errstate(over="ignore"):  # looked for
         stored = scales.astype(np.float16)
     if not np.isfinite(stored).all():
-        raise ValueError("it holds numbers that are not finite, or too large")
+        raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
     return stored
 
 
