@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from itertools import count, pairwise
 from typing import Any, NamedTuple
 
-from dragoman.server.generation.output_parsers import OutputFormat
+from dragoman.server.generation.output_parsers import OutputFormat, harmony
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
+from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
+from dragoman.server.generation.output_parsers.tool_format import Marks
 from dragoman.server.generation.sequence_text import TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, ToolCallDelta
 
@@ -33,16 +35,18 @@ def tool(name: str, **parameters: Any) -> dict[str, Any]:
 TOOLS = (tool("weather", city={"type": "string"}), tool("add", a={"type": "integer"}, b={"type": "integer"}))
 
 
-def output_format(tools: str = "hermes", reasoning: str | None = None) -> OutputFormat:
-    """A format by name, whose call ids count from id0."""
+def output_format(tools: str = "hermes", reasoning: str | None = None) -> OutputFormat | HarmonyOutput:
+    """A format by name, whose marks are text and whose call ids count from id0."""
     numbers = count()
+
+    def new_id() -> str:
+        return f"id{next(numbers)}"
+
+    if tools == harmony.NAME:
+        return HarmonyOutput(Marks(), new_id=new_id)
     own = TOOL_FORMATS[tools]
-    return OutputFormat(
-        own,
-        None if reasoning is None else REASONING_FORMATS[reasoning],
-        Marker(own.opens) if own.opens else None,
-        new_id=lambda: f"id{next(numbers)}",
-    )
+    thought = None if reasoning is None else REASONING_FORMATS[reasoning]
+    return OutputFormat(own, thought, Marker(own.syntax.opens[0]) if own.marked else None, new_id=new_id)
 
 
 def request(tool_choice: str | None = "auto", *, covered: bool = False, **options: Any) -> GenerationRequest:
@@ -53,7 +57,7 @@ def request(tool_choice: str | None = "auto", *, covered: bool = False, **option
     return GenerationRequest("r", prompt, SamplingParams(grammar=grammar), **{**defaults, **options})
 
 
-def parser(layout: OutputFormat, prompt_text: str = "", *, covered: bool = False) -> TextParser:
+def parser(layout: OutputFormat | HarmonyOutput, prompt_text: str = "", *, covered: bool = False) -> TextParser:
     """A parser of that format."""
     made = layout.parser(request(covered=covered), prompt_text)
     assert made is not None

@@ -9,10 +9,19 @@ from typing import Any
 
 import pytest
 
+from dragoman.config.kinds import Choice
 from dragoman.config.options import OPTIONS
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.server.generation.output_parsers import AUTO, NONE, REASONING_FORMATS, TOOL_FORMATS, choose_output_format
+from dragoman.server.generation.output_parsers import (
+    AUTO,
+    NONE,
+    REASONING_FORMATS,
+    TOOL_FORMATS,
+    OutputFormat,
+    choose_output_format,
+    harmony,
+)
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.reasoning import Opening
 from dragoman.server.generation.service import Extensions, Service
@@ -60,8 +69,7 @@ class Tokens:
 )
 def test_the_chat_template_tells_the_formats(template: str | None, tools: str | None, reasoning: str | None) -> None:
     found = choose_output_format(None if template is None else ChatTemplate(template), Tokens())
-    assert (found.tool_format and found.tool_format.name) == tools
-    assert (found.reasoning and found.reasoning.name) == reasoning
+    assert found.names == (tools, reasoning)
 
 
 def test_the_operator_chooses_by_name_or_chooses_none() -> None:
@@ -69,11 +77,15 @@ def test_the_operator_chooses_by_name_or_chooses_none() -> None:
     for tools in TOOL_FORMATS:
         for reasoning in REASONING_FORMATS:
             found = choose_output_format(template, Tokens(), tools, reasoning)
-            assert found.tool_format is not None
-            assert found.reasoning is not None
-            assert (found.tool_format.name, found.reasoning.name) == (tools, reasoning)
+            assert found.names == (tools, "ernie45" if reasoning == "granite" else reasoning)
+    plain = choose_output_format(ChatTemplate(TOOL_LOOP), Tokens(), "mistral", "granite")
+    assert plain.names == ("mistral", "granite")
+    newer = choose_output_format(ChatTemplate(TOOL_LOOP + "[ARGS]"), Tokens(), "mistral")
+    assert newer.names == ("mistral_args", None)
+    for tools, reasoning in ((harmony.NAME, AUTO), (AUTO, harmony.NAME), (harmony.NAME, "think")):
+        assert choose_output_format(template, Tokens(), tools, reasoning).names == (harmony.NAME, harmony.NAME)
     none = choose_output_format(template, Tokens(), NONE, NONE)
-    assert (none.tool_format, none.reasoning) == (None, None)
+    assert none.names == (None, None)
     assert none.parser(request(), "") is None
 
 
@@ -82,17 +94,20 @@ def test_the_operator_chooses_by_name_or_chooses_none() -> None:
 )
 def test_the_options_name_every_format(option: str, formats: Mapping[str, object]) -> None:
     (row,) = [one.row for one in OPTIONS if one.name == option]
-    for name in (AUTO, NONE, *formats):
-        assert row.kind.parse(name) == name
-    with pytest.raises(ValueError, match="pythonic"):
-        row.kind.parse("pythonic")
+    assert isinstance(row.kind, Choice)
+    assert set(row.kind.words) == {AUTO, NONE, *formats, harmony.NAME}
+    with pytest.raises(ValueError, match="unheard_of"):
+        row.kind.parse("unheard_of")
 
 
 def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
     found = choose_output_format(ChatTemplate(MISTRAL + "[THINK][/THINK]"), Tokens(TOOL_CALLS=9, THINK=8))
+    assert isinstance(found, OutputFormat)
     assert found.opens == Marker("[TOOL_CALLS]", 9)
     assert found.marker_ids == {8, 9}
-    assert choose_output_format(ChatTemplate(HERMES), Tokens()).opens == Marker("<tool_call>")
+    hermes = choose_output_format(ChatTemplate(HERMES), Tokens())
+    assert isinstance(hermes, OutputFormat)
+    assert hermes.opens == Marker("<tool_call>")
 
 
 @pytest.mark.parametrize(
@@ -107,6 +122,7 @@ def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
 def test_prompts_tell_where_the_reasoning_begins(ending: str, prompt_text: str, opening: Opening) -> None:
     template = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}" + ending)
     found = choose_output_format(template, Tokens())
+    assert isinstance(found, OutputFormat)
     assert found.reasoning is not None
     assert found.reasoning.opening(prompt_text) == opening
 

@@ -11,6 +11,7 @@ from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server.generation.output_parsers import OutputFormat
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.choose import REASONING_FORMATS, TOOL_FORMATS
+from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar, SamplingParams, TextPrompt
 from tests.server.output_texts import USER, output_format, request, tool
 
@@ -52,7 +53,9 @@ def allows(grammar: Grammar | None, text: str) -> bool:
     return all(masker.advance(token_id) for token_id in [*tokens(text), EOS])
 
 
-def constraint(asked: GenerationRequest, layout: OutputFormat | None = None, prompt_text: str = "") -> Grammar | None:
+def constraint(
+    asked: GenerationRequest, layout: OutputFormat | HarmonyOutput | None = None, prompt_text: str = ""
+) -> Grammar | None:
     """The grammar of the answer."""
     return (layout or output_format()).constraint(asked, prompt_text)
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import string
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.server.output_texts import Output, calls_of, output_format, parsed, parser, pieces
+from tests.server.output_texts import Output, calls_of, output_format, parsed, parser
 
 OSLO = '{"name": "weather", "arguments": {"city": "Oslo"}}'
 SUM = '{"name": "add", "arguments": {"a": 1, "b": {"deep": ["}", "\\"]"]}}}'
@@ -175,59 +170,131 @@ def test_marks_of_calls_mean_nothing_inside_the_reasoning() -> None:
     assert output == Output("", f"I could <tool_call>{OSLO}</tool_call>", [OSLO_CALL])
 
 
-# --- however the text is cut ------------------------------------------------------------------------------------------
+# --- what only some formats have --------------------------------------------------------------------------------------
 
-NAMES = st.sampled_from(["weather", "add"])
-PLAIN = st.text(alphabet='ab \n{}<>[]"\\,;:/_é' + string.digits, max_size=12)
-FRAGMENTS = st.sampled_from(
-    ["<tool_call>", "</tool_call>", "<tool_", "[TOOL_CALLS]", "[", "]", ", ", "; ", "<|python_tag|>", "<think>",
-     "</think>", '{"name": "weather", ', '"arguments": {', '"a": 1', "}}", '"', OSLO, SUM]
-)  # fmt: skip
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-    lambda inner: st.lists(inner, max_size=2),
-    max_leaves=4,
+
+@pytest.mark.parametrize(
+    ("tools", "text", "calls"),
+    [
+        ("mistral_args", '[TOOL_CALLS]weather[CALL_ID]abcdefghi[ARGS]{"city": "Oslo"}', [("abcdefghi", "weather")]),
+        ("mistral_args", '[TOOL_CALLS]weather{"city": "Oslo"}', [("id0", "weather")]),
+        ("mistral_args", f"[TOOL_CALLS] [{OSLO}, {SUM}]", [("id0", "weather"), ("id1", "add")]),
+        (
+            "kimi_k2",
+            "<|tool_calls_section_begin|><|tool_call_begin|>functions.a.b-c:7<|tool_call_argument_begin|>{}<|tool_call_end|>"
+            "<|tool_call_begin|>d<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+            [("functions.a.b-c:7", "a.b-c"), ("id1", "d")],
+        ),
+        (
+            "deepseek_v3",
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>add<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+            [("id0", "add")],
+        ),
+        ("granite", f"<tool_call>[{OSLO}]</tool_call>", [("id0", "weather")]),
+        ("phi4_mini_json", f"<|tool_call|>[{OSLO}]<|/tool_call|>", [("id0", "weather")]),
+        ("hunyuan_a13b", f"<tool_calls>\n{OSLO}\n{SUM}\n</tool_calls>", [("id0", "weather"), ("id1", "add")]),
+        ("llama4_pythonic", "<|python_start|>[weather(city='Oslo')]<|python_end|>", [("id0", "weather")]),
+        ("glm45", "<tool_call>add<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>", [("id0", "add")]),
+        ("qwen3_coder", "<tool_call><function=add></function></tool_call>", [("id0", "add")]),
+    ],
 )
-CUTS = st.lists(st.integers(min_value=0, max_value=400), max_size=12)
-FORMATS = st.sampled_from(["hermes", "mistral", "llama3_json", "json"])
-
-
-@given(
-    FORMATS, st.lists(PLAIN | FRAGMENTS, max_size=8).map("".join), CUTS, st.booleans(), st.sampled_from([None, "think"])
-)
-def test_any_cut_gives_the_same_outcome(
-    tools: str, text: str, cuts: list[int], covered: bool, thinks: str | None
+def test_variants_that_models_write_are_understood(
+    tools: str, text: str, calls: list[tuple[str | None, str | None]]
 ) -> None:
-    once = parsed(parser(output_format(tools, thinks), covered=covered), [text])
-    assert parsed(parser(output_format(tools, thinks), covered=covered), pieces(text, cuts)) == once
-    assert parsed(parser(output_format(tools, thinks), covered=covered), [*text, ""]) == once
-
-
-@given(FORMATS, st.lists(PLAIN | FRAGMENTS, max_size=8).map("".join))
-def test_without_a_call_every_character_is_content(tools: str, text: str) -> None:
     output = whole(tools, text)
-    if not output.calls:
-        assert output.content == text
-    for _, name, arguments in output.calls:
-        assert name in ("weather", "add")
-        assert isinstance(json.loads(arguments), dict)
+    assert (output.content, [(call_id, name) for call_id, name, _ in output.calls]) == ("", calls)
 
 
-@given(
-    st.sampled_from(["hermes", "mistral", "llama3_json"]),
-    st.lists(st.tuples(NAMES, st.dictionaries(st.text(max_size=5), VALUES, max_size=3)), min_size=1, max_size=3),
-    CUTS,
-    st.booleans(),
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("'Oslo'", "Oslo"),
+        ("'it\\'s \\u00e9'", "it's é"),
+        ('"a\\/b"', "a/b"),
+        ("{'a': [1, -2.5, None], 'b': (True, false)}", {"a": [1, -2.5, None], "b": [True, False]}),
+        ("null", None),
+        ("'a' 'b'", "ab"),
+        ("'),]('", "),]("),
+    ],
 )
-def test_calls_that_a_model_writes_come_back_as_they_were_meant(
-    tools: str, meant: list[tuple[str, dict[str, object]]], cuts: list[int], covered: bool
+def test_literals_of_python_and_of_json_become_json(written: str, value: object) -> None:
+    assert calls_of(whole("pythonic", f"[weather(city={written})]")) == [("weather", {"city": value})]
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["city", "1 + 1", "__import__('os').system('true')", "[x for x in y]", "f'{city}'", "b'x'", "float('inf')", "{1: 2}", "'x",
+     "=1", "", "*x", "1j", "..."],
+)  # fmt: skip
+def test_what_is_no_literal_is_no_call_and_is_never_run(written: str) -> None:
+    text = f"[weather(city={written})]"
+    assert whole("pythonic", text) == Output(text, "", [])
+
+
+def test_positions_without_names_are_no_arguments() -> None:
+    assert whole("pythonic", "[weather('Oslo')]").calls == []
+
+
+HARMONY_CALL = '<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Oslo"}'
+
+
+@pytest.mark.parametrize("covered", [False, True])
+@pytest.mark.parametrize(
+    ("text", "content", "reasoning", "calls"),
+    [
+        ("<|channel|>final<|message|>Yes.<|return|>", "Yes.", "", []),
+        ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "Yes.", "Hm.", []),
+        (f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{HARMONY_CALL}<|call|>", "", "Hm.", [OSLO_CALL]),
+        (f"<|channel|>analysis<|message|>A<|end|> <|start|>assistant{HARMONY_CALL}", "", "A", [OSLO_CALL]),
+        (' to=functions.weather<|channel|>commentary json<|message|>{"city": "Oslo"}<|call|>', "", "", [OSLO_CALL]),
+        (
+            "<|channel|>analysis<|message|>A<|end|><|start|>assistant<|channel|>commentary<|message|>I look.<|end|>"
+            f"<|start|>assistant<|channel|>analysis<|message|>B<|end|><|start|>assistant{HARMONY_CALL}",
+            "I look.", "A\nB", [OSLO_CALL],
+        ),
+        ("<|channel|>analysis<|message|>Hm, <b>", "", "Hm, <b>", []),
+        ("<|channel|>anal", "", "", []),
+        ("Just text.", "Just text.", "", []),
+        ("to be or not", "to be or not", "", []),
+    ],
+)  # fmt: skip
+def test_harmony_channels_are_told_apart(
+    text: str, content: str, reasoning: str, calls: list[tuple[str | None, str | None, str]], covered: bool
 ) -> None:
-    written = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in meant]
-    text = {
-        "hermes": "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in written),
-        "mistral": f"[TOOL_CALLS] [{', '.join(written)}]",
-        "llama3_json": "; ".join(written),
-    }[tools]
-    output = parsed(parser(output_format(tools), covered=covered), pieces(text, cuts))
-    assert (output.content, calls_of(output)) == ("", meant)
-    assert len({call_id for call_id, _, _ in output.calls}) == len(meant)
+    for texts in ([text], [*text, ""]):
+        made = parser(output_format("gpt_oss"), "<|start|>assistant", covered=covered)
+        assert parsed(made, texts) == Output(content, reasoning, calls)
+
+
+def test_a_harmony_call_that_is_none_is_content_to_the_last_character() -> None:
+    text = HARMONY_CALL.replace('"Oslo"', "Oslo")
+    assert whole("gpt_oss", text) == Output(text, "", [])
+
+
+def test_a_harmony_message_goes_on_where_the_prompt_stopped() -> None:
+    begun = "<|start|>assistant<|channel|>final<|message|>The answer"
+    assert parsed(parser(output_format("gpt_oss"), begun), [" is", " 7."]) == Output(" is 7.", "", [])
+    thinking = "<|start|>assistant<|channel|>analysis<|message|>Hm"
+    text = ", yes.<|end|><|start|>assistant<|channel|>final<|message|>7."
+    assert parsed(parser(output_format("gpt_oss"), thinking), [text]) == Output("7.", ", yes.", [])
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "text", "expected"),
+    [
+        ("hunyuan_a13b", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>", Output("Yes.", "Hm.", [])),
+        ("hunyuan_a13b", "<think>\nHm.\n</think>\nYes. <answer>", Output("Yes. <answer>", "Hm.", [])),
+        ("ernie45", "Hm.\n</think>\n\n<response>\nYes.\n</response>\n", Output("Yes.", "Hm.", [])),
+        ("granite", "Here is my thought process: Hm. Here is my response: Yes.", Output("Yes.", "Hm.", [])),
+        ("seed_oss", "<seed:think>Hm.</seed:think>Yes.", Output("Yes.", "Hm.", [])),
+        (
+            "cohere",
+            "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>",
+            Output("Yes.", "Hm.", []),
+        ),
+    ],
+)
+def test_reasoning_and_answers_between_marks_of_their_own(reasoning: str, text: str, expected: Output) -> None:
+    prompt_text = "<think>" if reasoning == "ernie45" else ""
+    for texts in ([text], [*text, ""]):
+        assert parsed(parser(output_format(reasoning=reasoning), prompt_text), texts) == expected

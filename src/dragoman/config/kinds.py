@@ -129,10 +129,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words; `synonyms` maps other accepted spellings to them. Case does not matter."""
+    """One of a few words; `synonyms` maps other accepted spellings to them. Case does not matter.
+
+    `short`: what help shows in the place of words that do not fit a line.
+    """
 
     words: tuple[str, ...]
     synonyms: Mapping[str, str] = field(default_factory=dict)
+    short: str = ""
 
     @property
     def allowed(self) -> str:
@@ -142,8 +146,8 @@ class Choice:
 
     @property
     def placeholder(self) -> str:
-        """The words themselves."""
-        return "{" + ",".join(self.words) + "}"
+        """The words themselves, if they are few."""
+        return self.short or "{" + ",".join(self.words) + "}"
 
     def parse(self, text: str) -> str:
         """The canonical word."""

@@ -66,6 +66,34 @@ DTYPES = Choice(
         "bfloat16": "bf16", "i8": "int8", "i4": "int4",
     },
 )  # fmt: skip
+TOOL_PARSERS = Choice(
+    (
+        "auto", "none", "hermes", "mistral", "mistral_args", "llama3_json", "json", "granite", "phi4_mini_json",
+        "hunyuan_a13b", "cohere", "qwen3_coder", "seed_oss", "glm45", "kimi_k2", "deepseek_v3", "deepseek_v31",
+        "pythonic", "llama4_pythonic", "lfm2", "olmo3", "gpt_oss",
+    ),
+    {
+        "qwen": "hermes", "qwen2_5": "hermes", "qwen25": "hermes", "qwen3": "hermes", "exaone4": "hermes",
+        "ernie45": "hermes", "llama3": "llama3_json", "llama": "llama3_json", "llama4_json": "llama3_json",
+        "phi4_mini": "phi4_mini_json", "minimax_m1": "hunyuan_a13b", "minimax": "hunyuan_a13b",
+        "cohere_command": "cohere", "qwen3_xml": "qwen3_coder", "glm47": "glm45", "deepseekv3": "deepseek_v3",
+        "deepseekv31": "deepseek_v31", "openai": "gpt_oss", "gpt-oss": "gpt_oss", "harmony": "gpt_oss",
+    },
+    short="{auto,none,FORMAT}",
+)  # fmt: skip
+REASONING_PARSERS = Choice(
+    (
+        "auto", "none", "think", "deepseek_r1", "magistral", "seed_oss", "hunyuan_a13b", "ernie45", "granite", "cohere",
+        "gpt_oss",
+    ),
+    {
+        "qwen3": "think", "glm45": "think", "kimi_k2": "think", "deepseek_v3": "think", "deepseek_v31": "think",
+        "olmo3": "think", "smollm3": "think", "exaone4": "think", "mistral": "magistral", "minimax_m2": "deepseek_r1",
+        "cohere_command": "cohere", "openai_gptoss": "gpt_oss", "gpt-oss": "gpt_oss", "openai": "gpt_oss",
+        "harmony": "gpt_oss",
+    },
+    short="{auto,none,FORMAT}",
+)  # fmt: skip
 KV_DTYPES = Choice(("auto", "u8", "bf16", "f16", "f32"), {"int8": "u8", "bfloat16": "bf16", "fp16": "f16"})
 
 
@@ -113,15 +141,12 @@ class ModelSettings:
     )
     tool_call_parser: str = option(
         "auto",
-        Choice(
-            ("auto", "none", "hermes", "mistral", "llama3_json", "json"),
-            {"qwen": "hermes", "qwen2_5": "hermes", "qwen3": "hermes", "llama3": "llama3_json", "llama": "llama3_json"},
-        ),
+        TOOL_PARSERS,
         "How the model writes tool calls; auto recognises it in the chat template, none leaves them in the text.",
     )
     reasoning_parser: str = option(
         "auto",
-        Choice(("auto", "none", "think", "deepseek_r1", "magistral"), {"qwen3": "think", "glm45": "think"}),
+        REASONING_PARSERS,
         "How the model marks its reasoning; auto recognises it in the chat template, none leaves it in the text.",
     )
     threads: int | None = option(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -56,9 +57,17 @@ def split_at(text: str, marker: str, *, is_last: bool) -> Split:
     return Split(text[: len(text) - size], None, text[len(text) - size :])
 
 
-def num_open(text: str, marker: str) -> int:
-    """How many characters at the end of `text` may be the beginning of `marker`."""
-    for size in range(min(len(text), len(marker) - 1), 0, -1):
-        if text.endswith(marker[:size]):
+def first_marker(text: str, markers: Sequence[str]) -> tuple[int, str] | None:
+    """Where the first of the markers stands, and which it is; of two at one place the longer."""
+    found = [(position, marker) for marker in markers if (position := text.find(marker)) >= 0]
+    return min(found, key=lambda entry: (entry[0], -len(entry[1])), default=None)
+
+
+def num_open(text: str, *markers: str) -> int:
+    """How many characters at the end of `text` may be the beginning of a marker."""
+    longest = max(map(len, markers), default=1)
+    for size in range(min(len(text), longest - 1), 0, -1):
+        end = text[-size:]
+        if any(len(marker) > size and marker.startswith(end) for marker in markers):
             return size
     return 0

@@ -7,19 +7,19 @@ The grammars are Lark as llguidance reads it: `%json` is a JSON schema, `<[7]>` 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.reasoning import Opening, Preamble, ReasoningFormat
-from dragoman.server.generation.output_parsers.tool_format import ToolFormat
-from dragoman.types import Grammar
+from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat, WriteCall, literal
+from dragoman.types import ChatPrompt, GenerationRequest, Grammar
 
 Tool = Mapping[str, Any]
 
-_COMBINING = ("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties")
+FREE_CHOICES = ("auto", "none", None)
+"""Values of `tool_choice` that leave it to the model whether a tool is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,20 @@ class Wish:
     own: Grammar | None = None
 
 
+def wish_of(request: GenerationRequest) -> Wish | None:
+    """What a request asks about calls, None if it does not let the model call anything."""
+    prompt, choice = request.prompt, request.tool_choice
+    if not isinstance(prompt, ChatPrompt) or not request.parse_tool_calls or not prompt.tools:
+        return None
+    is_single = choice not in (*FREE_CHOICES, "required")
+    return Wish(
+        tools=tuple(tool for tool in prompt.tools if not is_single or tool["function"]["name"] == choice),
+        is_forced=choice not in FREE_CHOICES,
+        is_parallel=request.parallel_tool_calls and not is_single,
+        own=request.sampling.grammar,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CallGrammar:
     """Makes grammars for one model. `opens` None = the format has no marker before calls."""
@@ -39,6 +53,7 @@ class CallGrammar:
     tool_format: ToolFormat
     opens: Marker | None
     reasoning: ReasoningFormat | None
+    marks: Marks = field(default_factory=Marks)
 
     def forced(self, wish: Wish, opening: Opening) -> Grammar:
         """The grammar of an answer that is calls and nothing else, but for reasoning before them."""
@@ -50,15 +65,15 @@ class CallGrammar:
         """The grammar of an answer that may call tools; None if calls cannot be told from text as they begin."""
         preamble = self._preamble(opening)
         if wish.own is not None:
-            start = f"start: {preamble.lark}({self._calls(wish)} | @output)\n"
+            start = f"start: {preamble.lark}({self._calls(wish)} | {self._around('@output')})\n"
             frame = f"{start}{preamble.rules}{self._call_rules(wish.tools)}"
             return replace(wish.own, frame=frame, covers_tool_calls=self.opens is not None)
         if self.opens is None:
             return None
-        block = self.tool_format.block(many=wish.is_parallel)
+        block = self.tool_format.block(self.marks, wish.is_parallel)
         repeats = wish.is_parallel and self.tool_format.between_blocks is not None
         after = f"{block} (trigger {block})* TEXT" if repeats else block
-        body = f"(TEXT | trigger {after})"
+        body = f"({self._around('TEXT')} | trigger {after})"
         rules = f"{preamble.rules}{_text_rules(self.opens)}{self._call_rules(wish.tools)}"
         if self.reasoning is None or not preamble.is_optional or self.reasoning.begin.token_id is not None:
             return Grammar("lark", f"start: {preamble.lark}{body}\n{rules}", covers_tool_calls=True)
@@ -67,49 +82,30 @@ class CallGrammar:
         rules = f"{_first_rules(self.opens, self.reasoning.begin)}{rules}"
         return Grammar("lark", start + rules, covers_tool_calls=True)
 
+    def _around(self, answer: str) -> str:
+        return answer if self.reasoning is None else self.reasoning.around(answer)
+
     def _preamble(self, opening: Opening) -> Preamble:
         return Preamble("", "") if self.reasoning is None else self.reasoning.preamble(opening)
 
     def _calls(self, wish: Wish) -> str:
         """One call or, in parallel, any number of them, with the markers."""
         head = "" if self.opens is None else f"{self.opens.lark} "
-        block = head + self.tool_format.block(many=wish.is_parallel)
+        block = head + self.tool_format.block(self.marks, wish.is_parallel)
         separator = self.tool_format.between_blocks
-        return f"{block} ({_literal(separator)} {block})*" if wish.is_parallel and separator is not None else block
+        if not wish.is_parallel or separator is None:
+            return block
+        return f"{block} ({literal(separator) if separator else ''} {block})*"
 
     def _call_rules(self, tools: Sequence[Tool]) -> str:
-        """The rule `call`: one of the tools with arguments of its schema, spaced as templates print JSON."""
-        names = " | ".join(f"call_{i}" for i in range(len(tools)))
-        return f"call: {names}\n" + "".join(self._call_rule(i, tool["function"]) for i, tool in enumerate(tools))
-
-    def _call_rule(self, index: int, function: Mapping[str, Any]) -> str:
-        name = json.dumps(function["name"])
-        head = _literal(f'{{"name": {name}, "{self.tool_format.arguments_key}": ')
-        return f'call_{index}: {head} %json {json.dumps(arguments_schema(function))} "}}"\n'
+        return call_rules(tools, self.tool_format.call, self.marks)
 
 
-def arguments_schema(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema that a function's arguments are held to, with the compiler's settings.
-
-    Without `strict` keywords that the compiler does not know are passed over; nothing may be added to the properties that
-    are named. White space is fixed: with a free choice of it, small models write blanks for ever.
-    """
-    given = function.get("parameters") or {}
-    schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
-    if not any(key in schema for key in _COMBINING):
-        schema.setdefault("additionalProperties", False)
-    schema["x-guidance"] = {
-        "whitespace_flexible": False,
-        "item_separator": ", ",
-        "key_separator": ": ",
-        "coerce_one_of": True,
-        "lenient": not function.get("strict"),
-    }
-    return schema
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def call_rules(tools: Sequence[Tool], write: WriteCall, marks: Marks) -> str:
+    """The rule `call`: one of the tools with arguments of its schema."""
+    names = " | ".join(f"call_{i}" for i in range(len(tools)))
+    written = [write(f"call_{i}", tool["function"], marks) for i, tool in enumerate(tools)]
+    return f"call: {names}\n" + "".join(f"call_{i}: {rule.lark}\n{rule.rules}" for i, rule in enumerate(written))
 
 
 def _text_rules(opens: Marker) -> str:

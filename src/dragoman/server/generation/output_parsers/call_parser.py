@@ -1,35 +1,40 @@
 """Finds tool calls in a model's text as it comes, and leaves the rest as content.
 
-Does: one state machine for every format whose calls are JSON objects; what it looks for is a `CallSyntax`.
-Does not: read the objects (`json_call`) or know formats by name. One parser per sequence, on the event loop.
+Does: one state machine for all that stands around and between calls; what it looks for is a `CallSyntax`.
+Does not: read calls (its readers do) or know formats by name. One parser per sequence, on the event loop.
 Invariant: apart from white space around calls, every character is content or part of a call, however the text is cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dragoman.server.generation.output_parsers.base import split_at
-from dragoman.server.generation.output_parsers.json_call import JsonCallReader, Progress
+from dragoman.server.generation.output_parsers.base import first_marker, num_open
+from dragoman.server.generation.output_parsers.call_reader import CallReader, CallStart, MakeReader, Progress, Schemas
+from dragoman.server.generation.output_parsers.json_call import JsonCallReader
 from dragoman.server.generation.sequence_text import ParsedText
 from dragoman.types import ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
 class CallSyntax:
-    """What stands around the JSON objects.
+    """What stands around calls.
 
-    `opens`: the text before calls, "" = there is none. `closes`: after each call. `is_list`: the calls are an array.
-    `separators`: characters that may stand between calls. `is_bare`: an answer that begins with an object may be a call
-    even without `opens`, if it names a known tool.
+    `opens`: the marks before them, any of which will do. `starts`: how a call begins, and who reads it; "" = in any other
+    way. `call_closes`: marks after each call, `closes`: after the last one of those that one mark opened. `is_list`: they
+    may be an array. `separators`: characters that may stand between them; `repeats`: nothing needs to. `is_bare`: an answer
+    that begins as a call may be one even without a mark, if it names a known tool.
     """
 
-    opens: str = ""
-    closes: str = ""
+    opens: tuple[str, ...] = ()
+    starts: tuple[tuple[str, MakeReader], ...] = (("{", JsonCallReader),)
+    call_closes: tuple[str, ...] = ()
+    closes: tuple[str, ...] = ()
     is_list: bool = False
     separators: str = ""
+    repeats: bool = False
     is_bare: bool = False
 
 
@@ -39,91 +44,96 @@ class _State(Enum):
     OPENED = 3  # a call must come now
     INSIDE = 4
     BETWEEN = 5  # after a call
+    CLOSING = 6  # after the last one
 
 
 class CallParser:
-    """One sequence's tool calls. `streams`: a grammar guarantees the calls, so their arguments need not be complete."""
+    """One sequence's tool calls.
+
+    `guaranteed`: the mark after which a grammar sees to it that calls follow, so that their arguments are given on before
+    they are complete; "" = at the beginning of the answer, None = there is no such grammar.
+    """
 
     def __init__(
-        self, syntax: CallSyntax, new_id: Callable[[], str], known_names: Collection[str], *, streams: bool
+        self, syntax: CallSyntax, new_id: Callable[[], str], schemas: Schemas, guaranteed: str | None = None
     ) -> None:
         self._syntax = syntax
         self._new_id = new_id
-        self._known_names = known_names
-        self._streams = streams
+        self._schemas = schemas
+        self._guaranteed = guaranteed
         self._state = _State.START if syntax.is_bare else _State.OUTSIDE
         self._buffer = ""  # not looked at yet, or not decided on
         self._opened = ""  # what was read since the marker: content after all, if no call follows
-        self._is_marked = False  # the marker stood there: whatever follows was meant as a call
+        self._mark = ""  # that stood before these calls; without one, only a known name makes a call
         self._in_list = False
-        self._reader: JsonCallReader | None = None
+        self._reader: CallReader | None = None
         self._num_calls = 0
         self._content: list[str] = []
         self._deltas: list[ToolCallDelta] = []
-        self._space = ""  # white space that is dropped if a call comes next
+        self._space: list[str] = []  # white space that is dropped if a call comes next
         self._follows_call = False
 
     def push(self, text: str, *, is_last: bool) -> ParsedText:
         """What this piece of text adds; nothing is held back after the last."""
         self._buffer += text
         steps = {
-            _State.START: self._start,
+            _State.START: self._begin,
             _State.OUTSIDE: self._outside,
             _State.OPENED: self._after_opening,
             _State.INSIDE: self._inside,
             _State.BETWEEN: self._between,
+            _State.CLOSING: self._closing,
         }
         while steps[self._state](is_last):
             pass
         if is_last:
-            self._content.append("" if self._follows_call else self._space)
-            self._space = ""
+            self._content += [] if self._follows_call else self._space
+            self._space.clear()
         parsed = ParsedText("".join(self._content), "", tuple(self._deltas))
         self._content, self._deltas = [], []
         return parsed
 
     # --- states: each does what it can and says whether another one should go on ---------------------------------------
 
-    def _start(self, is_last: bool) -> bool:
-        start, opens = self._buffer.lstrip(), self._syntax.opens
-        if not is_last and (not start or (opens.startswith(start) and start != opens)):
+    def _begin(self, is_last: bool) -> bool:
+        start, syntax = self._buffer.lstrip(), self._syntax
+        if not is_last and (not start or _may_become(start, syntax.opens)):
             return False
         self._state = _State.OUTSIDE
-        if start.startswith("{"):
-            self._open(self._buffer[: len(self._buffer) - len(start)], start, is_marked=False)
+        firsts = [text for text, _ in syntax.starts] if not syntax.is_list else ["["]
+        if start.startswith(tuple(firsts)):
+            self._open(self._buffer[: len(self._buffer) - len(start)], start, mark="")
         return True
 
     def _outside(self, is_last: bool) -> bool:
         opens = self._syntax.opens
-        if not opens:
-            self._emit(self._buffer)
-            self._buffer = ""
+        found = first_marker(self._buffer, opens)
+        if found is None:
+            size = 0 if is_last else num_open(self._buffer, *opens)
+            self._emit(self._buffer[: len(self._buffer) - size])
+            self._buffer = self._buffer[len(self._buffer) - size :]
             return False
-        before, after, self._buffer = split_at(self._buffer, opens, is_last=is_last)
-        self._emit(before)
-        if after is None:
-            return False
-        self._open(opens, after, is_marked=True)
+        position, mark = found
+        self._emit(self._buffer[:position])
+        self._open(mark, self._buffer[position + len(mark) :], mark=mark)
         return True
 
     def _after_opening(self, is_last: bool) -> bool:
         rest = self._buffer.lstrip()
-        if not rest and not is_last:
+        if not is_last and (not rest or _may_become(rest, [text for text, _ in self._syntax.starts])):
             return False
+        self._opened += self._buffer[: len(self._buffer) - len(rest)]
+        self._buffer = rest
         if rest.startswith("[") and self._syntax.is_list and not self._in_list:
             self._in_list = True
-            self._opened += self._buffer[: len(self._buffer) - len(rest) + 1]
+            self._opened += "["
             self._buffer = rest[1:]
-        elif rest.startswith("{"):
-            self._opened += self._buffer[: len(self._buffer) - len(rest)]
-            self._buffer = rest
-            names = None if self._is_marked else self._known_names
-            self._reader = JsonCallReader(
-                index=self._num_calls, call_id=self._new_id(), streams=self._streams, known_names=names
-            )
-            self._state = _State.INSIDE
+            return True
+        reader = self._made_reader(rest)
+        if reader is None:
+            self._give_up(rest)
         else:
-            self._give_up(self._buffer)
+            self._reader, self._state = reader, _State.INSIDE
         return True
 
     def _inside(self, is_last: bool) -> bool:
@@ -145,24 +155,47 @@ class CallParser:
         return True
 
     def _between(self, is_last: bool) -> bool:
-        rest, closes = self._buffer.lstrip(), self._syntax.closes
-        if not rest or (closes and closes.startswith(rest) and rest != closes):
+        rest, syntax = self._buffer.lstrip(), self._syntax
+        starts = [text for text, _ in syntax.starts if text] if syntax.repeats else []
+        closes = () if self._in_list else syntax.closes
+        if not rest or _may_become(rest, (*syntax.call_closes, *closes, *starts)):
             self._buffer = "" if is_last else self._buffer  # an answer cut off within the closing mark lost nothing
             return False
-        if closes and rest.startswith(closes):
-            self._buffer, self._state = rest[len(closes) :], _State.OUTSIDE
-        elif rest[0] == "]" and self._in_list:
-            self._buffer, self._in_list, self._state = rest[1:], False, _State.OUTSIDE
-        elif rest[0] in self._syntax.separators and (self._in_list or not self._syntax.is_list):
-            self._open(rest[0], rest[1:], is_marked=self._is_marked)
+        if close := _beginning(rest, syntax.call_closes):
+            self._buffer = rest[len(close) :]
+        elif self._in_list and rest[0] == "]":
+            self._buffer, self._in_list, self._state = rest[1:], False, _State.CLOSING
+        elif rest[0] in syntax.separators and (self._in_list or not syntax.is_list):
+            self._open(rest[0], rest[1:], mark=self._mark)
+        elif _beginning(rest, closes):
+            self._state = _State.CLOSING
+        elif _beginning(rest, starts) or (syntax.repeats and self._made_reader(rest) is not None):
+            self._open("", rest, mark=self._mark)
         else:
             self._in_list, self._state = False, _State.OUTSIDE
         return True
 
+    def _closing(self, is_last: bool) -> bool:
+        rest = self._buffer.lstrip()
+        if _may_become(rest, self._syntax.closes):
+            self._buffer = "" if is_last else self._buffer
+            return False
+        self._buffer = rest[len(_beginning(rest, self._syntax.closes)) :] if rest else self._buffer
+        self._state = _State.OUTSIDE
+        return True
+
     # --- their tools --------------------------------------------------------------------------------------------------
 
-    def _open(self, opened: str, rest: str, *, is_marked: bool) -> None:
-        self._opened, self._buffer, self._is_marked, self._state = opened, rest, is_marked, _State.OPENED
+    def _made_reader(self, rest: str) -> CallReader | None:
+        """The reader for a call that begins so, None if none does."""
+        make = next((made for text, made in self._syntax.starts if rest.startswith(text)), None)
+        if make is None or not rest:
+            return None
+        streams = self._mark == self._guaranteed
+        return make(CallStart(self._num_calls, self._new_id(), streams, self._schemas, needs_known_name=not self._mark))
+
+    def _open(self, opened: str, rest: str, *, mark: str) -> None:
+        self._opened, self._buffer, self._mark, self._state = opened, rest, mark, _State.OPENED
 
     def _give_up(self, rest: str) -> None:
         """What looked like a call is none: its opening is content, and the rest is looked at anew."""
@@ -170,19 +203,29 @@ class CallParser:
         self._opened, self._buffer, self._in_list, self._reader = "", rest, False, None
         self._state = _State.OUTSIDE
 
-    def _take(self, reader: JsonCallReader) -> None:
+    def _take(self, reader: CallReader) -> None:
         deltas = reader.deltas()
         if deltas:
             self._deltas += deltas
-            self._space, self._follows_call = "", True
+            self._space.clear()
+            self._follows_call = True
 
     def _emit(self, text: str) -> None:
         """Content, but for white space that touches a call."""
-        text = self._space + text
-        if self._follows_call:
-            text = text.lstrip()
         shown = text.rstrip()
         if shown:
-            self._content.append(shown)
+            whole = "".join([*self._space, shown])
+            self._content.append(whole.lstrip() if self._follows_call else whole)
+            self._space.clear()
             self._follows_call = False
-        self._space = text[len(shown) :]
+        self._space.append(text[len(shown) :])
+
+
+def _beginning(text: str, marks: Sequence[str]) -> str:
+    """The mark that the text begins with, "" if there is none."""
+    return next((mark for mark in marks if mark and text.startswith(mark)), "")
+
+
+def _may_become(text: str, marks: Sequence[str]) -> bool:
+    """Whether the text is the beginning of a mark, and no more than that."""
+    return any(mark.startswith(text) and mark != text for mark in marks)

@@ -7,32 +7,102 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from dragoman.errors import ServerError
+from dragoman.server.generation.output_parsers import harmony
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.hermes import Hermes
-from dragoman.server.generation.output_parsers.llama3 import PLAIN_JSON, Llama3
-from dragoman.server.generation.output_parsers.mistral import Mistral
+from dragoman.server.generation.output_parsers.headed_formats import DEEPSEEK_V3, DEEPSEEK_V31, KIMI_K2, MISTRAL_ARGS
+from dragoman.server.generation.output_parsers.json_formats import (
+    COHERE,
+    GRANITE,
+    HERMES,
+    HUNYUAN,
+    LLAMA3,
+    MISTRAL,
+    PHI4,
+    PLAIN_JSON,
+)
 from dragoman.server.generation.output_parsers.output_format import OutputFormat
+from dragoman.server.generation.output_parsers.python_formats import LFM2, LLAMA4, OLMO3, PYTHONIC
 from dragoman.server.generation.output_parsers.reasoning import ReasoningFormat
-from dragoman.server.generation.output_parsers.tool_format import ToolFormat
+from dragoman.server.generation.output_parsers.tagged_formats import GLM45, QWEN3_CODER, SEED_OSS
+from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt
 
 AUTO = "auto"
 NONE = "none"
 
-TOOL_FORMATS: Mapping[str, ToolFormat] = {one.name: one for one in (Hermes(), Mistral(), Llama3(), PLAIN_JSON)}
-"""Tool call formats by the names that `option.tool_call_parser` takes."""
+TOOL_FORMATS: Mapping[str, ToolFormat] = {
+    known.name: known
+    for known in (
+        *(HERMES, MISTRAL, MISTRAL_ARGS, LLAMA3, PLAIN_JSON, GRANITE, PHI4, HUNYUAN, COHERE),
+        *(QWEN3_CODER, SEED_OSS, GLM45, KIMI_K2, DEEPSEEK_V3, DEEPSEEK_V31),
+        *(PYTHONIC, LLAMA4, LFM2, OLMO3),
+    )
+}
+"""Tool call formats by the names that `option.tool_call_parser` takes; it also takes that of `harmony`."""
 
 _THINK = ReasoningFormat("think", Marker("<think>"), Marker("</think>"))
 REASONING_FORMATS: Mapping[str, ReasoningFormat] = {
-    "think": _THINK,
-    "deepseek_r1": replace(_THINK, name="deepseek_r1", is_always_open=True),
-    "magistral": ReasoningFormat("magistral", Marker("[THINK]"), Marker("[/THINK]")),
+    known.name: known
+    for known in (
+        _THINK,
+        replace(_THINK, name="deepseek_r1", is_always_open=True),
+        ReasoningFormat("magistral", Marker("[THINK]"), Marker("[/THINK]")),
+        ReasoningFormat("seed_oss", Marker("<seed:think>"), Marker("</seed:think>")),
+        replace(_THINK, name="hunyuan_a13b", answer=(Marker("<answer>"), Marker("</answer>"))),
+        replace(_THINK, name="ernie45", answer=(Marker("<response>"), Marker("</response>"))),
+        ReasoningFormat("granite", Marker("Here is my thought process:"), Marker("Here is my response:")),
+        ReasoningFormat(
+            "cohere",
+            Marker("<|START_THINKING|>"),
+            Marker("<|END_THINKING|>"),
+            answer=(Marker("<|START_RESPONSE|>"), Marker("<|END_RESPONSE|>")),
+        ),
+    )
 }
-"""Reasoning formats by the names that `option.reasoning_parser` takes."""
+"""Reasoning formats by the names that `option.reasoning_parser` takes; it also takes that of `harmony`."""
+
+# What a template that knows tools has to hold for a format, in the order in which they are asked.
+_TOOL_SIGNS: tuple[tuple[ToolFormat, tuple[str, ...]], ...] = (
+    (KIMI_K2, ("<|tool_calls_section_begin|>",)),
+    (DEEPSEEK_V3, ("<｜tool▁calls▁begin｜>", "```json")),
+    (DEEPSEEK_V31, ("<｜tool▁calls▁begin｜>",)),
+    (MISTRAL_ARGS, ("[TOOL_CALLS]", "[ARGS]")),
+    (MISTRAL, ("[TOOL_CALLS]",)),
+    (COHERE, ("<|START_ACTION|>",)),
+    (GLM45, ("<tool_call>", "<arg_key>")),
+    (SEED_OSS, ("seed:tool_call",)),
+    (QWEN3_CODER, ("<tool_call>", "<function=", "<parameter=")),
+    (PLAIN_JSON, ("<tool_call>", "<function=")),
+    (PHI4, ("functools",)),
+    (PHI4, ("<|/tool_call|>",)),
+    (PHI4, ("<|tool|>",)),
+    (GRANITE, ("<|tool_call|>",)),
+    (HUNYUAN, ("<tool_calls>",)),
+    (LFM2, ("<|tool_call_start|>",)),
+    (LFM2, ("<|tool_list_start|>",)),
+    (OLMO3, ("<function_calls>", "<functions>")),
+    (LLAMA4, ("<|python_start|>",)),
+    (LLAMA4, ("<|header_start|>", "[func_name1(")),
+    (PYTHONIC, ("[func_name1(",)),
+    (HERMES, ("<tool_call>",)),
+    (LLAMA3, ("<|python_tag|>",)),
+    (LLAMA3, ('"parameters"', '{"name"')),
+)
+_TOKEN_FORMATS = (KIMI_K2, DEEPSEEK_V31, LFM2, PHI4, LLAMA4)
+_REASONING_SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("seed_oss", ("seed:think",)),
+    ("cohere", ("<|START_THINKING|>",)),
+    ("magistral", ("[/THINK]",)),
+    ("hunyuan_a13b", ("</think>", "<answer>")),
+    ("ernie45", ("</think>", "<response>")),
+    ("think", ("</think>",)),
+    ("granite", ("Here is my thought process:",)),
+)
 
 
 class NamedTokens(Protocol):
@@ -49,51 +119,83 @@ class NamedTokens(Protocol):
 
 def choose_output_format(
     template: ChatTemplate | None, tokens: NamedTokens, tools: str = AUTO, reasoning: str = AUTO
-) -> OutputFormat:
+) -> OutputFormat | harmony.HarmonyOutput:
     """How the output of the model with this template is read. Raises: KeyError for an unknown name."""
     source = "" if template is None else "\n".join(template.sources.values())
-    tool_format = recognise_tools(source) if tools == AUTO else TOOL_FORMATS[tools] if tools != NONE else None
-    thought = (
-        recognise_reasoning(source)
-        if reasoning == AUTO
-        else REASONING_FORMATS[reasoning]
-        if reasoning != NONE
-        else None
-    )
+
+    def mark(text: str) -> Marker:
+        token_id = tokens.token_to_id(text)
+        return Marker(text, token_id if token_id is not None and tokens.is_special(token_id) else None)
+
+    if _is_harmony(source, tools, reasoning):
+        known = Marks({text: mark(text) for text in harmony.MARKS})
+        return harmony.HarmonyOutput(known, reads_calls=tools != NONE, reads_reasoning=reasoning != NONE)
+    tool_format = recognise_tools(source, tokens) if tools == AUTO else _named_tools(tools, source)
+    thought = recognise_reasoning(source) if reasoning == AUTO else _named_reasoning(reasoning, source)
     if thought is not None:
-        begin, end = (_marker(one.text, tokens) for one in (thought.begin, thought.end))
-        is_opening = template is not None and _opens_reasoning(template, begin.text)
-        thought = replace(thought, begin=begin, end=end, is_template_opening=is_opening)
-    opens = _marker(tool_format.opens, tokens) if tool_format and tool_format.opens else None
-    syntax_opens = _marker(tool_format.syntax.opens, tokens) if tool_format else None
-    marks = (syntax_opens, *((thought.begin, thought.end) if thought else ()))
-    ids = frozenset(mark.token_id for mark in marks if mark is not None and mark.token_id is not None)
-    return OutputFormat(tool_format, thought, opens, ids)
+        thought = thought.with_marks(mark)
+        is_opening = template is not None and _opens_reasoning(template, thought.begin.text)
+        thought = replace(thought, is_template_opening=is_opening)
+    texts = tool_format.all_marks if tool_format is not None else ()
+    marks = Marks({text: mark(text) for text in texts})
+    opens = _opening(tool_format, marks, source) if tool_format is not None and tool_format.marked else None
+    shown = (*marks.values(), *(thought.marks if thought is not None else ()))
+    ids = frozenset(known.token_id for known in shown if known.token_id is not None)
+    return OutputFormat(tool_format, thought, opens, ids, marks=marks)
 
 
-def recognise_tools(template: str) -> ToolFormat | None:
-    """The format that a chat template teaches; plain JSON if it has tools in some other form, None if it has none."""
+def recognise_tools(template: str, tokens: NamedTokens) -> ToolFormat | None:
+    """The format that a chat template teaches, or that the vocabulary has a mark for; None if there are no tools in it.
+
+    Plain JSON if the template has tools in some other form.
+    """
     if "tools" not in template:
         return None
-    if "[TOOL_CALLS]" in template:
-        return TOOL_FORMATS["mistral"]
-    if "<tool_call>" in template and "<function=" not in template:
-        return TOOL_FORMATS["hermes"]
-    if "<|python_tag|>" in template or ('"parameters"' in template and '{"name"' in template):
-        return TOOL_FORMATS["llama3_json"]
-    return PLAIN_JSON
+    taught = (known for known, signs in _TOOL_SIGNS if _has(template, signs))
+    return next(taught, None) or next(filter(partial(_has_token, tokens), _TOKEN_FORMATS), PLAIN_JSON)
 
 
 def recognise_reasoning(template: str) -> ReasoningFormat | None:
     """The reasoning marks that a chat template knows, None if it knows none."""
-    if "</think>" in template:
-        return REASONING_FORMATS["think"]
-    return REASONING_FORMATS["magistral"] if "[/THINK]" in template else None
+    return next((REASONING_FORMATS[name] for name, signs in _REASONING_SIGNS if _has(template, signs)), None)
 
 
-def _marker(text: str, tokens: NamedTokens) -> Marker:
-    token_id = tokens.token_to_id(text)
-    return Marker(text, token_id if token_id is not None and tokens.is_special(token_id) else None)
+def _has_token(tokens: NamedTokens, tool_format: ToolFormat) -> bool:
+    """Whether all marks around calls are control tokens."""
+    ids = [tokens.token_to_id(text) for text in (*tool_format.syntax.opens[-1:], *tool_format.syntax.closes)]
+    return all(token_id is not None and tokens.is_special(token_id) for token_id in ids)
+
+
+def _has(template: str, signs: tuple[str, ...]) -> bool:
+    return all(sign in template for sign in signs)
+
+
+def _is_harmony(source: str, tools: str, reasoning: str) -> bool:
+    if harmony.NAME in (tools, reasoning):
+        return True
+    is_free = {tools, reasoning} <= {AUTO, NONE} and AUTO in (tools, reasoning)
+    return is_free and harmony.CHANNEL in source and harmony.MESSAGE in source
+
+
+def _named_tools(name: str, source: str) -> ToolFormat | None:
+    """The format that the operator names; Mistral's has two notations, and the template tells which."""
+    if name == MISTRAL.name and "[ARGS]" in source:
+        return MISTRAL_ARGS
+    return None if name == NONE else TOOL_FORMATS[name]
+
+
+def _named_reasoning(name: str, source: str) -> ReasoningFormat | None:
+    """The format that the operator names; Granite's has two notations as well."""
+    if name == "granite" and "</think>" in source:
+        return REASONING_FORMATS["ernie45"]
+    return None if name == NONE else REASONING_FORMATS[name]
+
+
+def _opening(tool_format: ToolFormat, marks: Marks, source: str) -> Marker:
+    """The mark before calls that the template shows, or the tokenizer has; of all that the format knows."""
+    opens = [marks[text] for text in tool_format.syntax.opens]
+    written = [known for known in opens if known.text in source]
+    return next(iter([*written, *(known for known in opens if known.token_id is not None), *opens]))
 
 
 def _opens_reasoning(template: ChatTemplate, begin: str) -> bool:

@@ -8,58 +8,88 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
-from enum import Enum
+from functools import partial
 from typing import Any
 
+from dragoman.server.generation.output_parsers.call_reader import (
+    MAX_HEADER_CHARS,
+    CallStart,
+    MakeReader,
+    Progress,
+)
 from dragoman.types import ToolCallDelta
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 
-_CALL_KEYS = ("name", "type", "id", *ARGUMENT_KEYS)  # one of these comes first in every call
+_CALL_KEYS = ("type", "id", "tool_call_id", *ARGUMENT_KEYS)  # one of these, or the name's, comes first in every call
 _FIRST_KEY = re.compile(r'\{\s*"([^"]*)"')
-_NAME = re.compile(r'"name"\s*:\s*("(?:[^"\\]|\\.)*")')
 _OUTSIDE_STRINGS = frozenset(' \t\r\n{}[]:,"0123456789+-.eEtrufalsn')  # all that JSON has there
 
 
-class Progress(Enum):
-    """What is known of a call."""
+class ObjectScanner:
+    """Follows a JSON object character by character. `depth`: of brackets; `is_wrong`: no JSON has such a character there."""
 
-    OPEN = 1
-    DONE = 2
-    NOT_A_CALL = 3
+    __slots__ = ("_in_string", "_is_escaped", "depth", "is_wrong")
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.is_wrong = False
+        self._in_string = False
+        self._is_escaped = False
+
+    def step(self, character: str) -> bool:
+        """Take in a character; True if it is a bracket that counts."""
+        if self._in_string:
+            self._in_string = self._is_escaped or character != '"'
+            self._is_escaped = character == "\\" and not self._is_escaped
+        elif character not in _OUTSIDE_STRINGS:
+            self.is_wrong = True
+        elif character == '"':
+            self._in_string = True
+        elif character in "{[":
+            self.depth += 1
+            return True
+        elif character in "}]":
+            self.depth -= 1
+            return True
+        return False
 
 
 class JsonCallReader:
-    """One call. `streams`: the text is sure to be a call (a grammar sees to that), so its parts are given on at once.
+    """One call; implements `CallReader`. `name_key`: what the object calls the tool's name."""
 
-    `known_names`: an object with another name is no call; None = any name will do.
-    """
-
-    def __init__(self, *, index: int, call_id: str, streams: bool, known_names: Collection[str] | None) -> None:
-        self.raw = ""  # the object as far as it was read
+    def __init__(self, start: CallStart, name_key: str = "name") -> None:
         self.progress = Progress.OPEN
-        self.is_begun = False  # a delta was given
-        self._index = index
-        self._call_id = call_id
-        self._streams = streams
-        self._known_names = known_names
-        self._depth = 0
-        self._in_string = False
-        self._is_escaped = False
-        self._begin = self._end = -1  # of the arguments within `raw`; -1 = not known
-        self._num_given = 0  # characters of the arguments
+        self.is_begun = False
+        self._start = start
+        self._streams = start.streams
+        self._name_key = name_key
+        self._scanner = ObjectScanner()
+        self._chunks: list[str] = []
+        self._size = 0
+        self._is_plausible = False  # the first key is one that calls have
+        self._begin = self._end = -1  # of the arguments; -1 = not known
+        self._pieces: list[str] = []  # of the arguments, not given on yet
+
+    @property
+    def raw(self) -> str:
+        """The object as far as it was read."""
+        if len(self._chunks) > 1:
+            self._chunks = ["".join(self._chunks)]
+        return self._chunks[0] if self._chunks else ""
 
     def feed(self, text: str) -> str:
         """Take in text up to the object's end, or to the character that shows it is none; returns what comes after."""
-        offset = len(self.raw)
         size = len(text)
         for position, character in enumerate(text):
-            self._step(character, offset + position)
+            if self._scanner.step(character):
+                self._note_bracket(character, self._size + position)
+            elif self._scanner.is_wrong:
+                self.progress = Progress.NOT_A_CALL
             if self.progress is not Progress.OPEN:
                 size = position + 1
                 break
-        self.raw += text[:size]
+        self._keep(text[:size])
         if not self._streams and not self._could_be_call():
             self.progress = Progress.NOT_A_CALL
         return text[size:]
@@ -71,35 +101,36 @@ class JsonCallReader:
         if self.progress is not Progress.DONE:
             return ()
         self.is_begun = True
-        return (ToolCallDelta(self._index, self._call_id, *self._whole()),)
+        return (ToolCallDelta(self._start.number, self._start.call_id, *self._whole()),)
 
-    def _step(self, character: str, position: int) -> None:
-        if self._in_string:
-            self._in_string = self._is_escaped or character != '"'
-            self._is_escaped = character == "\\" and not self._is_escaped
-        elif character not in _OUTSIDE_STRINGS:
-            self.progress = Progress.NOT_A_CALL
-        elif character == '"':
-            self._in_string = True
-        elif character in "{[":
-            self._depth += 1
-            if self._depth == 2 and self._begin < 0 and character == "{":
-                self._begin = position
-        elif character in "}]":
-            self._depth -= 1
-            if self._depth == 1 and self._begin >= 0 and self._end < 0:
-                self._end = position + 1
-            if self._depth == 0:
-                self.progress = Progress.DONE
+    def _note_bracket(self, character: str, position: int) -> None:
+        depth = self._scanner.depth
+        if depth == 2 and self._begin < 0 and character == "{":
+            self._begin = position
+        elif depth == 1 and self._begin >= 0 and self._end < 0 and character in "}]":
+            self._end = position + 1
+        elif depth == 0:
+            self.progress = Progress.DONE
+
+    def _keep(self, text: str) -> None:
+        begin, offset = self._begin, self._size
+        self._chunks.append(text)
+        self._size += len(text)
+        if self._streams and begin >= 0 and (self._end < 0 or self._end > offset):
+            end = self._end if self._end >= 0 else self._size
+            self._pieces.append(text[max(0, begin - offset) : end - offset])
 
     def _could_be_call(self) -> bool:
         """Whether the text so far is the beginning of a call; of a complete object, whether it is one."""
         if self.progress is Progress.NOT_A_CALL:
             return False
-        first = _FIRST_KEY.match(self.raw)
-        if first is not None and first[1] not in _CALL_KEYS:
-            return False  # known early, so that an ordinary JSON answer need not wait for its end
-        return self.progress is Progress.OPEN or self._parsed() is not None
+        if not self._is_plausible:
+            # Known early, so that an ordinary JSON answer need not wait for its end.
+            first = _FIRST_KEY.match(self.raw)
+            if first is None and self.progress is Progress.OPEN:
+                return self._size <= MAX_HEADER_CHARS
+            self._is_plausible = first is not None and first[1] in (self._name_key, *_CALL_KEYS)
+        return self._is_plausible and (self.progress is Progress.OPEN or self._parsed() is not None)
 
     def _parsed(self) -> tuple[str, Any] | None:
         """Name and arguments of a complete object, None if it is no call. Line breaks inside strings are forgiven."""
@@ -107,11 +138,11 @@ class JsonCallReader:
             found = json.loads(self.raw, strict=False, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return None
-        name = found.get("name") if isinstance(found, dict) else None
-        if not isinstance(name, str) or not name or (self._known_names is not None and name not in self._known_names):
+        name = found.get(self._name_key) if isinstance(found, dict) else None
+        if not isinstance(name, str) or not self._start.allows(name):
             return None
         given: Any = next((found[key] for key in ARGUMENT_KEYS if found.get(key) is not None), {})
-        is_object = isinstance(given, dict) or (isinstance(given, str) and isinstance(_json(given), dict))
+        is_object = isinstance(given, dict) or (isinstance(given, str) and isinstance(json_value(given), dict))
         return (name, given) if is_object else None
 
     def _whole(self) -> tuple[str, str]:
@@ -122,25 +153,44 @@ class JsonCallReader:
         if isinstance(given, str):
             return name, given
         written = self.raw[self._begin : self._end]
-        return name, written if _json(written) == given else json.dumps(given, ensure_ascii=False)
+        return name, written if json_value(written) == given else json.dumps(given, ensure_ascii=False)
 
     def _streamed(self) -> tuple[ToolCallDelta, ...]:
         if self._begin < 0:
             return ()
-        end = self._end if self._end >= 0 else len(self.raw)
-        piece = self.raw[self._begin + self._num_given : end]
-        self._num_given += len(piece)
         if self.is_begun:
-            return (ToolCallDelta(self._index, arguments=piece),) if piece else ()
-        name = _NAME.search(self.raw, 0, self._begin)
+            piece = self._flushed()
+            return (ToolCallDelta(self._start.number, arguments=piece),) if piece else ()
+        name = re.search(rf'"{self._name_key}"\s*:\s*("(?:[^"\\]|\\.)*")', self.raw[: self._begin])
         if name is None:  # not what the grammar promised: some other engine's idea of it
             self._streams = False
             return self.deltas() if self._could_be_call() else ()
         self.is_begun = True
-        return (ToolCallDelta(self._index, self._call_id, json.loads(name[1]), piece),)
+        return (ToolCallDelta(self._start.number, self._start.call_id, json.loads(name[1]), self._flushed()),)
+
+    def _flushed(self) -> str:
+        piece = "".join(self._pieces)
+        self._pieces.clear()
+        return piece
 
 
-def _json(text: str) -> Any:
+def json_calls(name_key: str = "name") -> MakeReader:
+    """Readers of objects that have the tool's name under this key."""
+    return partial(JsonCallReader, name_key=name_key)
+
+
+def arguments_text(written: str) -> str | None:
+    """An object with arguments as strict JSON, as it was written where that is such; None if it is no object."""
+    if isinstance(json_value(written), dict):
+        return written
+    try:
+        found = json.loads(written, strict=False, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return json.dumps(found, ensure_ascii=False) if isinstance(found, dict) else None
+
+
+def json_value(text: str) -> Any:
     """The value of strict JSON, None for anything else."""
     try:
         return json.loads(text, parse_constant=_refuse)

@@ -11,23 +11,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dragoman.errors import InvalidParameter
 from dragoman.server.generation.output_parsers.base import Marker
-from dragoman.server.generation.output_parsers.call_grammar import CallGrammar, Wish
+from dragoman.server.generation.output_parsers.call_grammar import CallGrammar, wish_of
 from dragoman.server.generation.output_parsers.call_parser import CallParser
+from dragoman.server.generation.output_parsers.call_reader import Schemas
 from dragoman.server.generation.output_parsers.reasoning import Opening, ReasoningFormat, ReasoningSplitter
-from dragoman.server.generation.output_parsers.tool_format import ToolFormat
+from dragoman.server.generation.output_parsers.tool_format import Marks, ToolFormat
 from dragoman.server.generation.sequence_text import ParsedText, TextParser
 from dragoman.types import ChatPrompt, GenerationRequest, Grammar
-
-FREE_CHOICES = ("auto", "none", None)
-"""Values of `tool_choice` that leave it to the model whether a tool is called."""
 
 
 @dataclass(frozen=True)
 class OutputFormat:
     """`tool_format` and `reasoning` None = such output is not looked for. `marker_ids`: control tokens among the marks.
 
-    Their text has to be shown to the parsers, although control tokens are hidden otherwise.
+    Their text has to be shown to the parsers, although control tokens are hidden otherwise. `opens`: the mark that a grammar
+    has the model write before calls, None if there is none; `marks`: all of the tool format's.
     """
 
     tool_format: ToolFormat | None = None
@@ -35,27 +35,31 @@ class OutputFormat:
     opens: Marker | None = None
     marker_ids: frozenset[int] = frozenset()
     new_id: Callable[[], str] | None = field(default=None)
+    marks: Marks = field(default_factory=Marks)
+
+    @property
+    def names(self) -> tuple[str | None, str | None]:
+        """What the options call the formats of calls and of reasoning."""
+        tools = None if self.tool_format is None else self.tool_format.name
+        return tools, None if self.reasoning is None else self.reasoning.name
 
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
-        """The grammar that the answer has to follow: the client's, with room for reasoning and calls; None = free text."""
-        own, prompt = request.sampling.grammar, request.prompt
-        if not isinstance(prompt, ChatPrompt):
+        """The grammar that the answer has to follow: the client's, with room for reasoning and calls; None = free text.
+
+        Raises: InvalidParameter if a tool that must be called is strict about what the format cannot hold it to.
+        """
+        own = request.sampling.grammar
+        if not isinstance(request.prompt, ChatPrompt):
             return own
-        opening = self._opening(request, prompt_text)
-        if self._call_grammar is None or not request.parse_tool_calls or not prompt.tools:
+        opening, wish = self._opening(request, prompt_text), wish_of(request)
+        if self._call_grammar is None or wish is None:
             return self._with_reasoning(own, opening)
-        choice = request.tool_choice
-        named = tuple(tool for tool in prompt.tools if tool["function"]["name"] == choice)
-        is_single = choice not in (*FREE_CHOICES, "required")
-        wish = Wish(
-            tools=named if is_single else prompt.tools,
-            is_forced=choice not in FREE_CHOICES,
-            is_parallel=request.parallel_tool_calls and not is_single,
-            own=own,
-        )
         if wish.is_forced:
             return self._call_grammar.forced(replace(wish, own=None), opening)
-        return self._call_grammar.optional(wish, opening)
+        try:
+            return self._call_grammar.optional(wish, opening)
+        except InvalidParameter:
+            return self._with_reasoning(own, opening)
 
     def parser(self, request: GenerationRequest, prompt_text: str) -> TextParser | None:
         """The parser for one sequence of a prepared request, None if all of its text is content."""
@@ -66,18 +70,20 @@ class OutputFormat:
 
     @cached_property
     def _call_grammar(self) -> CallGrammar | None:
-        return None if self.tool_format is None else CallGrammar(self.tool_format, self.opens, self.reasoning)
+        return (
+            None if self.tool_format is None else CallGrammar(self.tool_format, self.opens, self.reasoning, self.marks)
+        )
 
     def _call_parser(self, request: GenerationRequest) -> CallParser | None:
         if self.tool_format is None:
             return None
-        tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
         grammar = request.sampling.grammar
+        is_covered = grammar is not None and grammar.covers_tool_calls
         return CallParser(
             self.tool_format.syntax,
             self.new_id or self.tool_format.new_id,
-            frozenset(tool["function"]["name"] for tool in tools),
-            streams=grammar is not None and grammar.covers_tool_calls,
+            schemas_of(request),
+            None if not is_covered else "" if self.opens is None else self.opens.text,
         )
 
     def _opening(self, request: GenerationRequest, prompt_text: str) -> Opening:
@@ -92,7 +98,15 @@ class OutputFormat:
         if own is None or self.reasoning is None or opening == "closed":
             return own
         preamble = self.reasoning.preamble(opening)
-        return replace(own, frame=f"start: {preamble.lark}@output\n{preamble.rules}")
+        return replace(own, frame=f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}")
+
+
+def schemas_of(request: GenerationRequest) -> Schemas:
+    """The schemas of the tools' arguments, by the tools' names."""
+    tools = request.prompt.tools if isinstance(request.prompt, ChatPrompt) else ()
+    functions = [tool["function"] for tool in tools]
+    given = {function["name"]: function.get("parameters") for function in functions}
+    return {name: schema if isinstance(schema, dict) else {} for name, schema in given.items()}
 
 
 class _OutputParser:

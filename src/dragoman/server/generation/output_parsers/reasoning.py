@@ -6,7 +6,8 @@ Does not: read tool calls. Made by `output_format`, one splitter per sequence, o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal, NamedTuple
 
@@ -34,7 +35,8 @@ class ReasoningFormat:
     """How a model marks its reasoning.
 
     `is_template_opening`: the chat template writes the first mark, so the model never does. `is_always_open`: the answer
-    begins with reasoning although nothing says so, as models do whose template only tells them to think.
+    begins with reasoning although nothing says so, as models do whose template only tells them to think. `answer`: the marks
+    around what is said after it, which the model may write.
     """
 
     name: str
@@ -42,6 +44,24 @@ class ReasoningFormat:
     end: Marker
     is_template_opening: bool = False
     is_always_open: bool = False
+    answer: tuple[Marker, Marker] | None = None
+
+    @property
+    def marks(self) -> tuple[Marker, ...]:
+        """All of them."""
+        return (self.begin, self.end, *(self.answer or ()))
+
+    def with_marks(self, find: Callable[[str], Marker]) -> ReasoningFormat:
+        """The same for a model whose marks these are."""
+        answer = None if self.answer is None else (find(self.answer[0].text), find(self.answer[1].text))
+        return replace(self, begin=find(self.begin.text), end=find(self.end.text), answer=answer)
+
+    def around(self, answer: str) -> str:
+        """A Lark expression for an answer, with its marks where they are control tokens, which no text can hold."""
+        if self.answer is None or self.answer[0].token_id is None:
+            return answer
+        begin, end = self.answer
+        return f"({answer} | {begin.lark} {answer} {end.lark}?)"
 
     def opening(self, prompt_text: str, continued: str = "") -> Opening:
         """Where an answer to this prompt begins; `continued` is the part of it that was said already."""
@@ -90,6 +110,9 @@ class ReasoningSplitter:
         self._state = _State.THINKING if opening == "open" else _State.UNDECIDED
         self._held = ""  # may still become a mark, or white space that is dropped
         self._at_edge = opening == "open"  # nothing but white space since the last mark
+        marks = layout.answer
+        # The text inside the answer's marks is to the text around them what reasoning is to the answer.
+        self._unwrap = None if marks is None else ReasoningSplitter(ReasoningFormat("answer", *marks), "maybe")
 
     def push(self, text: str, *, is_last: bool) -> ReasoningPiece:
         """The next piece; nothing is held back after the last."""
@@ -97,7 +120,7 @@ class ReasoningSplitter:
         if self._state is _State.UNDECIDED:
             self._decide(is_last)
         reasoning = self._think(is_last) if self._state is _State.THINKING else ""
-        content = self._answer() if self._state is _State.ANSWERING else ""
+        content = self._answer(is_last) if self._state is _State.ANSWERING else ""
         return ReasoningPiece(reasoning, content)
 
     def _decide(self, is_last: bool) -> None:
@@ -123,9 +146,9 @@ class ReasoningSplitter:
             self._at_edge = True
         return thought
 
-    def _answer(self) -> str:
+    def _answer(self, is_last: bool) -> str:
         text, self._held = self._held, ""
         if self._at_edge:
             text = text.lstrip()
             self._at_edge = not text
-        return text
+        return text if self._unwrap is None else "".join(self._unwrap.push(text, is_last=is_last))

@@ -1,53 +1,115 @@
-"""What a tool call format is: the protocol that `hermes`, `mistral` and `llama3` implement.
+"""What a tool call format is, as data: how calls look to the parser and to the grammar.
 
-Does: say how calls look, to the parser and to the grammar. Does not: parse or compile. Chosen by `choose`, once per model.
+Does: describe. Does not: parse or compile. The formats stand in `json_formats`, `headed_formats`, `tagged_formats` and
+`python_formats`; `choose` picks one, once per model. gpt-oss, which writes all of its answer in its own way, is `harmony`.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from dragoman.server.generation.output_parsers.base import Marker
 from dragoman.server.generation.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.text_values import TextRule, dumped
+
+Function = Mapping[str, Any]
+"""A tool's `name`, `parameters` and `strict`, as OpenAI writes them."""
+
+COMBINING = frozenset(("$ref", "allOf", "anyOf", "oneOf", "not", "if", "patternProperties"))
 
 
-class ToolFormat(Protocol):
-    """One way of writing tool calls. Immutable."""
+class Marks(dict[str, Marker]):
+    """The marks of one model by their text: some are control tokens, which a grammar has to name by their id."""
 
-    @property
-    def name(self) -> str:
-        """What `option.tool_call_parser` calls it."""
-        ...
+    def __missing__(self, text: str) -> Marker:
+        return Marker(text)
 
-    @property
-    def opens(self) -> str:
-        """The marker before calls; "" = there is none, so nothing tells a call from text before it is complete."""
-        ...
+    def lark(self, text: str) -> str:
+        """The mark in a Lark grammar."""
+        return self[text].lark
 
-    @property
-    def syntax(self) -> CallSyntax:
-        """What the parser looks for."""
-        ...
 
-    @property
-    def arguments_key(self) -> str:
-        """The name of the arguments in a call's object."""
-        ...
+WriteCall = Callable[[str, Function, Marks], TextRule]
+"""(rule name, function, marks) -> the grammar of one call; names of the rules that it needs begin with that name."""
 
-    def block(self, *, many: bool) -> str:
-        """What follows the marker, as a Lark expression over the rule `call`: one call, or with `many` any number."""
-        ...
-
-    @property
-    def between_blocks(self) -> str | None:
-        """The text between two blocks, each with its marker; None = there is only one block, with all the calls."""
-        ...
-
-    def new_id(self) -> str:
-        """A fresh id for a call, as the format's chat templates take it back."""
-        ...
+WriteBlock = Callable[[Marks, bool], str]
+"""(marks, many) -> what follows the opening mark, as a Lark expression over the rule `call`: one call, or any number."""
 
 
 def call_id() -> str:
     """A random id in OpenAI's form."""
     return f"call_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """One way of writing tool calls.
+
+    `name`: what `option.tool_call_parser` calls it. `between_blocks`: the text between two blocks, each with its mark;
+    None = there is only one block, with all the calls. `marks`: those besides the syntax's that may be control tokens.
+    `marked`: a mark tells a call from text as it begins, so that a model can be held to the format once it has written the
+    mark. `new_id`: a fresh id for a call, as the format's chat templates take it back.
+    """
+
+    name: str
+    syntax: CallSyntax
+    call: WriteCall
+    block: WriteBlock
+    between_blocks: str | None = None
+    marks: tuple[str, ...] = ()
+    marked: bool = True
+    new_id: Callable[[], str] = field(default=call_id)
+
+    @property
+    def all_marks(self) -> tuple[str, ...]:
+        """Every text that may be a control token."""
+        return (*self.syntax.opens, *self.syntax.call_closes, *self.syntax.closes, *self.marks)
+
+
+def arguments_rule(function: Function) -> str:
+    """A function's arguments as JSON, in a Lark grammar."""
+    return f"%json {json.dumps(arguments_schema(function))}"
+
+
+def arguments_schema(function: Function) -> dict[str, Any]:
+    """The schema that a function's arguments are held to, with the compiler's settings.
+
+    Without `strict` keywords that the compiler does not know are passed over; nothing may be added to the properties that
+    are named. White space is fixed: with a free choice of it, small models write blanks for ever.
+    """
+    given = function.get("parameters") or {}
+    schema = {"type": "object", "properties": {}, **given} if isinstance(given, dict) else {"type": "object"}
+    if not COMBINING & schema.keys():
+        schema.setdefault("additionalProperties", False)
+    schema["x-guidance"] = {
+        "whitespace_flexible": False,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "coerce_one_of": True,
+        "lenient": not function.get("strict"),
+    }
+    return schema
+
+
+def written_list(separator: str = "/, ?/", blank: str = "/ ?/") -> WriteBlock:
+    """A block that is an array of calls, as Lark writes what stands between two and before the first bracket."""
+    return lambda marks, many: f'{blank} "[" {calls(separator, many)} "]"'
+
+
+def calls(separator: str, many: bool) -> str:
+    """A Lark expression for one call or, with `many`, any number of them with the separator, which is Lark, between two."""
+    return f"call ({separator} call)*" if many else "call"
+
+
+def closed(write: WriteBlock, mark: str) -> WriteBlock:
+    """The same block with a closing mark."""
+    return lambda marks, many: f"{write(marks, many)} {marks.lark(mark)}"
+
+
+def literal(text: str) -> str:
+    """A text in a Lark grammar."""
+    return dumped(text)

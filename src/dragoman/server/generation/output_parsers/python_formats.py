@@ -1,0 +1,102 @@
+"""The formats whose calls are written as in Python: Llama 3.2 and 4, LFM2, OLMo 3.
+
+Does: describe them. Does not: parse. Sources: the prompts of Meta's models, and the chat templates of the others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.generation.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.python_call import PythonCallReader
+from dragoman.server.generation.output_parsers.text_values import TextRule, argument_schemas, kinds
+from dragoman.server.generation.output_parsers.tool_format import (
+    COMBINING,
+    Function,
+    Marks,
+    ToolFormat,
+    arguments_schema,
+    calls,
+    closed,
+    literal,
+    written_list,
+)
+
+_LINE_BREAK = literal("\n")
+_STARTS = (("", PythonCallReader),)
+
+
+def _call(rule: str, function: Function, marks: Marks) -> TextRule:
+    """Keywords in the order of the schema, those that are required first; values are JSON, but words are Python's."""
+    schema = arguments_schema(function)
+    settings = schema.pop("x-guidance")
+    arguments = {
+        key: f"{literal(f'{key}=')} {_value(value, schema, settings)}"
+        for key, value in argument_schemas(schema).items()
+    }
+    required = [text for key, text in arguments.items() if key in (schema.get("required") or ())]
+    optional = [text for key, text in arguments.items() if key not in (schema.get("required") or ())]
+    other = schema.get("additionalProperties", not arguments and bool(COMBINING & schema.keys()))
+    others = f"/[A-Za-z_][A-Za-z0-9_]{{0,63}}=/ {_value(other, schema, settings)}" if other else ""
+    # A tail is all that may follow once the optional arguments before it are written or left out.
+    firsts = [f"{text} {rule}_tail_{number}" for number, text in enumerate(optional, 1)]
+    firsts += [f"{others} {rule}_tail_{len(optional)}"] if others else []
+    inside = ' ", " '.join(required) + f" {rule}_tail_0" if required else f"({' | '.join(firsts)})?" if firsts else ""
+    tails = [f'{rule}_tail_{n}: (", " {text})? {rule}_tail_{n + 1}\n' for n, text in enumerate(optional)]
+    tails.append(f"{rule}_tail_{len(optional)}: " + (f'(", " {others})*' if others else '""') + "\n")
+    return TextRule(f'{literal(function["name"] + "(")} {inside} ")"', "".join(tails))
+
+
+def _value(schema: Any, root: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    words = {"boolean": '("True" | "False")', "null": '"None"'}
+    allowed = kinds(schema, root)
+    if allowed and len(allowed) == 1 and "enum" not in schema and "const" not in schema and (allowed & words.keys()):
+        return words[next(iter(allowed))]
+    known = schema if isinstance(schema, Mapping) else {}
+    inner = {**known, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
+    return f"%json {json.dumps({**inner, 'x-guidance': dict(settings)})}"
+
+
+# Llama 3.2, which writes no mark; Gemma 3 and ToolACE where their conversations ask for it.
+PYTHONIC = ToolFormat(
+    "pythonic",
+    CallSyntax(
+        opens=("<|python_tag|>",), starts=_STARTS, closes=("<|eom_id|>",), is_list=True, separators=",", is_bare=True
+    ),
+    _call,
+    written_list('", "', blank=""),
+    marked=False,
+)
+# meta-llama/Llama-4-Scout-17B-16E-Instruct, which writes the marks or not.
+LLAMA4 = ToolFormat(
+    "llama4_pythonic",
+    CallSyntax(
+        opens=("<|python_start|>",),
+        starts=_STARTS,
+        closes=("<|python_end|>",),
+        is_list=True,
+        separators=",",
+        is_bare=True,
+    ),
+    _call,
+    written_list('", "', blank=""),
+    marked=False,
+)
+# LiquidAI/LFM2-1.2B.
+LFM2 = ToolFormat(
+    "lfm2",
+    CallSyntax(
+        opens=("<|tool_call_start|>",), starts=_STARTS, closes=("<|tool_call_end|>",), is_list=True, separators=","
+    ),
+    _call,
+    closed(written_list('", "', blank=""), "<|tool_call_end|>"),
+)
+# allenai/Olmo-3-7B-Instruct: a call on each line.
+OLMO3 = ToolFormat(
+    "olmo3",
+    CallSyntax(opens=("<function_calls>",), starts=_STARTS, closes=("</function_calls>",), repeats=True),
+    _call,
+    closed(lambda marks, many: rf"/\n?/ {calls(_LINE_BREAK, many)} /\n?/", "</function_calls>"),
+)

@@ -1,0 +1,114 @@
+"""The formats whose arguments are bare text between tags: Qwen3-Coder, Seed-OSS, GLM-4.5.
+
+Does: describe them. Does not: parse. Sources: the chat templates that come with the models named at each format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.errors import InvalidParameter
+from dragoman.server.generation.output_parsers.call_parser import CallSyntax
+from dragoman.server.generation.output_parsers.tagged_call import TagSyntax, tagged_calls
+from dragoman.server.generation.output_parsers.text_values import End, TextRule, argument_schemas, text_rule, unenforced
+from dragoman.server.generation.output_parsers.tool_format import (
+    COMBINING,
+    Function,
+    Marks,
+    ToolFormat,
+    WriteCall,
+    arguments_schema,
+    literal,
+)
+
+_FREE_KEY = r"/[^<>=\s]{1,64}/"  # of an argument that the schema does not name
+
+_CODER_TAGS = TagSyntax("<function=", (">",), "<parameter=", ">", "", "</parameter>", "</function>", is_padded=True)
+_SEED_TAGS = TagSyntax("<function=", (">",), "<parameter=", ">", "", "</parameter>", "</function>", is_padded=False)
+_GLM_TAGS = TagSyntax(
+    head="",
+    name_ends=("\n", "<arg_key>", "</tool_call>"),
+    key_begin="<arg_key>",
+    key_end="</arg_key>",
+    value_begin="<arg_value>",
+    value_end="</arg_value>",
+    end="</tool_call>",
+    is_padded=False,
+)
+
+
+def _writer(tags: TagSyntax) -> WriteCall:
+    """A call with these tags, each argument on a line of its own, in the order of the schema."""
+
+    def call(rule: str, function: Function, marks: Marks) -> TextRule:
+        schema = arguments_schema(function)
+        settings = schema.pop("x-guidance")
+        end = End(marks[tags.value_end], "\n" if tags.is_padded else "")
+        written, rules = [], []
+        for number, (key, value_schema) in enumerate(argument_schemas(schema).items()):
+            if function.get("strict"):
+                _check_enforced(function, key, value_schema, schema)
+            value = text_rule(f"{rule}_{number}", value_schema, schema, end, settings)
+            optional = "" if key in (schema.get("required") or ()) else "?"
+            written.append(f'({_opening(tags, literal(key), marks)} {value.lark} "\\n"){optional}')
+            rules.append(value.rules)
+        if other := schema.get("additionalProperties", not written and COMBINING & schema.keys()):
+            value = text_rule(f"{rule}_other", other, schema, end, settings)
+            written.append(f'({_opening(tags, _FREE_KEY, marks)} {value.lark} "\\n")*')
+            rules.append(value.rules)
+        head = literal(f"{tags.head}{function['name']}{'>' if tags.head else ''}\n")
+        return TextRule(f"{head} {' '.join(written)} {marks.lark(tags.end)}", "".join(rules))
+
+    return call
+
+
+def _opening(tags: TagSyntax, key: str, marks: Marks) -> str:
+    """What stands before a value; `key` is Lark already."""
+    value_begin = f'"\\n" {marks.lark(tags.value_begin)}' if tags.value_begin else ""
+    padding = '"\\n"' if tags.is_padded else ""
+    return f"{marks.lark(tags.key_begin)} {key} {marks.lark(tags.key_end)} {value_begin} {padding}"
+
+
+def _check_enforced(function: Function, key: str, schema: Any, root: Mapping[str, Any]) -> None:
+    """Raises: InvalidParameter if the function is strict and the schema asks more of a text than a grammar can see to."""
+    beyond = unenforced(schema, root)
+    if beyond:
+        raise InvalidParameter(
+            f"{beyond} of argument {key} of strict function {function['name']} cannot be enforced in the model's tool "
+            "call format: strings may have enum, const, minLength, maxLength and pattern",
+            param="tools",
+        )
+
+
+# Qwen/Qwen3-Coder-30B-A3B-Instruct, Qwen3.5, Nemotron 3, Step 3.5.
+QWEN3_CODER = ToolFormat(
+    "qwen3_coder",
+    CallSyntax(
+        opens=("<tool_call>",), starts=((_CODER_TAGS.head, tagged_calls(_CODER_TAGS)),), closes=("</tool_call>",)
+    ),
+    _writer(_CODER_TAGS),
+    lambda marks, many: rf'"\n" call "\n" {marks.lark("</tool_call>")}',
+    between_blocks="\n",
+)
+# ByteDance-Seed/Seed-OSS-36B-Instruct.
+SEED_OSS = ToolFormat(
+    "seed_oss",
+    CallSyntax(
+        opens=("<seed:tool_call>",),
+        starts=((_SEED_TAGS.head, tagged_calls(_SEED_TAGS)),),
+        closes=("</seed:tool_call>",),
+    ),
+    _writer(_SEED_TAGS),
+    lambda marks, many: rf'"\n" call "\n" {marks.lark("</seed:tool_call>")}',
+    between_blocks="\n",
+)
+# zai-org/GLM-4.5 and 4.6.
+GLM45 = ToolFormat(
+    "glm45",
+    CallSyntax(opens=("<tool_call>",), starts=(("", tagged_calls(_GLM_TAGS)),)),
+    _writer(_GLM_TAGS),
+    lambda marks, many: "call",
+    between_blocks="\n",
+    marks=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
+)

@@ -1,0 +1,185 @@
+"""Arguments that a model writes as bare text between tags: which JSON value a text is, and which texts a schema allows.
+
+Does: type a text by its schema, say the same to a grammar. Does not: know tags. Used by `tagged_call` on the event loop, and
+by the formats with tags while a request is prepared, on any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from dragoman.server.generation.output_parsers.base import Marker
+from dragoman.server.generation.output_parsers.json_call import json_value
+
+Schema = Mapping[str, Any]
+
+_KINDS: Mapping[type, frozenset[str]] = {
+    bool: frozenset({"boolean"}),
+    int: frozenset({"integer", "number"}),
+    float: frozenset({"number"}),
+    str: frozenset({"string"}),
+    list: frozenset({"array"}),
+    dict: frozenset({"object"}),
+    type(None): frozenset({"null"}),
+}
+STRING = frozenset({"string"})
+_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+_ENFORCED = frozenset(
+    ("type", "enum", "const", "minLength", "maxLength", "pattern", "title", "description", "default", "examples")
+)
+_MAX_REFERENCES = 16  # in a chain; a schema may refer to itself
+
+
+def kinds(schema: Any, root: Schema, depth: int = _MAX_REFERENCES) -> frozenset[str] | None:
+    """The JSON types that a schema allows, None if it does not say. `root`: where its references lead."""
+    if not isinstance(schema, Mapping):
+        return None
+    if isinstance(reference := schema.get("$ref"), str):
+        return kinds(_referred(reference, root), root, depth - 1) if depth else None
+    named = schema.get("type")
+    if isinstance(named, str):
+        return frozenset({named})
+    if isinstance(named, list):
+        return frozenset(name for name in named if isinstance(name, str))
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(listed, list):
+        return frozenset().union(*(_KINDS[type(value)] for value in listed if type(value) in _KINDS))
+    for key in ("anyOf", "oneOf", "allOf"):
+        if isinstance(branches := schema.get(key), list) and depth:
+            found = [kinds(branch, root, depth - 1) for branch in branches]
+            return None if None in found else frozenset().union(*(kind for kind in found if kind))
+    return None
+
+
+def typed(text: str, schema: Any, root: Schema) -> str:
+    """The JSON text of the value that a bare text stands for: JSON if the schema allows that value, else a string."""
+    allowed = kinds(schema, root)
+    if allowed == STRING:
+        return dumped(text)
+    written = text.strip()
+    for candidate in (written, _PYTHON_WORDS.get(written, "")):
+        value = json_value(candidate)
+        is_null = value is None and candidate == "null"
+        if (value is not None or is_null) and (allowed is None or allowed & _KINDS[type(value)]):
+            return candidate
+    return dumped(text)
+
+
+def argument_schemas(root: Schema) -> Mapping[str, Any]:
+    """The schemas of a function's arguments by their names; `root` is the schema of all of them."""
+    found = _resolved(root, root)
+    properties = found.get("properties") if isinstance(found, Mapping) else None
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def unenforced(schema: Any, root: Schema) -> str:
+    """The keywords of a schema that `text_rule` does not see to, "" if there are none."""
+    allowed = kinds(schema, root)
+    found = _resolved(schema, root)
+    if not isinstance(found, Mapping) or (allowed is not None and "string" not in allowed):
+        return ""
+    return ", ".join(sorted(key for key in found if key not in _ENFORCED))
+
+
+class TextRule(NamedTuple):
+    """Lark: an expression for a value with the mark at its end, and the rules it needs."""
+
+    lark: str
+    rules: str
+
+
+def text_rule(name: str, schema: Any, root: Schema, end: End, settings: Mapping[str, Any]) -> TextRule:
+    """What may stand for a value up to the end mark, which no value holds. Rule names begin with `name`.
+
+    `settings` are the compiler's, for values that are written as JSON.
+    """
+    allowed = kinds(schema, root)
+    schema = _resolved(schema, root)
+    if isinstance(schema, Mapping) and allowed is not None and "string" not in allowed:
+        inner = {**schema, **{key: root[key] for key in ("$defs", "definitions") if key in root}}
+        return TextRule(f"%json {json.dumps({**inner, 'x-guidance': dict(settings)})} {end.lark}", "")
+    known = schema if isinstance(schema, Mapping) else {}
+    strings = _listed_strings(known)
+    if strings and all(end.mark.text not in text and typed(text, known, root) == dumped(text) for text in strings):
+        return TextRule(f"({' | '.join(map(dumped, strings))}) {end.lark}", "")
+    patterns = _patterns(known)
+    if end.mark.token_id is not None:
+        terminal = " & ".join(f"/{pattern}/" for pattern in patterns)
+        return TextRule(f"{name.upper()} {end.lark}", f"{name.upper()}: {terminal}\n")
+    closed = [f"/{pattern}{end.regex}/" for pattern in patterns]
+    terminal = " & ".join([*closed, f"~/(?s:.*){end.regex}(?s:.+)/"])
+    return TextRule(name, f"{name}[lazy]: {name.upper()}\n{name.upper()}: {terminal}\n")
+
+
+class End(NamedTuple):
+    """How a value ends: with a mark, and perhaps a line break before it."""
+
+    mark: Marker
+    line_break: str = ""
+
+    @property
+    def lark(self) -> str:
+        """The end in a Lark grammar."""
+        return f"{dumped(self.line_break)} {self.mark.lark}" if self.line_break else self.mark.lark
+
+    @property
+    def regex(self) -> str:
+        """The end in a regular expression between slashes."""
+        return self.line_break.replace("\n", r"\n") + self.mark.regex
+
+
+def _listed_strings(schema: Schema) -> list[str]:
+    """The strings of an enumeration, none if there are other values or no enumeration."""
+    listed = [schema["const"]] if "const" in schema else schema.get("enum")
+    if not isinstance(listed, list) or not all(isinstance(value, str) for value in listed):
+        return []
+    return list(listed)
+
+
+def _patterns(schema: Schema) -> list[str]:
+    """The regular expressions, between slashes, that all hold for the strings that the schema's own keywords allow."""
+    least, most = schema.get("minLength", 0), schema.get("maxLength", "")
+    patterns = [f"(?s:.{{{least},{most}}})" if least or most != "" else "(?s:.*)"]
+    if isinstance(pattern := schema.get("pattern"), str):
+        is_anchored = pattern.endswith("$") and not pattern.endswith(r"\$")
+        core = _slashed(pattern.removeprefix("^")[: -1 if is_anchored else None])
+        head, tail = "" if pattern.startswith("^") else "(?s:.*)", "" if is_anchored else "(?s:.*)"
+        patterns.append(f"{head}(?:{core}){tail}")
+    return patterns
+
+
+def _slashed(pattern: str) -> str:
+    return re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern)
+
+
+def dumped(text: str) -> str:
+    """The text as a string of JSON, which is also a literal of Lark."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _resolved(schema: Any, root: Schema) -> Any:
+    """The schema that a reference leads to, or the schema itself."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(schema, Mapping) or not isinstance(reference := schema.get("$ref"), str):
+            break
+        schema = _referred(reference, root)
+    return schema
+
+
+def _referred(reference: str, root: Schema) -> Any:
+    """What a reference within the document leads to, None if to nothing."""
+    found: Any = root
+    for step in _steps(reference):
+        found = found.get(step) if isinstance(found, Mapping) else None
+    return found
+
+
+def _steps(reference: str) -> Iterator[str]:
+    if not reference.startswith("#"):
+        yield ""
+        return
+    for step in reference.removeprefix("#").split("/")[1:]:
+        yield step.replace("~1", "/").replace("~0", "~")
