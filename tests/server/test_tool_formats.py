@@ -30,6 +30,7 @@ from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Gram
 from tests.server.output_texts import USER, request, tool
 from tests.support.byte_tokenizer import EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
+from tests.tokenizer.conversations import FOLDER, SPECIAL_TOKENS
 
 TOOL_LOOP = "{% for tool in tools or [] %}{{ tool }}{% endfor %}"
 HERMES = TOOL_LOOP + "<tool_call>{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -70,6 +71,49 @@ class Tokens:
 def test_the_chat_template_tells_the_formats(template: str | None, tools: str | None, reasoning: str | None) -> None:
     found = choose_output_format(None if template is None else ChatTemplate(template), Tokens())
     assert found.names == (tools, reasoning)
+
+
+@pytest.mark.parametrize(
+    ("family", "tools", "reasoning"),
+    [
+        ("command_r7b", "cohere", "cohere"),
+        ("deepseek_v3", "deepseek_v3", "think"),
+        ("deepseek_v31", "deepseek_v31", "think"),
+        ("ernie45", None, None),
+        ("exaone4", "hermes", "think"),
+        ("gemma2", None, None),
+        ("gemma3", None, None),
+        ("glm4", "json", None),
+        ("glm45", "glm45", "think"),
+        ("gpt_oss", "gpt_oss", "gpt_oss"),
+        ("granite", "granite", "ernie45"),
+        ("hunyuan", "hunyuan_a13b", "hunyuan_a13b"),
+        ("kimi_k2", "kimi_k2", None),
+        ("lfm2", "lfm2", None),
+        ("llama3", "llama3_json", None),
+        ("mistral", "mistral", None),
+        ("mistral_v11", "mistral_args", "magistral"),
+        ("olmo3", "olmo3", None),
+        ("phi3", None, None),
+        ("phi4_mini", "phi4_mini_json", None),
+        ("qwen3", "hermes", "think"),
+        ("qwen3_coder", "qwen3_coder", None),
+        ("seed_oss", "seed_oss", "seed_oss"),
+        ("smollm3", "hermes", "think"),
+    ],
+)
+def test_the_families_templates_tell_their_formats(family: str, tools: str | None, reasoning: str | None) -> None:
+    text = (FOLDER / f"{family}.jinja").read_text(encoding="utf-8")
+    assert choose_output_format(ChatTemplate(text, special_tokens=SPECIAL_TOKENS), Tokens()).names == (tools, reasoning)
+
+
+def test_a_control_token_tells_a_format_that_the_template_does_not() -> None:
+    class Lfm(Tokens):
+        def token_to_id(self, token: str) -> int | None:
+            return {"<|tool_call_start|>": 8, "<|tool_call_end|>": 9}.get(token, 3)
+
+    assert choose_output_format(ChatTemplate(TOOL_LOOP), Lfm(x=8, y=9)).names == ("lfm2", None)
+    assert choose_output_format(ChatTemplate(HERMES), Lfm(x=8, y=9)).names == ("hermes", None)
 
 
 def test_the_operator_chooses_by_name_or_chooses_none() -> None:

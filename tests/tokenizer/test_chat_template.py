@@ -153,10 +153,12 @@ def test_the_developer_is_the_system_unless_the_template_knows_developers() -> N
 
 @pytest.mark.parametrize("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
 @pytest.mark.parametrize("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
-def test_a_final_message_is_continued_exactly_where_it_stopped(source: str, words: str) -> None:
+def test_a_final_message_is_continued_where_it_stopped_and_trimmed_where_the_template_trims(
+    source: str, words: str
+) -> None:
     question = message("user", f"Say: {words}")
     text = rendered(source, question, message("assistant", words), continue_final_message=True)
-    assert text.endswith(words)
+    assert text.endswith(words.rstrip() if source == LLAMA3 else words)
     assert text.startswith(rendered(source, question, template_kwargs={"add_generation_prompt": False}))
 
 
@@ -191,6 +193,27 @@ def test_arguments_of_tool_calls_reach_the_template_as_objects(arguments: Any, e
     assert rendered(source, message("assistant", None, tool_calls=[call])) == expected
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for m in messages if m.tool_calls %}{{ '#' + m.tool_calls[0].function.arguments }}{% endfor %}",
+        "{% for m in messages if m.tool_calls %}#{{ m.tool_calls[0].function.arguments }}{% endfor %}",
+    ],
+)
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), ("", "{}")]
+)
+def test_templates_that_take_arguments_for_text_get_text(source: str, arguments: Any, expected: str) -> None:
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    assert rendered(source, message("assistant", None, tool_calls=[call])) == f"#{expected}"
+
+
+@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
+def test_templates_find_reasoning_under_the_name_they_know(given: str) -> None:
+    source = "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}"
+    assert rendered(source, message("assistant", "x", **{given: "Hm."})) == "Hm. Hm."
+
+
 def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tokens() -> None:
     source = "{{ mood }} {{ bos_token }} {{ messages[0].content }} {{ documents }}"
     kwargs = {"mood": "fine", "bos_token": "no", "messages": [message("user", "no")]}
@@ -203,6 +226,7 @@ def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tok
         ("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}"
          "{% endfor %}", "013"),
         ("{% generation %}a{{ 1 ~ 'b' ~ nothing }}{% endgeneration %}", "a1b"),
+        ("{% set a = 1 %}{% generation %}{% set a = 2 %}{{ a }}{% endgeneration %}{{ a }}", "21"),
         ("{{ '<é>' | tojson }}", '"<é>"'),
         ("{{ {'b': [1], 'a': 2} | tojson(indent=1) }}", '{\n "b": [\n  1\n ],\n "a": 2\n}'),
         ("  {% if true %}\nx\n  {% endif %}\ny", "x\ny"),

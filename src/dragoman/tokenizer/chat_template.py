@@ -22,7 +22,9 @@ TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used 
 PART_SEPARATOR = "\n"  # between the text parts of one message: templates take one string
 
 _PROBE = "dragoman-probe"
+_PROBE_ARGUMENTS = {_PROBE: "é"}
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # of a message; templates read one of the first two
 
 
 def load_chat_template(tokenizer: HfTokenizer) -> ChatTemplate | None:
@@ -58,6 +60,9 @@ class ChatTemplate:
         self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
         self._knows_developer = "developer" in sources["default"]
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
+        self._wants_argument_texts = not self._writes_arguments(_PROBE_ARGUMENTS) and self._writes_arguments(
+            json.dumps(_PROBE_ARGUMENTS, ensure_ascii=False)
+        )
 
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt text of a conversation.
@@ -116,6 +121,24 @@ class ChatTemplate:
         printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
         return _PROBE in text and not printed_as_value
 
+    def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
+        """Whether the template writes a call with these arguments, and not as the Python value that they are."""
+        call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        messages = [
+            {"role": "user", "content": "?"},
+            {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "name": "probe", "tool_call_id": "probe0000", "content": "!"},
+        ]
+        tools = [
+            {"type": "function", "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}}
+        ]
+        variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
+        try:
+            text = self._render(self._templates.get(TOOL_TEMPLATE, self._templates["default"]), variables)
+        except InvalidRequest:
+            return False
+        return _PROBE in text and (isinstance(arguments, str) or repr(arguments) not in text)
+
     def _message(self, message: Mapping[str, Any], position: int) -> dict[str, Any]:
         """The message in the form that the template understands."""
         fitted = dict(message)
@@ -124,8 +147,9 @@ class ChatTemplate:
         content = _joined_text(message.get("content"), position)
         fitted["content"] = [{"type": "text", "text": content}] if self._wants_parts else content
         if calls := message.get("tool_calls"):
-            fitted["tool_calls"] = [_tool_call(call) for call in calls]
-        return fitted
+            fitted["tool_calls"] = [_tool_call(call, as_text=self._wants_argument_texts) for call in calls]
+        reasoning = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
+        return fitted if reasoning is None else {"thinking": reasoning, **fitted, "reasoning_content": reasoning}
 
 
 def _joined_text(content: Any, position: int) -> str:
@@ -153,24 +177,36 @@ def _part_text(part: Any, path: str) -> str:
     raise InvalidRequest(f"{path} must be an object with a type and a text", param="messages")
 
 
-def _tool_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The call with its arguments as an object: templates write them as JSON themselves."""
+def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
+    """The call with its arguments as an object, which most templates write as JSON themselves, or as JSON text."""
     function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping):
         return dict(call)
+    given = function.get("arguments")
+    arguments = _parsed_arguments(given) if isinstance(given, str) else given
+    if as_text and isinstance(arguments, dict):
+        arguments = given if isinstance(given, str) and given else json.dumps(arguments, ensure_ascii=False)
+    return {**call, "function": {**function, "arguments": arguments}} if "arguments" in function else dict(call)
+
+
+def _parsed_arguments(text: str) -> dict[str, Any] | str:
+    """The object, or the text if it is none: what the model wrote so, it reads back as it was."""
     try:
-        arguments = json.loads(function["arguments"] or "{}")
+        arguments = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        return dict(call)  # what the model wrote was not JSON; it reads it back as it was
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else dict(call)
+        return text
+    return arguments if isinstance(arguments, dict) else text
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:
-    """The message with a mark at the end of its text, where the model will go on."""
-    content = message["content"]
+    """The message with a mark at the end of its text, where the model will go on.
+
+    The blank after the mark tells whether the template keeps white space there.
+    """
+    content, mark = message["content"], f"{_END_MARK} "
     if isinstance(content, str):
-        return {**message, "content": content + _END_MARK}
-    return {**message, "content": [{**content[0], "text": content[0]["text"] + _END_MARK}]}
+        return {**message, "content": content + mark}
+    return {**message, "content": [{**content[0], "text": content[0]["text"] + mark}]}
 
 
 def _up_to_mark(text: str) -> str:
@@ -180,4 +216,6 @@ def _up_to_mark(text: str) -> str:
             "continue_final_message is not possible: the model's chat template does not show the last message",
             param="continue_final_message",
         )
-    return text[:position].replace(_END_MARK, "")
+    said = text[:position].replace(_END_MARK, "")
+    # Where the template drops white space at the end of a message, no such message ends with it, and tokens would not fit.
+    return said if text.startswith(" ", position + len(_END_MARK)) else said.rstrip()

@@ -158,10 +158,11 @@ class _Generation(Extension):
 
     tags = {"generation"}  # noqa: RUF012  (declared so by Jinja)
 
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        """The nodes between the tags."""
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The nodes between the tags, in a scope of their own: what is set inside is not seen after them."""
+        lineno = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(lineno)
 
 
 def _result_size(operator: str, left: Any, right: Any) -> int:

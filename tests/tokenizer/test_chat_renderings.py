@@ -1,0 +1,47 @@
+"""Templates of the families render as transformers renders them; what it refuses is refused."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.types import ChatPrompt
+from tests.tokenizer.conversations import CONVERSATIONS, FOLDER, NOW, RENDERINGS, SPECIAL_TOKENS
+
+FAMILIES = sorted(path.stem for path in FOLDER.glob("*.jinja"))
+RECORDED: dict[str, dict[str, str | None]] = json.loads(RENDERINGS.read_text(encoding="utf-8"))
+
+
+@cache
+def source(family: str) -> str:
+    """The family's template."""
+    return Path(FOLDER / f"{family}.jinja").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(CONVERSATIONS))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_conversation_becomes_the_prompt_that_transformers_makes_of_it(family: str, name: str) -> None:
+    conversation, expected = CONVERSATIONS[name], RECORDED[family][name]
+    template = ChatTemplate(source(family), special_tokens=SPECIAL_TOKENS, now=lambda: NOW)
+    kwargs = {**conversation.kwargs, **({} if conversation.prompts else {"add_generation_prompt": False})}
+    prompt = ChatPrompt(conversation.as_sent(), conversation.tools, conversation.continues, kwargs)
+    if conversation.tools and "tools" not in source(family):
+        with pytest.raises(UnsupportedFeature):  # transformers leaves the tools out without a word
+            template.render(prompt)
+        return
+    if expected is None:
+        with pytest.raises(InvalidRequest):
+            template.render(prompt)
+        return
+    assert template.render(prompt) == expected
+
+
+def test_every_template_is_recorded() -> None:
+    assert sorted(RECORDED) == FAMILIES
+    assert all(list(recorded) == list(CONVERSATIONS) for recorded in RECORDED.values())
+    assert all(any(recorded.values()) for recorded in RECORDED.values())
