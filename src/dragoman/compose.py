@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from dragoman.config.generation import default_sampling
+from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
@@ -223,6 +223,9 @@ def model_profile(config: Config, operator_code: OperatorCode | None = None) -> 
         limits=_limits(config),
         settings={field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
         default_sampling=default_sampling(config.model_dir),
+        generation_defaults=(
+            generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}
+        ),
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
         operator_code=operator_code,
