@@ -74,6 +74,7 @@ def observed(name: str, found: Dialects) -> object:
         "enable_streaming": lambda: parse(found["lmi"], LMI, inputs="a").stream,
         "tgi_compat": lambda: lmi(found),
         "lmi_strict": lambda: parse(found["openai.chat"], CHAT, messages=MESSAGES).requests[0].max_tokens,
+        "generation_config": lambda: parse(found["openai.chat"], CHAT, messages=MESSAGES).requests[0].sampling,
         "chat_format": lambda: chat(found),
         "text_status_hold_ms": lambda: text(found).hold_s,
         "text_chat_template": lambda: isinstance(text(found).requests[0].prompt, ChatPrompt),
@@ -92,6 +93,7 @@ LINES = {
     "enable_streaming": "--rolling-batch disable --enable-streaming",
     "tgi_compat": "--tgi-compat",
     "lmi_strict": "--lmi-strict",
+    "generation_config": "--generation-config auto",
     "chat_format": "--chat-format openai",
     "text_status_hold_ms": "--text-status-hold-ms 7",
     "text_chat_template": "--text-chat-template",
@@ -107,6 +109,7 @@ CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings
 @pytest.mark.parametrize("option", CLIENT_OPTIONS, ids=lambda option: option.name)
 def test_every_client_option_changes_what_clients_see(option: Option, tmp_path: Path) -> None:
     line = LINES[option.name]
+    (tmp_path / "generation_config.json").write_text('{"do_sample": true, "top_p": 0.5}')
     assert observed(option.name, dialects(tmp_path, line)) != observed(option.name, dialects(tmp_path, ""))
 
 

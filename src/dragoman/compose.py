@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from dragoman.config.generation import default_sampling
+from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
@@ -42,7 +42,8 @@ from dragoman.server.apis.lmi.hooks import (
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
-from dragoman.server.generation.output_parsers import choose_output_format
+from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
+from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.hosting import ModelMemory
@@ -51,6 +52,7 @@ from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.tokenizer.turn_ends import turn_end_ids
 from dragoman.types import Limits, StopCriterion, StopStrings
 
 logger = logging.getLogger("dragoman")
@@ -97,6 +99,8 @@ class Composer:
 class _Text:
     tokenizer: HfTokenizer
     chat_template: ChatTemplate | None
+    output: OutputFormat | HarmonyOutput
+    turn_end_ids: frozenset[int]
 
 
 async def build_served_model(
@@ -150,7 +154,7 @@ async def _build_generating(
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
-    tools = engine_tools(text.tokenizer)
+    tools = engine_tools(text.tokenizer, text.turn_end_ids)
     built = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
     await built.engine.start()
     service = Service(
@@ -159,7 +163,7 @@ async def _build_generating(
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
-        extensions=_extensions(config, text, tools),
+        extensions=_extensions(text, tools),
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
@@ -195,22 +199,21 @@ def _served(config: Config, service: GenerationService, engine: Engine, dialects
     )
 
 
-def engine_tools(tokenizer: HfTokenizer) -> EngineTools:
-    """What an engine needs to know of texts, for a model with that tokenizer."""
+def engine_tools(tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset()) -> EngineTools:
+    """What an engine needs to know of texts, for a model with that tokenizer, whose turns end with these tokens."""
     pieces = TokenPieces(tokenizer)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
         skips = stop.skip_special_tokens
         return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
 
-    return EngineTools(LazyGrammarCompiler(tokenizer), watch_stops)
+    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids), watch_stops)
 
 
-def _extensions(config: Config, text: _Text, tools: EngineTools) -> Extensions:
+def _extensions(text: _Text, tools: EngineTools) -> Extensions:
     """Grammars, and the model's ways of writing tool calls and reasoning."""
-    model = config.model
-    output = choose_output_format(text.chat_template, text.tokenizer, model.tool_call_parser, model.reasoning_parser)
-    return Extensions(tools.compile_grammar, output.parser, output.marker_ids, output.constraint)
+    output = text.output
+    return Extensions(tools.compile_grammar, output.parser, output.marker_ids, output.constraint, text.turn_end_ids)
 
 
 def model_profile(config: Config, operator_code: OperatorCode | None = None) -> ModelProfile:
@@ -221,6 +224,9 @@ def model_profile(config: Config, operator_code: OperatorCode | None = None) -> 
         limits=_limits(config),
         settings={field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
         default_sampling=default_sampling(config.model_dir),
+        generation_defaults=(
+            generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}
+        ),
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
         operator_code=operator_code,
@@ -251,13 +257,31 @@ def _limits(config: Config) -> Limits:
 def _load_text(config: Config) -> _Text:
     try:
         tokenizer = load_tokenizer(config.model_dir)
-        own = config.model.chat_template
-        if own is None:
-            return _Text(tokenizer, load_chat_template(tokenizer))
-        source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
-        return _Text(tokenizer, ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens))
+        template = _chat_template(config, tokenizer)
     except ValueError as error:
         raise ModelError(str(error)) from error
+    model = config.model
+    output = choose_output_format(template, tokenizer, model.tool_call_parser, model.reasoning_parser)
+    return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
+
+
+def _chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
+    own = config.model.chat_template
+    if own is None:
+        return load_chat_template(tokenizer)
+    source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
+    return ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens)
+
+
+def _turn_end_ids(
+    template: ChatTemplate | None, tokenizer: HfTokenizer, output: OutputFormat | HarmonyOutput
+) -> frozenset[int]:
+    """What ends an answer in a chat, besides the tokens that the model's files name."""
+    if template is None:
+        return frozenset()
+    if isinstance(output, HarmonyOutput):
+        return output.end_ids  # messages end with a token of their own, and others follow
+    return turn_end_ids(template, tokenizer, output.marker_ids)
 
 
 def _is_file(text: str) -> bool:

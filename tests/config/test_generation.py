@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.config.generation import default_sampling
+from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.resolve import ConfigError
 from dragoman.types import SamplingParams
 
@@ -71,3 +71,23 @@ def test_a_file_that_is_no_object_is_told(text: str, problem: str, tmp_path: Pat
     (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError, match=problem):
         default_sampling(tmp_path)
+
+
+# --- for parameters that clients leave out ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({}, {}),
+        ({"eos_token_id": 2, "max_new_tokens": 9}, {}),
+        ({"do_sample": True}, {"do_sample": True}),
+        ({"do_sample": True, "temperature": 0.6, "top_k": None}, {"temperature": 0.6, "do_sample": True}),
+        ({"temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9, "do_sample": True}),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+    ],
+)
+def test_the_file_names_what_clients_may_leave_out(content: object, expected: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(content), encoding="utf-8")
+    assert generation_defaults(tmp_path) == expected

@@ -50,6 +50,7 @@ def example(option: Option) -> str:
         "vllm",
         "0.26",
         "sse",
+        "auto",
         "lmi",
         "debug",
         "none",

@@ -52,6 +52,14 @@ def test_a_text_is_followed_in_the_tokens_of_every_kind_of_tokenizer(
     assert allowed(masker, tokenizer.vocab_size) == tokenizer.eos_token_ids
 
 
+def test_the_end_of_a_turn_ends_a_grammars_text_too(tmp_path: Path) -> None:
+    tokenizer = tokenizer_of(byte_level(), tmp_path)
+    turn_end = tokenizer.token_to_id("<|fim_suffix|>") or 0
+    masker = LazyGrammarCompiler(tokenizer, frozenset((turn_end,)))(Grammar("choice", '["a"]'))
+    assert masker.advance(tokenizer.encode("a")[0])
+    assert allowed(masker, tokenizer.vocab_size) == tokenizer.eos_token_ids | {turn_end}
+
+
 def test_added_tokens_that_are_not_special_are_text(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(byte_level(), tmp_path)
     masker = LazyGrammarCompiler(tokenizer)(Grammar("regex", "(.|\n)*"))

@@ -30,7 +30,7 @@ from dragoman.types import (
     TextPrompt,
     TokenPrompt,
 )
-from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
+from tests.support.byte_tokenizer import BOS_ID, EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 
 TEMPLATE = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
@@ -201,6 +201,24 @@ def test_bad_words_are_banned_inside_a_text_and_after_a_space() -> None:
 
 def test_the_engine_knows_every_end_of_sequence_token() -> None:
     assert prepared(asking()).eos_token_ids == ByteTokenizer().eos_token_ids
+
+
+def test_the_end_of_a_turn_ends_answers_in_a_chat_and_grammars_but_no_plain_text() -> None:
+    own, turn_end = ByteTokenizer().eos_token_ids, FIM_IDS.prefix
+
+    def compile_grammar(grammar: Grammar) -> Any:
+        return None
+
+    extensions = Extensions(compile_grammar=compile_grammar, turn_end_ids=frozenset((turn_end,)))
+    chat = asking(ChatPrompt(({"role": "user", "content": "Hi"},)))
+    for request, expected in (
+        (asking(), own),
+        (chat, own | {turn_end}),
+        (asking(grammar=Grammar("json_object")), own | {turn_end}),
+    ):
+        engine = FakeEngine(saying("ok"), capabilities=replace(ABILITIES, grammar=True))
+        asked = prepared(request, engine, extensions=extensions, chat_template=TEMPLATE)
+        assert asked.eos_token_ids == expected
 
 
 def test_the_engine_gets_the_stop_strings_and_whether_special_tokens_count() -> None:

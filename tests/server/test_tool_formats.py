@@ -273,6 +273,18 @@ def test_a_mark_that_is_a_control_token_is_seen_although_control_tokens_are_hidd
     assert sequence.content.startswith("Wait.[{")
 
 
+def test_the_tokens_that_end_a_harmony_answer_do_not_end_its_messages() -> None:
+    class Named(Tokens):
+        def token_to_id(self, token: str) -> int | None:
+            return {"<|return|>": 7, "<|call|>": 8, "<|end|>": 9}.get(token)
+
+    text = (FOLDER / "gpt_oss.jinja").read_text(encoding="utf-8")
+    found = choose_output_format(ChatTemplate(text), Named(a=7, b=8, c=9))
+    assert isinstance(found, harmony.HarmonyOutput)
+    assert found.end_ids == {7, 8}
+    assert found.marker_ids == {7, 8, 9}
+
+
 def test_tools_whose_schema_does_not_compile_are_refused_only_if_they_must_be_called() -> None:
     broken = tool("f", a={"type": "string", "pattern": "(?<=x)y"})
     broken["function"]["strict"] = True

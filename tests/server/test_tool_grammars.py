@@ -145,6 +145,29 @@ def test_a_free_choice_allows_text_and_well_formed_calls(name: str, has_tokens: 
         assert not allows(grammar, text, has_tokens=has_tokens), text
 
 
+def test_an_answer_may_stand_between_marks_that_are_control_tokens() -> None:
+    layout = choose_output_format(None, Named(), "cohere", "cohere")
+    prompt = "<|START_THINKING|><|END_THINKING|>"
+    said, call = "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", NOTATIONS["cohere"].write([OSLO])
+    free = layout.constraint(asked("auto"), prompt)
+    own = Grammar("choice", '["yes", "no"]')
+    beside_calls = layout.constraint(replace(asked("auto"), sampling=SamplingParams(grammar=own)), prompt)
+    alone = replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
+    for grammar, text, is_allowed in (
+        (free, said, True),
+        (free, "Hi.", True),
+        (free, call, True),
+        (free, f"{said}{said}", False),
+        (beside_calls, said.replace("Hi.", "yes"), True),
+        (beside_calls, "no", True),
+        (beside_calls, said, False),
+        (beside_calls, call, True),
+        (layout.constraint(alone, "<|START_THINKING|>"), f"Hm.<|END_THINKING|>{said.replace('Hi.', 'yes')}", True),
+        (layout.constraint(alone, "<|START_THINKING|>"), f"Hm.<|END_THINKING|>{said}", False),
+    ):
+        assert allows(grammar, text, has_tokens=True) is is_allowed, text
+
+
 def test_a_harmony_answer_thinks_and_then_says_or_calls() -> None:
     for has_tokens in (False, True):
         grammar = layout_of(harmony.NAME, has_tokens).constraint(asked("auto"), "<|start|>assistant")

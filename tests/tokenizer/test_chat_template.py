@@ -299,5 +299,14 @@ def test_templates_are_found_in_every_place_where_models_keep_them(tmp_path: Pat
     assert prompt(write_model_dir(tmp_path, byte_level(), chat_template={"chat_template": "of a processor"})) == (
         "of a processor"
     )
+    config["chat_template"] = {"default": "by name", "rag": "x"}
+    assert prompt(write_model_dir(tmp_path, byte_level(), tokenizer_config=config, chat_template={})) == "by name"
     (tmp_path / "chat_template.jinja").write_text("its own file", encoding="utf-8")
+    assert prompt(tmp_path) == "its own file"
+    more = tmp_path / "additional_chat_templates"
+    more.mkdir()
+    (more / "tool_use.jinja").write_text("with {{ tools | length }}", encoding="utf-8")
+    template = load_chat_template(load_tokenizer(tmp_path))
+    assert template is not None
+    assert template.render(ChatPrompt((message("user"),), tools=({},))) == "with 1"
     assert prompt(tmp_path) == "its own file"

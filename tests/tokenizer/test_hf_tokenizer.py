@@ -46,6 +46,8 @@ def test_the_demo_models_tokenizer_speaks_chat_and_fills_in_the_middle() -> None
         ({"generation_config": {"eos_token_id": 0}, "tokenizer_config": {"eos_token": "</s>"}}, {"<s>", "</s>"}),
         ({"config": {"eos_token_id": 1}}, {"</s>"}),
         ({"config": {"text_config": {"eos_token_id": 1}}}, {"</s>"}),
+        ({"config": {"eos_token_id": None, "text_config": {"eos_token_id": 1}}}, {"</s>"}),
+        ({"config": {"eos_token_id": [0, 1]}, "generation_config": {"temperature": 1}}, {"<s>", "</s>"}),
         ({"config": {"eos_token_id": 0}, "generation_config": {"eos_token_id": 1}}, {"</s>"}),
     ],
 )

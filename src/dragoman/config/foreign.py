@@ -223,7 +223,6 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options(AS_IT_LIES, "model code_revision tokenizer_revision hf_config_path hf_overrides rope_scaling rope_theta"),
     *_options(AS_IT_LIES, "tokenizer ignore_patterns"),
     *_options("write it into the model's generation_config.json", "override_generation_config", harmless=NOTHING),
-    *_options("the model's own generation_config.json is read", "generation_config", harmless=("auto",)),
     *_options("tokens are always turned into text", "skip_tokenizer_init", harmless=OFF),
     *_options("logits processors of your own are not run", "logits_processors logits_processor_pattern"),
     *_options("prompts are text or token ids", "enable_prompt_embeds", harmless=OFF),

@@ -1,7 +1,7 @@
-"""The sampling a model's own generation_config.json asks for, used where a client has no way to ask for another.
+"""The sampling that a model's own generation_config.json asks for.
 
-Does: read the file and check its values. Does not: apply to the dialects whose clients state their sampling.
-Called by the composition root, at start-up.
+Does: read the file and check its values: for clients that have no way to ask for another sampling, and, where the operator
+wants it, for what other clients leave out. Does not: know dialects. Called by the composition root, at start-up.
 """
 
 from __future__ import annotations
@@ -39,11 +39,21 @@ def default_sampling(model_dir: Path) -> SamplingParams:
     raw = _read(path)
     if not raw.get("do_sample"):
         return _GREEDY
-    values: dict[str, Any] = {}
-    for key, kind in _KINDS.items():
-        if raw.get(key) is not None:
-            values[key] = _value(path, key, kind, raw[key])
-    return SamplingParams(**values)
+    return SamplingParams(**{key: value for key, value in generation_defaults(model_dir).items() if key in _KINDS})
+
+
+def generation_defaults(model_dir: Path) -> Mapping[str, Any]:
+    """The sampling values that the file names, by the names of `SamplingParams`, and `do_sample` if it asks for sampling.
+
+    A file that says `do_sample: false` names none but the repetition penalty. Raises: as `default_sampling`.
+    """
+    path = model_dir / FILE_NAME
+    raw = _read(path)
+    values = {key: _value(path, key, kind, raw[key]) for key, kind in _KINDS.items() if raw.get(key) is not None}
+    if raw.get("do_sample") is False:
+        return {key: value for key, value in values.items() if key == "repetition_penalty"}
+    asks = bool(raw.get("do_sample")) or values.keys() - {"repetition_penalty"}
+    return {**values, "do_sample": True} if asks else values
 
 
 def _read(path: Path) -> Mapping[str, Any]:

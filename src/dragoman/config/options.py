@@ -444,6 +444,11 @@ class ClientSettings:
         "LMI: calls of the handler that may run at the same time; 1 = one after the other, as in one worker of LMI.",
         unit="calls",
     )
+    generation_config: str = option(
+        "api",
+        Choice(("api", "auto"), {"vllm": "api"}),
+        "Sampling that a client leaves out: api = as its API documents it, auto = as the model's generation_config.json.",
+    )
     chat_format: str = option(
         "auto",
         Choice(("auto", "lmi", "openai")),

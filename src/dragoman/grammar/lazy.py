@@ -14,11 +14,13 @@ from dragoman.types import Grammar, TokenMasker
 class LazyGrammarCompiler:
     """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any.
 
-    The model may have more logits than the tokenizer has tokens, which then are never allowed, or fewer.
+    The model may have more logits than the tokenizer has tokens, which then are never allowed, or fewer. `turn_end_ids` end
+    an output as well as the tokenizer's own end-of-sequence tokens do.
     """
 
-    def __init__(self, tokenizer: HfTokenizer) -> None:
+    def __init__(self, tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._turn_end_ids = turn_end_ids
         self._compiler: GrammarCompiler | None = None
 
     def __call__(self, grammar: Grammar) -> TokenMasker:
@@ -36,5 +38,5 @@ class LazyGrammarCompiler:
             token_bytes=[tokenizer.token_bytes(token_id) for token_id in ids],
             special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
             eos_id=eos_id,
-            extra_eos_ids=frozenset(eos_ids),
+            extra_eos_ids=frozenset(eos_ids) | self._turn_end_ids,
         )

@@ -241,8 +241,11 @@ ProposerKind = Literal["draft", "lookup"]
 class ModelProfile:
     """What APIs are told of a model: all that they set themselves up with.
 
-    `settings`: the operator's choices that concern client APIs, by the names of options. `proposer`: who guesses tokens for
-    speculative decoding, if anybody. `operator_code`: functions of the operator's own, for the API they are written for.
+    `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
+    that have no say in it. `generation_defaults`: what the model's file says of parameters that other clients leave out, by
+    the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults. `proposer`: who
+    guesses tokens for speculative decoding, if anybody. `operator_code`: functions of the operator's own, for the API they
+    are written for.
     """
 
     name: str = "model"
@@ -250,6 +253,7 @@ class ModelProfile:
     limits: Limits = field(default_factory=Limits)
     settings: Mapping[str, Any] = field(default_factory=dict)
     default_sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temperature=0.0))
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
     operator_code: object = None

@@ -39,12 +39,12 @@ def read_text_files(model_dir: Path) -> TextFiles:
     tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
     special_map = _read_json(model_dir / "special_tokens_map.json")
     generation = _read_json(model_dir / "generation_config.json")
-    config = _read_json(model_dir / "config.json")
+    text = _text_config(_read_json(model_dir / "config.json"))
     return TextFiles(
         special_tokens=_named_tokens(special_map) | _named_tokens(tokenizer_config),
         extra_special_tokens=_extra_tokens(special_map) + _extra_tokens(tokenizer_config),
-        eos_token_ids=_token_ids(generation, "eos_token_id") or _token_ids(_text_config(config), "eos_token_id"),
-        bos_token_id=next(iter(_token_ids(generation, "bos_token_id") or _token_ids(config, "bos_token_id")), None),
+        eos_token_ids=_token_ids(generation, "eos_token_id") or _token_ids(text, "eos_token_id"),
+        bos_token_id=next(iter(_token_ids(generation, "bos_token_id") or _token_ids(text, "bos_token_id")), None),
         chat_templates=_chat_templates(model_dir, tokenizer_config),
         add_bos_token=_add_bos_token(tokenizer_config),
     )
@@ -65,7 +65,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The part about text; models that also see images keep it apart."""
     nested = config.get("text_config")
-    return nested | config if isinstance(nested, dict) else config
+    if not isinstance(nested, dict):
+        return config
+    return nested | {key: value for key, value in config.items() if value is not None}
 
 
 def _token_text(value: Any) -> str | None:

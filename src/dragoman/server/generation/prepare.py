@@ -81,6 +81,7 @@ class Preparer:
     compile_grammar: GrammarCompiler | None
     draw_seed: Callable[[], int]
     constrain: Constrain | None = None
+    turn_end_ids: frozenset[int] = frozenset()
 
     @property
     def max_model_len(self) -> int:
@@ -117,7 +118,7 @@ class Preparer:
                 sampling=sampling,
                 max_tokens=self._max_tokens(len(token_ids), request),
                 seed=self.draw_seed() if sampling.seed is None else sampling.seed,
-                eos_token_ids=self.tokenizer.eos_token_ids,
+                eos_token_ids=self._eos_token_ids(request),
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
                 stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
                 deadline_s=deadline_s,
@@ -194,6 +195,11 @@ class Preparer:
         return [bos, *ids] if starts_with_bos and bos is not None else ids
 
     # --- limits -------------------------------------------------------------------------------------------------------
+
+    def _eos_token_ids(self, request: GenerationRequest) -> frozenset[int]:
+        """What ends a sequence. A plain text may go through several turns; but a grammar takes a turn's end for its own."""
+        is_turn = isinstance(request.prompt, ChatPrompt) or request.sampling.grammar is not None
+        return self.tokenizer.eos_token_ids | self.turn_end_ids if is_turn else self.tokenizer.eos_token_ids
 
     def _max_prompt_len(self, request: GenerationRequest) -> int | None:
         """The most tokens a prompt may have, None for one that is cut."""

@@ -43,14 +43,15 @@ class Extensions:
     """What a service can do beyond plain text. `compile_grammar`: finds out which grammars its engine can follow.
 
     `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
-    in `marker_ids`. `constrain` makes room for both in a request's grammar. `draw_seed` gives the seed of requests that
-    name none.
+    in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
+    tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none.
     """
 
     compile_grammar: GrammarCompiler | None = None
     make_parser: ParserFactory | None = None
     marker_ids: frozenset[int] = frozenset()
     constrain: Constrain | None = None
+    turn_end_ids: frozenset[int] = frozenset()
     draw_seed: Callable[[], int] | None = None
 
 
@@ -84,6 +85,7 @@ class Service:
             compile_grammar=extensions.compile_grammar,
             draw_seed=extensions.draw_seed or _draw_seed,
             constrain=extensions.constrain,
+            turn_end_ids=extensions.turn_end_ids,
         )
 
     @property

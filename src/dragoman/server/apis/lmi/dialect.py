@@ -32,6 +32,7 @@ class LmiOptions:
 
     `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
     `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
+    `generation_defaults`: as in `ModelProfile`.
     """
 
     rolling_batch: str = "auto"
@@ -41,6 +42,7 @@ class LmiOptions:
     output_formatter: str | None = None
     tgi_compat: bool = False
     limits: Limits = field(default_factory=Limits)
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_dynamic(self) -> bool:
@@ -64,7 +66,11 @@ class LmiDialect(PureDialect):
     def __init__(self, options: LmiOptions) -> None:
         self._options = options
         self._reader = ParameterReader(
-            options.profile, options.lmi_version, options.limits, with_tgi_names=options.tgi_compat
+            options.profile,
+            options.lmi_version,
+            options.limits,
+            with_tgi_names=options.tgi_compat,
+            defaults=options.generation_defaults,
         )
         self._rules = Rules(
             sampling="given" if options.lmi_version == "0.32" else "explicit",

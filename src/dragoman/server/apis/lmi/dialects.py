@@ -51,7 +51,7 @@ class OperatorCode:
 
 def options_of(profile: ModelProfile) -> LmiOptions:
     """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
-    options = profile.options(LmiOptions)
+    options = profile.options(LmiOptions, generation_defaults=profile.generation_defaults)
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 
 

@@ -130,7 +130,7 @@ def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
         num_beams = values.best_of or 1
     drawn = values.best_of or num_beams
     n = values.n or (drawn if drawn > 1 else num_beams)
-    if num_beams > 1 and values.do_sample:
+    if num_beams > 1 and values.do_sample and parsed.has("do_sample"):  # a model that wants sampling refuses no beams
         raise _contradiction(parsed, "num_beams", num_beams, "be 1 when do_sample is true")
     if num_beams > 1 and drawn > num_beams:
         raise _contradiction(parsed, "best_of", drawn, f"not exceed num_beams ({num_beams})")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -184,12 +184,13 @@ class ServedNames:
 class OpenAiOptions:
     """What a model's completions and its conversations are configured with alike.
 
-    `proposer`: who guesses tokens for speculative decoding, if anybody.
+    `proposer`: who guesses tokens for speculative decoding, if anybody. `generation_defaults`: as in `ModelProfile`.
     """
 
     names: ServedNames = field(default_factory=ServedNames)
     limits: Limits = field(default_factory=Limits)
     proposer: ProposerKind | None = None
+    generation_defaults: Mapping[str, Any] = field(default_factory=dict)
     system_fingerprint: str = "fp_dragoman"
 
 
@@ -199,5 +200,6 @@ def shared_options(profile: ModelProfile) -> dict[str, Any]:
         "names": ServedNames(profile.name, profile.aliases),
         "limits": profile.limits,
         "proposer": profile.proposer,
+        "generation_defaults": profile.generation_defaults,
         "system_fingerprint": profile.system_fingerprint,
     }

@@ -208,14 +208,15 @@ def _check_min_tokens(body: SharedBody, profile: Profile, max_tokens: int | None
 
 
 def _sampling_params(body: SharedBody, reading: Reading, logprobs: int | None) -> SamplingParams:
-    search = _search(body, reading)
+    search, model = _search(body, reading), reading.options.generation_defaults
+    temperature = _or(body.temperature, model.get("temperature", 1.0))
     return SamplingParams(
-        temperature=0.0 if search.is_greedy else _or(body.temperature, 1.0),
-        top_k=max(0, _or(body.top_k, 0)),  # -1 and 0 both mean all tokens
-        top_p=_top_p(body, search, reading.profile),
-        min_p=_or(body.min_p, 0.0),
-        typical_p=_or(body.typical_p, 1.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        temperature=0.0 if search.is_greedy else temperature,
+        top_k=max(0, _or(body.top_k, model.get("top_k", 0))),  # -1 and 0 both mean all tokens
+        top_p=_top_p(body, reading, is_sampling=search.num_beams == 1 and not search.is_greedy and temperature != 0),
+        min_p=_or(body.min_p, model.get("min_p", 0.0)),
+        typical_p=_or(body.typical_p, model.get("typical_p", 1.0)),
+        repetition_penalty=_or(body.repetition_penalty, model.get("repetition_penalty", 1.0)),
         presence_penalty=_or(body.presence_penalty, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         logit_bias=_logit_bias(body, reading),
@@ -255,12 +256,14 @@ def _or(value: ValueT | None, default: ValueT) -> ValueT:
     return default if value is None else value
 
 
-def _top_p(body: SharedBody, search: _Search, profile: Profile) -> float:
-    is_sampling = search.num_beams == 1 and not search.is_greedy and body.temperature != 0
-    if body.top_p == 0 and is_sampling and profile.refuses_zero_top_p:
-        raise profile.fault("top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0")
+def _top_p(body: SharedBody, reading: Reading, *, is_sampling: bool) -> float:
+    if body.top_p == 0 and is_sampling and reading.profile.refuses_zero_top_p:
+        raise reading.profile.fault(
+            "top_p", "zero", f"top_p must be {Bounds(0.0, 1.0, is_low_open=True)} when sampling, got 0"
+        )
     # OpenAI allows 0; the smallest nucleus there can be holds just the most likely token.
-    return max(_or(body.top_p, 1.0), 1e-9)
+    top_p: float = _or(body.top_p, reading.options.generation_defaults.get("top_p", 1.0))
+    return max(top_p, 1e-9)
 
 
 def _seed(body: SharedBody, profile: Profile) -> int | None:

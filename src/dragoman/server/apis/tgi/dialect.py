@@ -8,7 +8,7 @@ Source: the TGI 3 API (GenerateRequest, GenerateResponse, StreamResponse, ErrorR
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -54,8 +54,8 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 class TgiDialect(PureDialect):
     """TGI's own routes for one model."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._reader = ParameterReader(TGI, "", limits)
+    def __init__(self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None) -> None:
+        self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults)
         self._rules = Rules(sampling="not_neutral", on_overflow="refuse")
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 

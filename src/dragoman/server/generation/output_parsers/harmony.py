@@ -53,6 +53,12 @@ class HarmonyOutput:
         ids = (self.marks[text].token_id for text in MARKS)
         return frozenset(token_id for token_id in ids if token_id is not None)
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """The control tokens that end an answer: after a call, and after the last message."""
+        ids = (self.marks[text].token_id for text in (CALL, RETURN))
+        return frozenset(token_id for token_id in ids if token_id is not None)
+
     def constraint(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """The grammar that the answer has to follow: the client's, in its message, or a call; None = free text."""
         own = request.sampling.grammar

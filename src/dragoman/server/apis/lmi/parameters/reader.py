@@ -91,9 +91,20 @@ class Parsed:
 
 
 class ParameterReader:
-    """Reads `parameters` objects for one profile. `limits`: the operator's bounds."""
+    """Reads `parameters` objects for one profile. `limits`: the operator's bounds.
 
-    def __init__(self, profile: str, version: str, limits: Limits, *, with_tgi_names: bool = False) -> None:
+    `defaults`: values by the names of `Parameters` that go before the profile's own.
+    """
+
+    def __init__(
+        self,
+        profile: str,
+        version: str,
+        limits: Limits,
+        *,
+        with_tgi_names: bool = False,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
         self._rows = rows_for(profile, with_tgi_names=with_tgi_names)
         self._limits = limits
         self._defaults: dict[str, Any] = {}
@@ -101,6 +112,7 @@ class ParameterReader:
             default = row.default_for(profile, version)
             if default is not None:
                 self._defaults.setdefault(row.field, default)
+        self._defaults |= defaults or {}
 
     def read(self, raw: Mapping[str, Any]) -> Parsed:
         """The parameters in `raw`; null means not given. Raises: InvalidParameter for the first that is not legal."""
