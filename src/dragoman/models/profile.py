@@ -135,21 +135,18 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor)
     is_exact = options.weight_type == "f32"
-    # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
-    # single stream a third slower, for nothing.
-    smallest_row = 2 if inference_type == "bf16" or is_exact else 1
-    weights = replace(
-        _weight_format(options, processor, inference_type),
-        pairs_lone_rows=smallest_row > 1,
-        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * (options.num_threads or os.cpu_count() or 1),
-    )
+    num_cores = options.num_threads or os.cpu_count() or 1
+    stored = _weight_format(options, processor, inference_type)
+    weights = replace(stored, idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores)
     return KernelProfile(
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
         activation_group=0 if is_exact else _ACTIVATION_GROUP,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        smallest_row=smallest_row,
+        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
+        # single stream a third slower, for nothing.
+        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
     )
 
 
