@@ -9,8 +9,8 @@ from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
-from dragoman.models.families.llama import MAX_LAYERS, Llama
+from dragoman.models.families.experts import WithExperts, activation, active_count
+from dragoman.models.families.llama import Llama
 from dragoman.models.rotary import RotaryReading, read_rotary, rotary_description, yarn_growth
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -63,7 +63,7 @@ class RoutedExperts(WithExperts):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In all layers but the first."""
-        num_experts = expert_count(config, "n_routed_experts")
+        num_experts = config.count("n_routed_experts")
         inner_size = config.count("moe_intermediate_size")
         facts = ExpertFacts(
             num_experts,
@@ -91,8 +91,8 @@ class BiasedExperts(RoutedExperts):
     """The same, chosen with a bias that keeps them equally busy. Layers that guess further tokens are not read."""
 
     def __init__(self, config: Config) -> None:
-        first = config.count("num_hidden_layers", most=MAX_LAYERS)
-        guessing = range(first, first + config.count("num_nextn_predict_layers", 0, least=0, most=MAX_LAYERS))
+        first = config.count("num_hidden_layers")
+        guessing = range(first, first + config.count("num_nextn_predict_layers", 0, least=0))
         self.unread = (*self.unread, *(rf"^model\.layers\.{index}\." for index in guessing))
         super().__init__(config)
 

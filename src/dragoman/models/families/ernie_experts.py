@@ -5,7 +5,7 @@ from __future__ import annotations
 from dragoman.models.blocks.experts import Routing, route
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
+from dragoman.models.families.experts import WithExperts, activation, active_count
 from dragoman.models.families.relatives import Ernie45
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -24,7 +24,7 @@ class ErnieExperts(WithExperts, Ernie45):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """In every `moe_layer_interval`-th layer of a range."""
-        num_experts, inner_size = expert_count(config, "moe_num_experts"), config.count("moe_intermediate_size")
+        num_experts, inner_size = config.count("moe_num_experts"), config.count("moe_intermediate_size")
         first = config.count("moe_layer_start_index", 1, least=0)
         last = config.count("moe_layer_end_index", -1, least=-1)
         facts = ExpertFacts(

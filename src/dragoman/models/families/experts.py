@@ -18,8 +18,6 @@ from dragoman.models.families.llama import Llama
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
-MAX_EXPERTS = 4096
-
 
 class WithExperts(Llama):
     """Llama with experts in its layers, or in most of them.
@@ -86,11 +84,6 @@ def _check_groups(facts: ExpertFacts) -> None:
         raise ModelError(
             f"config.json topk_group is {rule.num_active_groups}, allowed: {least} to n_group, {rule.num_groups}"
         )
-
-
-def expert_count(config: Config, key: str, default: int | None = None) -> int:
-    """How many experts a layer has. Raises: ModelError if that is beyond all measure."""
-    return config.count(key, default, most=MAX_EXPERTS)
 
 
 def active_count(config: Config, key: str, num_experts: int) -> int:

@@ -15,7 +15,7 @@ from dragoman.models.blocks.nodes import add, multiply, scalar, width
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import active_count, expert_count
+from dragoman.models.families.experts import active_count
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.windows import all_but_every, read_slides
 from dragoman.models.sources.mxfp4 import GROUP_SIZE, Mxfp4Matrix
@@ -53,7 +53,7 @@ class GptOss(Llama):
 
     def mlp_facts(self, config: Config, index: int) -> ExpertFacts:
         """In every layer."""
-        num_experts = expert_count(config, "num_local_experts")
+        num_experts = config.count("num_local_experts")
         active = active_count(config, "num_experts_per_tok", num_experts)
         rule = RoutingRule(score="chosen")
         return ExpertFacts(num_experts, active, config.count("intermediate_size"), "bounded_swiglu", rule)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
+from dragoman.models.families.experts import WithExperts, activation, active_count
 from dragoman.models.families.granite import Granite
 from dragoman.models.weights import Weights, halves
 
@@ -21,7 +21,7 @@ class GraniteExperts(WithExperts, Granite):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
-        num_experts = expert_count(config, "num_local_experts")
+        num_experts = config.count("num_local_experts")
         return ExpertFacts(
             num_experts,
             active_count(config, "num_experts_per_tok", num_experts),

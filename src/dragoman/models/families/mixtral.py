@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
+from dragoman.models.families.experts import WithExperts, activation, active_count
 from dragoman.models.families.mistral import Mistral
 
 
@@ -18,7 +18,7 @@ class Mixtral(WithExperts, Mistral):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
-        num_experts = expert_count(config, "num_local_experts", 8)
+        num_experts = config.count("num_local_experts", 8)
         return ExpertFacts(
             num_experts,
             active_count(config, "num_experts_per_tok", num_experts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
+from dragoman.models.families.experts import WithExperts, activation, active_count
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -21,7 +21,7 @@ class OlmoExperts(WithExperts):
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts:
         """See `WithExperts`."""
-        num_experts = expert_count(config, "num_experts")
+        num_experts = config.count("num_experts")
         return ExpertFacts(
             num_experts,
             active_count(config, "num_experts_per_tok", num_experts),

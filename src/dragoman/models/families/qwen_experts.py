@@ -10,7 +10,7 @@ from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import multiply
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.families.experts import WithExperts, activation, active_count, expert_count
+from dragoman.models.families.experts import WithExperts, activation, active_count
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
@@ -26,7 +26,7 @@ class Qwen3Experts(WithExperts, Qwen3):
         step, dense = config.count("decoder_sparse_step", 1), config.value("mlp_only_layers", [])
         if not isinstance(dense, list):
             raise config.error("mlp_only_layers", "a list of layers")
-        num_experts = expert_count(config, "num_experts")
+        num_experts = config.count("num_experts")
         facts = ExpertFacts(
             num_experts,
             active_count(config, "num_experts_per_tok", num_experts),
