@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelError, ModelOptions, load_model
-from dragoman.models.facts import AttentionFacts, CacheKind, ModelFacts
+from dragoman.models.facts import AttentionFacts, CacheKind, ExpertFacts, ModelFacts
 from dragoman.models.families import read_model
 from tests.support.family_checkpoint import first_case_names, read_case, write_family_checkpoint
 
@@ -90,6 +91,19 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
         ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is .rms_norm., allowed: .layer_norm."),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true, allowed: false"),
+        ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok is 5, allowed: at most the number of experts, 4"),
+        ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers is 1, allowed: a list of layers"),
+        ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, allowed: null"),
+        ("gpt_oss", {"experts_per_token": 4}, "experts_per_token is 4, allowed: 3"),
+        (
+            "gpt_oss",
+            {"quantization_config": {"quant_method": "mxfp4", "bits": 3}},
+            r"quantization_config .*: bits \(3\)",
+        ),
+        ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob is true, allowed: false"),
+        ("deepseek_v3", {"n_group": 5}, "n_group is 5, allowed: what divides the 16 experts into groups of at least 2"),
+        ("deepseek_v3", {"topk_group": 9}, "topk_group is 9, allowed: 1 to n_group, 4"),
+        ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "quant_method 'fp8' is not supported"),
         ("llava", {"text_config": {"model_type": "opt"}}, "text_config of model_type 'opt' is not supported"),
         ("llava", {"text_config": {"model_type": "llama", "gain": 1}}, r"text_config has keys .*: gain \(1\)"),
     ],
@@ -109,6 +123,30 @@ def test_a_window_that_holds_the_whole_context_is_none_but_its_layers_are_still_
     facts = facts_of("cohere2", sliding_window=1024)
     assert facts.cache_kinds == (CacheKind(0),)
     assert [attention.rotary is None for attention in attentions(facts)] == [False, False, False, True]
+
+
+def test_experts_stand_where_config_says() -> None:
+    def kinds(name: str) -> list[bool]:
+        return [isinstance(layer.mlp, ExpertFacts) for layer in facts_of(name).layers]
+
+    assert kinds("qwen3_moe_sparse_step") == [False, True, False, False]
+    assert kinds("deepseek_v3") == kinds("ernie4_5_moe") == kinds("glm4_moe") == [False, True, True]
+
+
+def test_latent_attention_is_told_with_its_heads_expanded() -> None:
+    attention = attentions(facts_of("deepseek_v3"))[0]
+    assert (attention.num_kv_heads, attention.head_size, attention.value_size) == (4, 48, 32)
+    assert attention.rotary is not None
+    assert attention.rotary.size == 16
+    grown = 0.1 * math.log(8) + 1  # mscale_all_dim 1, factor 8
+    assert attention.scale == pytest.approx(grown**2 / 48**0.5)
+
+
+def test_gpt_oss_has_sinks_everywhere_and_a_window_in_every_other_layer() -> None:
+    facts = facts_of("gpt_oss", layer_types=None)
+    assert [attention.window for attention in attentions(facts)] == [128, 0, 128, 0]
+    assert all(attention.has_sinks for attention in attentions(facts))
+    assert len(facts.cache_kinds) == 2
 
 
 def test_rules_for_each_kind_of_layer_are_read_in_both_forms() -> None:

@@ -19,9 +19,7 @@ def test_every_code_has_its_value() -> None:
     values = positive + [-value for value in positive]
     for scale, factor in ((127, 1.0), (126, 0.5), (130, 8.0), (0, 2.0**-127), (252, 2.0**125)):
         matrix = Mxfp4Matrix(blocks, np.full((1, 1), scale, dtype=np.uint8))
-        assert np.array_equal(
-            np.asarray(matrix), np.array(values * 2, dtype=np.float32).reshape(1, 32) * np.float32(factor)
-        )
+        assert np.array_equal(np.asarray(matrix), np.array([values * 2], dtype=np.float32) * np.float32(factor))
 
 
 def test_parts_are_those_of_the_whole() -> None:

@@ -38,13 +38,11 @@ _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
 _MAX_FILE_BYTES = 16 << 20  # of a JSON file; the largest real ones, indexes of shards, have some 10 MB
 
-# More of these is a mistake, which would take minutes and all memory to show.
-_MOST = {
-    "num_nextn_predict_layers": 100,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 4096,
-    "num_key_value_heads": 4096,
-}
+# Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
+_MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1000)
+_MOST |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "num_kv_heads"), 65_536)
+_MOST |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4096)
+_MOST["num_nextn_predict_layers"] = 100
 
 
 class ModelError(ValueError):

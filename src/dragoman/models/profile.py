@@ -33,9 +33,9 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _ACTIVATION_GROUP = 128
 
-# What a core multiplies while the plugin goes through the nodes of an expert without tokens (20 microseconds, 10 weights in
+# What a core multiplies while the plugin goes through the nodes of an expert without tokens (30 microseconds, 10 weights in
 # a nanosecond); it does that on one core, and products on all.
-_IDLE_EXPERT_WEIGHTS = 200_000
+_IDLE_EXPERT_WEIGHTS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,11 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor)
     is_exact = options.weight_type == "f32"
-    # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
-    # single stream a third slower, for nothing.
-    smallest_row = 2 if inference_type == "bf16" or is_exact else 1
+    num_cores = options.num_threads or os.cpu_count() or 1
     weights = replace(
         _weight_format(options, processor),
         keeps_half=inference_type == "bf16",
-        pairs_lone_rows=smallest_row > 1,
-        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * (options.num_threads or os.cpu_count() or 1),
+        idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
     )
     return KernelProfile(
         inference_type=inference_type,
@@ -150,7 +147,9 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
         weights=weights,
         activation_group=0 if is_exact else _ACTIVATION_GROUP,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
-        smallest_row=smallest_row,
+        # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
+        # single stream a third slower, for nothing.
+        smallest_row=2 if inference_type == "bf16" or is_exact else 1,
     )
 
 

@@ -18,6 +18,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
+from tests.support.expert_models import write_experts
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SHAPE = RandomShape("kernels", seed=6, hidden_size=256, head_size=64, intermediate_size=512, head_std=0.3)
@@ -54,9 +55,12 @@ def make_request(number: int) -> EngineRequest:
 REQUESTS = [make_request(number) for number in range(NUM_REQUESTS)]
 
 
-@pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load_model(write_checkpoint(SHAPE, tmp_path_factory.mktemp("model")), OPTIONS)
+@pytest.fixture(scope="module", params=["dense", "experts"])
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    directory = tmp_path_factory.mktemp("model")
+    if request.param == "dense":
+        return load_model(write_checkpoint(SHAPE, directory), OPTIONS)
+    return load_model(write_experts("few", directory), OPTIONS)
 
 
 def run(loaded: LoadedModel, requests: list[EngineRequest], config: RollingConfig) -> dict[str, Answer]:

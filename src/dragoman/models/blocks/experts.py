@@ -125,7 +125,7 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
     def expert(rows: Node, index: int) -> Node:
         return gated_mlp(rows, *weights[index], facts.inner_size, facts.activation)
 
-    return experts_apart(x, routing, facts.num_experts, expert, weights[0].gate.storage)
+    return experts_apart(x, routing, facts.num_experts, expert)
 
 
 def is_grouped(facts: ExpertFacts, hidden_size: int, storage: WeightStorage) -> bool:
@@ -139,38 +139,27 @@ def is_grouped(facts: ExpertFacts, hidden_size: int, storage: WeightStorage) -> 
     )
 
 
-def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert, storage: WeightStorage) -> Node:
+def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
     """The chosen experts' outputs, summed as they count: the rows are sorted by expert, and each expert gets its own.
 
-    With the format's `pairs_lone_rows` an expert's only row is there twice: the kernels of one row round otherwise, and a
-    token's result would depend on who else is in the step. Shapes: x [T, 1, hidden] -> the same.
+    Shapes: x [T, 1, hidden] -> the same.
     """
-    taken = ops.transpose(_scattered(routing.chosen, _ones(routing.chosen), num_experts), integers(1, 0)).output(0)
-    copies = [taken]
-    if storage.format.pairs_lone_rows:
-        counts = ops.reduce_sum(taken, integers(1), True)
-        is_lone = ops.convert(ops.equal(counts, scalar(1, np.int32)), "i32").output(0)
-        copies.append(multiply(taken, is_lone))
-    places = ops.concat([unsqueeze(copy, 2) for copy in copies], 2).output(0)  # [experts, T, copies]
-    tokens = reshape(gather_rows(ops.non_zero(places, "i64").output(0), scalar(1, np.int64)), -1)
-    counts = ops.convert(ops.reduce_sum(places, integers(1, 2), False), "i64").output(0)
+    ones = ops.broadcast(scalar(1, np.int32), _shape(routing.chosen)).output(0)
+    is_taken = ops.transpose(_scattered(routing.chosen, ones, num_experts), integers(1, 0)).output(0)  # [experts, T]
+    tokens = reshape(gather_rows(ops.non_zero(is_taken, "i64").output(0), scalar(1, np.int64)), -1)
+    counts = ops.convert(ops.reduce_sum(is_taken, integers(1), False), "i64").output(0)
     rows = ops.variadic_split(gather_rows(x, tokens), scalar(0, np.int64), counts)
     outputs = ops.concat([expert(rows.output(index), index) for index in range(num_experts)], 0).output(0)
-    ranks = ops.subtract(ops.cumsum(reshape(places, -1), scalar(0, np.int64)), scalar(1, np.int32)).output(0)
-    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen, len(copies))))
+    ranks = ops.subtract(ops.cumsum(reshape(is_taken, -1), scalar(0, np.int64)), scalar(1, np.int32)).output(0)
+    chosen_rows = gather_rows(outputs, gather_rows(ranks, _flat_places(routing.chosen)))
     return ops.reduce_sum(multiply(chosen_rows, unsqueeze(routing.shares, 2, 3)), integers(1), False).output(0)
 
 
-def _ones(chosen: Node) -> Node:
-    return ops.broadcast(scalar(1, np.int32), _shape(chosen)).output(0)
-
-
-def _flat_places(chosen: Node, num_copies: int) -> Node:
-    """Where (expert, token, 0) stands in [experts, T, copies] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
+def _flat_places(chosen: Node) -> Node:
+    """Where (expert, token) stands in [experts, T] laid flat, for each chosen expert. Shapes: i64 [T, active]."""
     num_tokens = gather_rows(_shape(chosen), scalar(0, np.int64))
     tokens = ops.range(scalar(0, np.int64), num_tokens, scalar(1, np.int64), "i64")
-    places = add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))
-    return multiply(places, scalar(num_copies, np.int64))
+    return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))
 
 
 def _grouped(x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts) -> Node:

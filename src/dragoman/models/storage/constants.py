@@ -37,14 +37,13 @@ StoredType = Literal[WeightType, "int8_symmetric"]
 class WeightFormat:
     """How a graph stores weights, and what follows for the products with them.
 
-    `max_columns`: those of a product, wider ones are summed up; None = no limit. `pairs_lone_rows`: a product with one row
-    is made one with two (`blocks.experts`). `idle_expert_weights`: an expert without tokens costs as much as multiplying one
-    row with so many weights. `keeps_half`: floats of two bytes stay such in the compiled graph; else the plugin widens them.
+    `max_columns`: those of a product, wider ones are summed up; None = no limit. `idle_expert_weights`: an expert without
+    tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
+    stay such in the compiled graph; else the plugin makes them f32.
     """
 
     stored_type: StoredType
     max_columns: int | None = None
-    pairs_lone_rows: bool = False
     idle_expert_weights: int = 0
     keeps_half: bool = False
 
