@@ -32,6 +32,7 @@ class PreparedRunner:
         self.pools: tuple[CachePool, ...] = (CachePool(num_blocks),)
         self.vocab_size = logits.shape[1]
         self.max_model_len = MAX_MODEL_LEN
+        self.long_context_from: int | None = None
         self._source = logits
         self._logits = logits.copy()
 

@@ -35,6 +35,7 @@ class RecordingRunner:
         self.pools = inner.pools
         self.vocab_size = inner.vocab_size
         self.max_model_len = inner.max_model_len
+        self.long_context_from = inner.long_context_from
         self.steps: list[Step] = []
         self.inner = inner
         self._copies: Copies = []

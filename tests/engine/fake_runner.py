@@ -9,6 +9,7 @@ table leaves out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
@@ -23,9 +24,9 @@ Logits = npt.NDArray[np.float32]
 MAX_VOCAB = 32  # a digest of 64 bytes gives two bytes per token
 
 
-def slot_value(previous: int, token_id: int, position: int) -> int:
+def slot_value(previous: int, token_id: int, position: int, regime: int = 0) -> int:
     """What the cache holds for a token whose predecessor's slot holds `previous`."""
-    content = np.array([previous, token_id, position], dtype=np.int64).tobytes()
+    content = np.array([previous, token_id, position + (regime << 32)], dtype=np.int64).tobytes()
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
@@ -40,13 +41,26 @@ def first_visible(position: int, window: int) -> int:
     return max(position - window + 1, 0) if window else 0
 
 
-def reference_logits(token_ids: Sequence[int], vocab_size: int, windows: Sequence[int] = (0,)) -> Logits:
-    """Logits after every token, without any cache. Shapes: [len(token_ids), vocab_size]."""
+@dataclass(frozen=True)
+class FakeModel:
+    """What the logits depend on besides the tokens. See `FakeRunner`."""
+
+    windows: tuple[int, ...] = (0,)
+    long_context_from: int | None = None
+
+
+PLAIN = FakeModel()
+
+
+def reference_logits(token_ids: Sequence[int], vocab_size: int, model: FakeModel = PLAIN) -> Logits:
+    """Logits after every token of a sequence of so many, without any cache. Shapes: [len(token_ids), vocab_size]."""
+    windows = model.windows
+    regime = int(model.long_context_from is not None and len(token_ids) > model.long_context_from)
     slots = np.zeros((len(windows), len(token_ids)), dtype=np.int64)
     for kind, window in enumerate(windows):
         previous = 0
         for position, token_id in enumerate(token_ids):
-            previous = slot_value(0 if window == 1 else previous, token_id, position)
+            previous = slot_value(0 if window == 1 else previous, token_id, position, regime)
             slots[kind, position] = previous
     return np.stack(
         [
@@ -64,7 +78,8 @@ def reference_logits(token_ids: Sequence[int], vocab_size: int, windows: Sequenc
 class FakeRunner:
     """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
 
-    `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike.
+    `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike. `long_context_from`: longer sequences
+    are in another regime.
     """
 
     def __init__(
@@ -75,6 +90,7 @@ class FakeRunner:
         vocab_size: int = MAX_VOCAB,
         max_model_len: int = 512,
         windows: Sequence[int] = (0,),
+        long_context_from: int | None = None,
         before_forward: Callable[[ForwardBatch], None] | None = None,
     ) -> None:
         assert vocab_size <= MAX_VOCAB
@@ -83,6 +99,7 @@ class FakeRunner:
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
+        self.long_context_from = long_context_from
         self.before_forward = before_forward
         self.num_forwards = 0
         self.num_copies = 0
@@ -93,12 +110,12 @@ class FakeRunner:
         ]
 
     def __repr__(self) -> str:
-        return f"FakeRunner({self.pools}, block_size={self.block_size})"
+        return f"FakeRunner({self.pools}, block_size={self.block_size}, long_context_from={self.long_context_from})"
 
     @property
-    def windows(self) -> tuple[int, ...]:
-        """Of each cache kind, 0 = everything is visible."""
-        return tuple(pool.window for pool in self.pools)
+    def model(self) -> FakeModel:
+        """What its logits depend on."""
+        return FakeModel(tuple(pool.window for pool in self.pools), self.long_context_from)
 
     def forward(self, batch: ForwardBatch) -> Logits:
         """Logits of the wanted rows."""
@@ -148,7 +165,8 @@ class FakeRunner:
             if position and is_chained:
                 assert place, "the slot before the first new token is left out"
                 previous = int(slots[table[(place - 1) // self.block_size], (place - 1) % self.block_size])
-            value = slot_value(previous, int(batch.input_ids[flat]), position)
+            regime = 0 if batch.regimes is None else int(batch.regimes[flat])
+            value = slot_value(previous, int(batch.input_ids[flat]), position, regime)
             slots[table[place // self.block_size], place % self.block_size] = value
         shown = slots[table].reshape(-1)[: tables.past_lens[row] + last - first].tolist()
         return dict(enumerate(shown, num_left_out))
@@ -169,6 +187,8 @@ class FakeRunner:
             assert lens[row] >= 1
             first, last = batch.subsequence_begins[row : row + 2]
             assert (batch.position_ids[first:last] == np.arange(begin, begin + lens[row])).all()
+            if batch.regimes is not None:
+                assert len(set(batch.regimes[first:last].tolist())) == 1, "a sequence is in two regimes"
         for kind, pool in enumerate(self.pools):
             self._check_tables(batch, _tables_of(batch, kind), pool)
 

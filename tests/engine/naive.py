@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
-from tests.engine.fake_runner import reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, reference_logits
 from tests.support.live_parts import criterion_of, masker_of
 
 
@@ -34,7 +34,7 @@ def make_request(
     return EngineRequest(name, tuple(prompt_ids), params, max_tokens, seed, eos_token_ids=frozenset({0}))
 
 
-def naive_sequence(request: EngineRequest, index: int, vocab_size: int, windows: Sequence[int] = (0,)) -> Generated:
+def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: FakeModel = PLAIN) -> Generated:
     """Sequence `index` of the request, token by token, from logits computed without a cache."""
     sampler = Sampler(vocab_size)
     state = sampler.new_state(request, index, masker_of(request))
@@ -44,7 +44,7 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, windows:
         if len(result.token_ids) == request.max_tokens:
             result.finish_reason = FinishReason.LENGTH
             break
-        logits = reference_logits([*request.prompt_ids, *result.token_ids], vocab_size, windows)[-1:]
+        logits = reference_logits([*request.prompt_ids, *result.token_ids], vocab_size, model)[-1:]
         sampled = sampler.sample(logits, [state])
         token_id = int(sampled.token_ids[0])
         state.observe(token_id)
@@ -61,10 +61,10 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, windows:
 
 
 def naive_prompt_logprobs(
-    request: EngineRequest, vocab_size: int, windows: Sequence[int] = (0,)
+    request: EngineRequest, vocab_size: int, model: FakeModel = PLAIN
 ) -> list[PromptLogprob | None]:
     """Log-probabilities of the prompt's tokens, from logits computed without a cache."""
-    logits = reference_logits(request.prompt_ids, vocab_size, windows)[:-1]
+    logits = reference_logits(request.prompt_ids, vocab_size, model)[:-1]
     top_n = request.sampling.prompt_logprobs or 0
     return [None, *Sampler(vocab_size).prompt_logprobs(logits, request.prompt_ids[1:], top_n)]
 

@@ -12,7 +12,7 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
 from dragoman.types import EngineRequest, TokenMasker
-from tests.engine.fake_runner import FakeRunner, Logits, reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, Logits, reference_logits
 from tests.engine.naive import naive_sequence
 
 
@@ -43,9 +43,9 @@ class FunctionProposer:
 class Oracle:
     """Knows the answers, and lies about some tokens: a share of `num_wrong` in 8, always the same ones."""
 
-    def __init__(self, vocab_size: int, num_wrong: int, windows: Sequence[int] = (0,)) -> None:
+    def __init__(self, vocab_size: int, num_wrong: int, model: FakeModel = PLAIN) -> None:
         self._vocab_size = vocab_size
-        self._windows = windows
+        self._model = model
         self._num_wrong = num_wrong
         self._answers: dict[tuple[int, int], list[int]] = {}
 
@@ -60,7 +60,7 @@ class Oracle:
     def _answer(self, request: EngineRequest, index: int) -> list[int]:
         key = (id(request), index)
         if key not in self._answers:
-            self._answers[key] = naive_sequence(request, index, self._vocab_size, self._windows).token_ids
+            self._answers[key] = naive_sequence(request, index, self._vocab_size, self._model).token_ids
         return self._answers[key]
 
     def _spoilt(self, position: int, token_id: int) -> int:
@@ -73,7 +73,7 @@ class CheckedDraft(DraftModelProposer):
 
     def __init__(self, runner: FakeRunner, target: FakeRunner, config: SpeculationConfig | None = None) -> None:
         super().__init__(runner, target, config)
-        self._windows = runner.windows
+        self._model = runner.model
         self.mistakes: list[tuple[list[int], list[int]]] = []
 
     def propose(self, wishes: Sequence[Wish]) -> list[array[int]]:
@@ -82,7 +82,7 @@ class CheckedDraft(DraftModelProposer):
         for wish, draft_ids in zip(wishes, proposals, strict=True):
             text = wish.sequence.token_ids.tolist()
             for draft_id in draft_ids:
-                if draft_id != int(reference_logits(text, self._runner.vocab_size, self._windows)[-1].argmax()):
+                if draft_id != int(reference_logits(text, self._runner.vocab_size, self._model)[-1].argmax()):
                     self.mistakes.append((text, draft_ids.tolist()))
                 text.append(draft_id)
         return proposals

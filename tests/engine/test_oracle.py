@@ -15,7 +15,7 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest
-from tests.engine.fake_runner import FakeRunner
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
 
 VOCAB_SIZE = 24
@@ -75,35 +75,33 @@ def workloads(draw: st.DrawFn) -> list[Arrival]:
     )
 
 
-def expected_sequences(request: EngineRequest, windows: Sequence[int]) -> list[Generated]:
+def expected_sequences(request: EngineRequest, model: FakeModel) -> list[Generated]:
     """What the naive loop makes of the request, in the order in which the engine numbers the sequences."""
     sampling = request.sampling
-    drawn = [naive_sequence(request, index, VOCAB_SIZE, windows) for index in range(sampling.num_sequences)]
+    drawn = [naive_sequence(request, index, VOCAB_SIZE, model) for index in range(sampling.num_sequences)]
     if sampling.num_sequences == sampling.n:
         return drawn
     scored = msgspec.structs.replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
-    scores = [
-        sum(naive_sequence(scored, index, VOCAB_SIZE, windows).logprobs) for index in range(sampling.num_sequences)
-    ]
+    scores = [sum(naive_sequence(scored, index, VOCAB_SIZE, model).logprobs) for index in range(sampling.num_sequences)]
     ranked = sorted(range(sampling.num_sequences), key=lambda index: -scores[index])
     return [drawn[index] for index in ranked[: sampling.n]]
 
 
-def check_finished(collector: Collector, key: int, request: EngineRequest, windows: Sequence[int] = (0,)) -> None:
+def check_finished(collector: Collector, key: int, request: EngineRequest, model: FakeModel = PLAIN) -> None:
     """Everything that key got is what the naive loop computes."""
-    for index, expected in enumerate(expected_sequences(request, windows)):
+    for index, expected in enumerate(expected_sequences(request, model)):
         got = collector.sequence(key, index)
         assert (got.token_ids, got.finish_reason) == (expected.token_ids, expected.finish_reason)
         assert (got.logprobs, got.top_logprobs) == (expected.logprobs, expected.top_logprobs)
     outputs = collector.outputs[key]
     wants_prompt = request.sampling.prompt_logprobs is not None
-    assert outputs[0].prompt_logprobs == (naive_prompt_logprobs(request, VOCAB_SIZE, windows) if wants_prompt else None)
+    assert outputs[0].prompt_logprobs == (naive_prompt_logprobs(request, VOCAB_SIZE, model) if wants_prompt else None)
     assert all(output.prompt_logprobs is None for output in outputs[1:])
 
 
-def check_aborted(collector: Collector, key: int, request: EngineRequest, windows: Sequence[int] = (0,)) -> None:
+def check_aborted(collector: Collector, key: int, request: EngineRequest, model: FakeModel = PLAIN) -> None:
     """What came before the abort is the beginning of the right answer; of ranked sequences nothing may have come."""
-    for index, expected in enumerate(expected_sequences(request, windows)):
+    for index, expected in enumerate(expected_sequences(request, model)):
         got = collector.sequence(key, index).token_ids
         assert got == expected.token_ids[: len(got)]
 
@@ -115,7 +113,14 @@ def runners(draw: st.DrawFn, num_slots: st.SearchStrategy[int], block_sizes: Seq
     full = -(-draw(num_slots) // block_size)
     share = draw(st.sampled_from([0.4, 0.7, 1.0]))
     blocks = [max(int(full * share), fewest_blocks(window, block_size)) if window else full for window in windows]
-    return FakeRunner(num_blocks=blocks, block_size=block_size, vocab_size=VOCAB_SIZE, windows=windows)
+    boundary = draw(st.sampled_from([None, None, 3, 12, 21]))
+    return FakeRunner(
+        num_blocks=blocks,
+        block_size=block_size,
+        vocab_size=VOCAB_SIZE,
+        windows=windows,
+        long_context_from=boundary,
+    )
 
 
 def fewest_blocks(window: int, block_size: int) -> int:
@@ -157,7 +162,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     for key, arrival in enumerate(arrivals):
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:
-            check_finished(collector, key, arrival.request, runner.windows)
+            check_finished(collector, key, arrival.request, runner.model)
         else:
             assert arrival.abort_step is not None, "a request that nobody aborted did not finish"
-            check_aborted(collector, key, arrival.request, runner.windows)
+            check_aborted(collector, key, arrival.request, runner.model)

@@ -40,6 +40,7 @@ class TableRunner:
         self.pools: tuple[CachePool, ...] = (CachePool(num_blocks),)
         self.vocab_size = VOCAB_SIZE
         self.max_model_len = MAX_MODEL_LEN
+        self.long_context_from: int | None = None
         self.forwards: list[Forward] = []
         self._logits = np.full((VOCAB_SIZE, VOCAB_SIZE), -50.0, dtype=np.float32)
         shape = (VOCAB_SIZE, _LETTERS.stop - _LETTERS.start)

@@ -10,14 +10,13 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling import core as core_module
-from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import check_capacity, num_beam_blocks
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason
-from tests.engine.fake_runner import FakeRunner
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
 
 VOCAB_SIZE = 24
@@ -27,7 +26,11 @@ widths = st.integers(2, 6)
 prompts = st.lists(st.integers(1, VOCAB_SIZE - 1), min_size=1, max_size=20)
 lengths = st.integers(1, 14)
 block_sizes = st.sampled_from([1, 2, 4, 8])
-some_windows = st.sampled_from([(0, 3), (0, 9), (0, 2, 14), (5,), (1,), (16,)])
+models = st.builds(
+    FakeModel,
+    windows=st.sampled_from([(0,), (0, 3), (0, 9), (0, 2, 14), (5,), (1,), (16,)]),
+    long_context_from=st.sampled_from([None, None, 2, 11, 20]),
+)
 configs = st.builds(
     RollingConfig,
     max_batch_tokens=st.sampled_from([4, 9, 64]),
@@ -47,12 +50,21 @@ def parted(prompt: list[int], width: int, max_tokens: int) -> EngineRequest:
     return searching(prompt, width, max_tokens, num_beam_groups=width, diversity_penalty=50.0)
 
 
+def make_runner(num_blocks: int | list[int], block_size: int, model: FakeModel = PLAIN) -> FakeRunner:
+    return FakeRunner(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        vocab_size=VOCAB_SIZE,
+        max_model_len=400,
+        windows=model.windows,
+        long_context_from=model.long_context_from,
+    )
+
+
 def make_collector(
-    num_blocks: int | list[int], block_size: int, config: RollingConfig, windows: tuple[int, ...] = (0,)
+    num_blocks: int | list[int], block_size: int, config: RollingConfig, model: FakeModel = PLAIN
 ) -> Collector:
-    sizes = {"num_blocks": num_blocks, "block_size": block_size, "windows": windows}
-    runner = FakeRunner(vocab_size=VOCAB_SIZE, max_model_len=400, **sizes)  # type: ignore[arg-type]
-    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), config))
+    return Collector(EngineCore(make_runner(num_blocks, block_size, model), Sampler(VOCAB_SIZE), config))
 
 
 def ends(collector: Collector, key: int) -> list[tuple[int, FinishReason | None]]:
@@ -61,7 +73,7 @@ def ends(collector: Collector, key: int) -> list[tuple[int, FinishReason | None]
 
 
 def num_beams_need(request: EngineRequest, block_size: int) -> int:
-    return num_beam_blocks(request, [CachePool(1)], block_size, 64)[0]
+    return num_beam_blocks(request, FakeRunner(block_size=block_size), RollingConfig())[0]
 
 
 def num_needed(request: EngineRequest, block_size: int) -> int:
@@ -69,17 +81,14 @@ def num_needed(request: EngineRequest, block_size: int) -> int:
     return max(num_beams_need(request, block_size), -(-num_tokens // block_size))  # the second for any request
 
 
-def fewest_blocks(
-    request: EngineRequest, block_size: int, windows: tuple[int, ...], config: RollingConfig
-) -> list[int]:
+def fewest_blocks(request: EngineRequest, block_size: int, model: FakeModel, config: RollingConfig) -> list[int]:
     """Of each kind, the fewest with which the request is taken in if there are plenty of the others."""
-    fewest = []
-    for kind in range(len(windows)):
+    num_kinds, fewest = len(model.windows), []
+    for kind in range(num_kinds):
         for count in range(1, 999):
-            counts = [count if other == kind else 999 for other in range(len(windows))]
-            runner = FakeRunner(num_blocks=counts, block_size=block_size, windows=windows)
+            counts = [count if other == kind else 999 for other in range(num_kinds)]
             with suppress(CapacityError):
-                check_capacity(request, runner, config)
+                check_capacity(request, make_runner(counts, block_size, model), config)
                 break
         fewest.append(count)
     return fewest
@@ -123,23 +132,25 @@ def test_a_search_runs_with_exactly_the_blocks_that_are_asked_of_it(
 
 
 @settings(max_examples=150, deadline=None)
-@given(prompts, widths, lengths, block_sizes, configs, some_windows)
-def test_with_windows_a_search_runs_with_the_blocks_that_are_asked_of_it(
+@given(prompts, widths, lengths, block_sizes, configs, models)
+def test_with_windows_or_regimes_a_search_runs_with_the_blocks_that_are_asked_of_it(
     prompt: list[int],
     width: int,
     max_tokens: int,
     block_size: int,
     config: RollingConfig,
-    windows: tuple[int, ...],
+    model: FakeModel,
 ) -> None:
     for request in (searching(prompt, width, max_tokens), parted(prompt, width, max_tokens)):
-        num_blocks = fewest_blocks(request, block_size, windows, config)
-        collector = make_collector(num_blocks, block_size, config, windows)
+        num_blocks = fewest_blocks(request, block_size, model, config)
+        collector = make_collector(num_blocks, block_size, config, model)
         collector.add(0, request)
         collector.run()
         assert not collector.errors
         assert ends(collector, 0) == [(max_tokens, FinishReason.LENGTH)] * width
-        assert collector.core.stats.num_preemptions == 0
+        boundary = model.long_context_from
+        if boundary is None or not len(prompt) <= boundary < len(prompt) + max_tokens - 1:
+            assert collector.core.stats.num_preemptions == 0, "nobody has to begin anew"
 
 
 @settings(max_examples=60, deadline=None)
@@ -165,7 +176,7 @@ def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
     delays=st.lists(st.integers(0, 4), min_size=7, max_size=7),
     block_size=block_sizes,
     config=configs,
-    windows=st.one_of(st.just((0,)), some_windows),
+    model=models,
 )
 def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
     searches: list[tuple[list[int], int, int, bool]],
@@ -174,15 +185,15 @@ def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
     delays: list[int],
     block_size: int,
     config: RollingConfig,
-    windows: tuple[int, ...],
+    model: FakeModel,
 ) -> None:
     requests = [(parted if parts else searching)(prompt, width, size) for prompt, width, size, parts in searches]
     requests += [
         make_request(prompt, max_tokens=size, n=n, temperature=1.0, ignore_eos=True) for prompt, size, n in others
     ]
     order.shuffle(requests)
-    needed = [fewest_blocks(request, block_size, windows, config) for request in requests]
-    collector = make_collector([max(counts) for counts in zip(*needed, strict=True)], block_size, config, windows)
+    needed = [fewest_blocks(request, block_size, model, config) for request in requests]
+    collector = make_collector([max(counts) for counts in zip(*needed, strict=True)], block_size, config, model)
     for key, (request, delay) in enumerate(zip(requests, delays, strict=False)):
         collector.add(key, request)
         for _ in range(delay):
@@ -196,4 +207,4 @@ def test_a_search_that_fits_gets_to_its_end_whoever_takes_blocks_away_meanwhile(
             assert ends(collector, key) == [(request.max_tokens, FinishReason.LENGTH)] * request.sampling.n
         else:
             for index in range(request.sampling.n):
-                assert collector.sequence(key, index) == naive_sequence(request, index, VOCAB_SIZE, windows)
+                assert collector.sequence(key, index) == naive_sequence(request, index, VOCAB_SIZE, model)

@@ -22,7 +22,7 @@ from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
-from tests.engine.fake_runner import FakeRunner, reference_logits
+from tests.engine.fake_runner import FakeModel, FakeRunner, reference_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
 from tests.engine.test_oracle import runners
 from tests.support.live_parts import masker_of, with_criterion, with_masker
@@ -46,7 +46,7 @@ class NaiveBeam:
         return NaiveBeam(state, [*self.token_ids, token_id], [*self.logprobs, logprob], [*self.tops, top])
 
 
-def naive_beams(request: EngineRequest, windows: Sequence[int]) -> list[Generated]:
+def naive_beams(request: EngineRequest, model: FakeModel) -> list[Generated]:
     """The best n hypotheses, every beam's logits computed from scratch."""
     sampler, params = Sampler(VOCAB_SIZE), request.sampling
     ends = dict.fromkeys(params.stop_token_ids, FinishReason.STOP_TOKEN)
@@ -66,7 +66,7 @@ def naive_beams(request: EngineRequest, windows: Sequence[int]) -> list[Generate
         candidates: list[BeamCandidates | None] = [None] * params.num_beams
         raws, tops = {}, {}
         for slot, beam in beams.items():
-            logits = reference_logits([*request.prompt_ids, *beam.token_ids], VOCAB_SIZE, windows)[-1:]
+            logits = reference_logits([*request.prompt_ids, *beam.token_ids], VOCAB_SIZE, model)[-1:]
             raws[slot] = sampler.raw_logprobs(logits[0].copy())
             tops[slot] = raws[slot].top(params.logprobs or 0)
             processed = sampler.process(logits, [beam.state])[0]
@@ -190,9 +190,7 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
         params = request.sampling
         searched = params.num_beams > 1
         expected = (
-            naive_beams(request, runner.windows)
-            if searched
-            else [naive_sequence(request, 0, VOCAB_SIZE, runner.windows)]
+            naive_beams(request, runner.model) if searched else [naive_sequence(request, 0, VOCAB_SIZE, runner.model)]
         )
         for index, sequence in enumerate(expected):
             assert collector.sequence(key, index) == sequence, (key, index)

@@ -44,6 +44,7 @@ class KeepsEverything:
 
     def __init__(self, inner: OpenVinoRunner) -> None:
         self.block_size, self.vocab_size, self.max_model_len = inner.block_size, inner.vocab_size, inner.max_model_len
+        self.long_context_from = inner.long_context_from
         self.pools: tuple[CachePool, ...] = (CachePool(PLENTY),)
         self._inner = inner
 

@@ -39,13 +39,16 @@ class Bench:
         num_blocks: int | Rows[int] = 64,
         block_size: int = 4,
         windows: Rows[int] = (0,),
+        long_context_from: int | None = None,
     ) -> None:
         counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
         pools = [CachePool(count, window) for count, window in zip(counts, windows, strict=True)]
         self.blocks = BlockPools(pools, block_size)
         self.stats = RollingStats()
         self.pace = FixedPace(max_slowdown=0)
-        self.scheduler = Scheduler(config, self.blocks, self.stats, pacer=self.pace)
+        self.scheduler = Scheduler(
+            config, self.blocks, self.stats, pacer=self.pace, long_context_from=long_context_from
+        )
         self.sampler = Sampler(VOCAB_SIZE)
         self.num_added = 0
 

@@ -20,7 +20,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConf
 from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS
 from dragoman.errors import EngineFailed
 from dragoman.types import EngineRequest, FinishReason
-from tests.engine.fake_runner import FakeRunner
+from tests.engine.fake_runner import FakeModel, FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
 from tests.engine.proposers import FunctionProposer, NoSumOfThree, Oracle
 from tests.support.live_parts import with_criterion, with_masker
@@ -359,3 +359,17 @@ def test_a_limit_below_one_is_refused_by_name(name: str) -> None:
 def test_a_proposal_longer_than_wished_is_cut() -> None:
     collector = run(FunctionProposer(lambda wish: array("q", [1] * 50)), unending(num_assistant_tokens=2))
     assert max(output.num_draft_tokens for output in collector.outputs[0]) == 2
+
+
+def test_no_draft_reaches_into_the_long_regime_before_its_sequence_does() -> None:
+    model = FakeModel(long_context_from=7)
+    runner = FakeRunner(vocab_size=VOCAB_SIZE, long_context_from=7)
+    proposer = FunctionProposer(Oracle(VOCAB_SIZE, 0, model), SpeculationConfig(num_assistant_tokens=4))
+    collector = make_collector(proposer, runner)
+    request = unending([1, 2, 3], max_tokens=14)
+    collector.add(0, request)
+    collector.run()
+    assert collector.sequence(0) == naive_sequence(request, 0, VOCAB_SIZE, model)
+    assert proposer.limits == [3, 4, 2], (
+        "4 tokens become 8, which are computed anew; 9 become 14, 14 the 17 that are wanted"
+    )

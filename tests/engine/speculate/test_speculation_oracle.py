@@ -51,7 +51,7 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
 
 
 def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
-    """A draft model has the model's windows, or others if it is another one."""
+    """A draft model has the model's windows and no regimes, or other windows and the regimes if it is another one."""
     config = SpeculationConfig(num_assistant_tokens=4, max_batch=max_batch)
     if kind == "lookup":
         return PromptLookupProposer(config)
@@ -62,10 +62,11 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
             num_blocks=runner.pools[0].num_blocks,
             block_size=runner.block_size,
             vocab_size=VOCAB_SIZE,
-            windows=runner.windows if same else runner.windows[::-1],
+            windows=runner.model.windows if same else runner.model.windows[::-1],
+            long_context_from=None if same else runner.long_context_from,
         )
         return proposer_class(draft, runner, config)
-    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.windows), config)
+    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.model), config)
 
 
 @given(
@@ -85,7 +86,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     max_num_seqs: int,
     prefix_cache: PrefixCacheMode,
 ) -> None:
-    assume(not (runner.windows[0] and "draft" in kind))  # is refused
+    assume(not (runner.pools[0].window and "draft" in kind))  # is refused
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, assumed_output_tokens=1)
     proposer = make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
@@ -106,10 +107,10 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     for key, arrival in enumerate(arrivals):
         finished = [output for output in collector.outputs[key] if output.finish_reason is not None]
         if len(finished) == arrival.request.sampling.n:
-            check_finished(collector, key, arrival.request, runner.windows)
+            check_finished(collector, key, arrival.request, runner.model)
         else:
             assert arrival.abort_step is not None, "a request that nobody aborted did not finish"
-            check_aborted(collector, key, arrival.request, runner.windows)
+            check_aborted(collector, key, arrival.request, runner.model)
 
 
 def test_sampled_answers_keep_their_distribution_although_most_drafts_are_wrong() -> None:

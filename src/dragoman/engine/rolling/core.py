@@ -57,12 +57,16 @@ class EngineCore:
         max_model_len = context_length(runner, config)
         speculation = None
         if proposer is not None:
-            speculation = Speculation(proposer, self._blocks, max_model_len, runner.vocab_size)
+            speculation = Speculation(proposer, self._blocks, max_model_len, runner)
         pacer = Pacer(config.max_slowdown, config.best_step_tokens)
-        self._scheduler = Scheduler(config, self._blocks, self.stats, speculation, pacer, clock)
+        self._scheduler = Scheduler(
+            config, self._blocks, self.stats, speculation, pacer, clock, long_context_from=runner.long_context_from
+        )
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, max_model_len)
-        self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, len(runner.pools))
+        has_regimes = runner.long_context_from is not None
+        num_kinds = len(runner.pools)
+        self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, num_kinds, has_regimes=has_regimes)
         self._clock = clock
         self._deadlines: list[tuple[float, int]] = []  # a heap of (clock, key); may name requests that have ended
         self._arrivals = count()

@@ -46,6 +46,7 @@ class Sequence:
         "group",
         "index",
         "is_held",
+        "is_long",
         "logprobs",
         "num_accepted_drafts",
         "num_computed_tokens",
@@ -73,6 +74,7 @@ class Sequence:
         self.num_verified_drafts = 0  # these two since the request came
         self.num_accepted_drafts = 0
         self.is_held = False  # a beam whose next tokens wait for its siblings
+        self.is_long = False  # its tokens are computed in the long regime
         self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
         self.cumulative_logprob = 0.0
@@ -142,17 +144,26 @@ class Sequence:
 
     def extend_digests(self, block_size: int, num_blocks: int) -> None:
         """Let `digests` name at least the first `num_blocks` full blocks."""
-        extend_digests(self.digests, self.token_ids, block_size, num_blocks, self.group.root_digest)
+        group = self.group
+        root = root_digest(group.request.cache_salt, is_long=True) if self.is_long else group.root_digest
+        extend_digests(self.digests, self.token_ids, block_size, num_blocks, root)
 
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""
         self.token_ids = array("q", other.token_ids)
         self.num_computed_tokens = other.num_computed_tokens
+        self.is_long = other.is_long
         self.sampler_state = other.sampler_state.fork(self.index)
         self.cumulative_logprob = other.cumulative_logprob
         self.logprobs = other.logprobs.copy()
         self.top_logprobs = other.top_logprobs.copy()
         self.digests = other.digests.copy()
+
+    def become_long(self) -> None:
+        """From now on its tokens are computed in the long regime, all of them anew."""
+        self.is_long = True
+        self.num_computed_tokens = 0
+        self.digests = []
 
     def reset(self) -> None:
         """Back to waiting with nothing computed; the generated tokens stay."""
@@ -165,7 +176,8 @@ class SequenceGroup:
     """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
-    of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with.
+    of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with, unless they are in the long
+    regime.
     """
 
     __slots__ = (
@@ -206,7 +218,7 @@ class SequenceGroup:
         self.end_reasons = end_reasons(request)
         self.beams = beams
         self.stop_criterion = stop_criterion
-        self.root_digest = root_digest(request.cache_salt) if request.cache_salt else b""
+        self.root_digest = root_digest(request.cache_salt)
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False

@@ -37,12 +37,15 @@ class _Table:
         self.num_committed = num_committed
 
 
-def root_digest(salt: str) -> bytes:
-    """What the hashes of a sequence's blocks start from, so that sequences of different salts never share one.
+def root_digest(salt: str, *, is_long: bool = False) -> bytes:
+    """What the hashes of a sequence's blocks start from, so that sequences of different salts or regimes never share one.
 
-    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs.
+    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs. b"" = neither.
     """
-    return blake2b(salt.encode(), digest_size=_DIGEST_BYTES, person=b"cache salt").digest()
+    if not salt and not is_long:
+        return b""
+    kind = b"long, cache salt" if is_long else b"cache salt"
+    return blake2b(salt.encode(), digest_size=_DIGEST_BYTES, person=kind).digest()
 
 
 def extend_digests(

@@ -35,15 +35,21 @@ class _TableBuffers:
 
 
 class BatchBuffers:
-    """Memory for the arrays of one step, allocated once and grown when a step needs more. `num_kinds`: of the cache."""
+    """Memory for the arrays of one step, allocated once and grown when a step needs more.
 
-    def __init__(self, max_batch_tokens: int, max_model_len: int, num_kinds: int = 1) -> None:
+    `num_kinds`: of the cache. `has_regimes`: whether there is a long one.
+    """
+
+    def __init__(
+        self, max_batch_tokens: int, max_model_len: int, num_kinds: int = 1, *, has_regimes: bool = False
+    ) -> None:
         size = max_batch_tokens
         self.input_ids = np.zeros(size, dtype=np.int64)
         self.position_ids = np.zeros(size, dtype=np.int64)
         self.subsequence_begins = np.zeros(size + 1, dtype=np.int32)
         self.tables = [_TableBuffers(size) for _ in range(num_kinds)]
         self.logit_indices = np.zeros(_MIN_ROWS, dtype=np.int64)
+        self.has_regimes = has_regimes
         self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
@@ -88,7 +94,14 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         logit_indices=_fill_logit_indices(batch, buffers),
         max_context_len=max_context_len,
         more_tables=tuple(others),
+        regimes=_regimes(batch) if buffers.has_regimes else None,
     )
+
+
+def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:
+    """See `ForwardBatch`."""
+    flags = np.array([entry.sequence.is_long for entry in batch.entries], dtype=np.int64)
+    return np.repeat(flags, [entry.num_new_tokens for entry in batch.entries])
 
 
 def _fill_tables(batch: ScheduledBatch, manager: BlockManager, buffers: _TableBuffers) -> BlockTables:

@@ -58,7 +58,7 @@ class OpenVinoRunner:
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.profile.smallest_row > 1
-        self._has_regimes = facts.long_context_from is not None
+        self.long_context_from = facts.long_context_from
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
         shape = [num_blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
@@ -82,8 +82,9 @@ class OpenVinoRunner:
             self._set(f"past_lens{suffix}", tables.past_lens)
             self._set(f"block_indices{suffix}", tables.block_indices)
             self._set(f"block_indices_begins{suffix}", tables.block_indices_begins)
-        if self._has_regimes:
-            self._set("rotary_regime", np.zeros_like(batch.position_ids))
+        if self.long_context_from is not None:
+            regimes = np.zeros_like(batch.position_ids) if batch.regimes is None else batch.regimes
+            self._set("rotary_regime", regimes)
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
         self._request.start_async()
@@ -113,6 +114,7 @@ class OpenVinoRunner:
             logit_indices=batch.logit_indices,
             max_context_len=batch.max_context_len,
             more_tables=tuple(others),
+            regimes=None if batch.regimes is None else np.concatenate([batch.regimes, _DUMMY_TOKEN]),
         )
 
     def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:

@@ -38,6 +38,7 @@ class ForwardBatch(BlockTables):
     These tables are those of the first cache kind; `more_tables` are the others', or empty: then they read these too. Of a
     kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
     blocks count from the first block that is there (`position_ids` do not).
+    `regimes`: for each token, whether its sequence is in the long regime (1) or not (0); None = none is.
     Source: the inputs of OpenVINO's paged-attention op.
     """
 
@@ -47,18 +48,21 @@ class ForwardBatch(BlockTables):
     logit_indices: npt.NDArray[np.int64]
     max_context_len: int
     more_tables: tuple[BlockTables, ...] = ()
+    regimes: npt.NDArray[np.int64] | None = None
 
 
 class ModelRunner(Protocol):
     """A loaded model and its KV cache: `pools` of blocks of `block_size` slots, one for each cache kind. Used by one thread.
 
-    If any kind keeps all tokens, it is the first.
+    If any kind keeps all tokens, it is the first. `long_context_from`: sequences of more tokens are computed in another
+    regime, from their first token on; None = in the same.
     """
 
     block_size: int
     pools: tuple[CachePool, ...]
     vocab_size: int
     max_model_len: int
+    long_context_from: int | None
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Logits f32 [R, vocab_size], one row per entry of `batch.logit_indices`; writes the new tokens' slots.

@@ -6,9 +6,7 @@ what runs now (the scheduler does). Called by `core` for every new request, on t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from dragoman.engine.rolling.blocks.window import CachePool, blocks_for, chunk_blocks, longest_sequence, most_blocks
+from dragoman.engine.rolling.blocks.window import blocks_for, chunk_blocks, longest_sequence, most_blocks
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.errors import CapacityError, InvalidRequest
@@ -35,8 +33,7 @@ def check_capacity(request: EngineRequest, runner: ModelRunner, config: RollingC
     if num_beams > config.max_num_seqs:
         message = f"num_beams is {num_beams}, at most {config.max_num_seqs} sequences run at once (max_num_seqs)"
         raise CapacityError(message, param="num_beams")
-    counts = num_beam_blocks(request, runner.pools, runner.block_size, config.max_batch_tokens)
-    for num_needed, pool in zip(counts, runner.pools, strict=True):
+    for num_needed, pool in zip(num_beam_blocks(request, runner, config), runner.pools, strict=True):
         if num_needed > pool.num_blocks:
             message = f"num_beams {num_beams} with {num_prompt + num_max} tokens each needs {num_needed} KV blocks"
             layers = f" for the layers with a window of {pool.window}" if pool.window else ""
@@ -55,22 +52,24 @@ def context_length(runner: ModelRunner, config: RollingConfig) -> int:
     return longest if config.max_model_len is None else min(longest, config.max_model_len)
 
 
-def num_beam_blocks(
-    request: EngineRequest, pools: Sequence[CachePool], block_size: int, max_batch_tokens: int
-) -> list[int]:
+def num_beam_blocks(request: EngineRequest, runner: ModelRunner, config: RollingConfig) -> list[int]:
     """Of each kind, the blocks with which the request's beams can always run side by side, as each waits for the others.
 
-    They share the prompt's full blocks, and may have nothing else in common. With windows they may not even share those:
-    after a preemption there may be no window left to go on from. The last token is never computed.
+    They share the prompt's full blocks, and may have nothing else in common. They may not even share those where there are
+    windows, because after a preemption none may be left to go on from, and where they cross into the long regime, because
+    they begin anew there. The last token is never computed.
     """
-    num_beams, num_prompt = request.sampling.num_beams, len(request.prompt_ids)
+    num_beams, num_prompt, size = request.sampling.num_beams, len(request.prompt_ids), runner.block_size
     if request.max_tokens < 2:  # the search ends with the prompt's own candidates
         num_beams = 1
-    num_shared = 0 if any(pool.window for pool in pools) else num_prompt // block_size
-    longest = blocks_for(num_prompt + max(request.max_tokens - 1, 0), block_size)
+    num_tokens = num_prompt + max(request.max_tokens - 1, 0)
+    boundary = runner.long_context_from
+    crosses = boundary is not None and num_prompt <= boundary < num_tokens
+    num_shared = 0 if crosses or any(pool.window for pool in runner.pools) else num_prompt // size
+    longest = blocks_for(num_tokens, size)
     needed = []
-    for pool in pools:
-        chunk = chunk_blocks(pool, block_size, max_batch_tokens) if pool.window else 0
-        each = min(longest, most_blocks(pool.window, block_size)) if chunk else longest
+    for pool in runner.pools:
+        chunk = chunk_blocks(pool, size, config.max_batch_tokens) if pool.window else 0
+        each = min(longest, most_blocks(pool.window, size)) if chunk else longest
         needed.append(num_shared + num_beams * (each - num_shared) + min(chunk, longest - each))
     return needed

@@ -111,7 +111,7 @@ class Admission:
     def __init__(self, config: RollingConfig, blocks: BlockPools) -> None:
         self._blocks = blocks
         self._forecast = Forecast(blocks.block_size, config.assumed_output_tokens)
-        # Of each kind: what a sequence holds at most while it decodes, None = as much as it grows; and what is left free
+        # Of each kind: what a sequence holds at most while it decodes, None = as much as it grows; and how much is left free
         # for pieces of prompts that are longer than the window.
         self._most: list[int | None] = []
         self._reserves: list[int] = []
@@ -133,7 +133,12 @@ class Admission:
         if min(spares) < 0 or not running:
             return min(spares) >= 0
         return all(
-            self._suffices(kind, self._newcomer(kind, sequence, prefix, end), running, num_spare)
+            self._suffices(
+                kind,
+                self._newcomer(kind, sequence, prefix, end),
+                running,
+                num_spare - self._reserve(kind, (sequence, *running)),
+            )
             for kind, num_spare in enumerate(spares)
         )
 
@@ -142,10 +147,17 @@ class Admission:
         num_passed = prefix.length - len(prefix.blocks[kind])
         return _growing(sequence, blocks_for(wanted, self._blocks.block_size) - num_passed)
 
+    def _reserve(self, kind: int, everyone: Rows[Sequence]) -> int:
+        """What pieces of these sequences' tokens may take besides their windows."""
+        most, reserve = self._most[kind], self._reserves[kind]
+        if most is None or not reserve:
+            return 0
+        longest = max(one.num_prompt_tokens + one.group.request.max_tokens - 1 for one in everyone)
+        return min(reserve, max(blocks_for(longest, self._blocks.block_size) - most, 0))
+
     def _suffices(self, kind: int, newcomer: Growing, running: Rows[Sequence], num_spare: int) -> bool:
         manager: BlockManager = self._blocks.managers[kind]
         most = self._most[kind]
-        num_spare -= self._reserves[kind]
         # Without what finishing sequences release, which takes longer to count, and usually does not matter.
         others = [_growing(one, manager.num_held_blocks(one.sequence_id)) for one in running]
         if self._forecast.fits(newcomer, others, num_spare, most):

@@ -43,12 +43,18 @@ class Scheduler:
         speculation: Speculation | None = None,
         pacer: Pacer | None = None,
         clock: Callable[[], float] = perf_counter,
+        *,
+        long_context_from: int | None = None,
     ) -> None:
-        """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps."""
+        """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps.
+
+        `long_context_from`: see `ModelRunner`.
+        """
         self._config = config
         self._speculation = speculation
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
+        self._long_context_from = long_context_from
         self._blocks = blocks
         self._stats = stats
         self._admission = Admission(config, blocks)
@@ -157,6 +163,9 @@ class Scheduler:
 
         Mutates: drafts, block tables, queues; nothing is computed yet. `end_step` is told when the step has been.
         """
+        if self._long_context_from is not None:
+            for sequence in self.running:
+                self._settle_regime(sequence)
         if self._speculation is not None:
             self._speculation.set_drafts(self.running)
         num_decoding, num_prompts = self._count_kinds()
@@ -176,6 +185,14 @@ class Scheduler:
     def end_step(self, batch: ScheduledBatch) -> None:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, self._clock() - batch.begin_s)
+
+    def _settle_regime(self, sequence: Sequence) -> None:
+        """Let a sequence that has outgrown the short regime begin anew in the long one; if it runs, in its place."""
+        boundary = self._long_context_from
+        if boundary is not None and sequence.num_tokens > boundary and not sequence.is_long:
+            sequence.become_long()
+            if sequence.status is SequenceStatus.RUNNING:
+                self._blocks.truncate(sequence.sequence_id, 0)
 
     def _count_kinds(self) -> tuple[int, int]:
         """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
@@ -234,6 +251,7 @@ class Scheduler:
         """Let waiting sequences run in the order of their rank: nobody overtakes the one that does not fit."""
         while self.waiting and self._has_room_for(self.waiting[0].group):
             sequence = self.waiting[0]
+            self._settle_regime(sequence)
             shared = self._shared_prompt(sequence)
             if shared is None:
                 return
@@ -258,12 +276,12 @@ class Scheduler:
         """A running sibling's blocks for the prompt, as far as they are full; None while it computes them.
 
         Siblings share the prompt whatever is cached, as they do when they fork, so that beams which were preempted need no
-        more blocks than before; unless the sibling's windows have passed it.
+        more blocks than before; unless the sibling is in another regime, or its windows have passed the prompt.
         """
         siblings = sequence.group.sequences
         if len(siblings) == 1:
             return self._blocks.no_prefix
-        sibling = next((one for one in siblings if one.status is SequenceStatus.RUNNING), None)
+        sibling = next((one for one in siblings if _is_alike(one, sequence)), None)
         if sibling is None:
             return self._blocks.no_prefix
         num_shared = sequence.num_prompt_tokens // self._blocks.block_size
@@ -353,3 +371,7 @@ class Scheduler:
             assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
             self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
         assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
+
+
+def _is_alike(sibling: Sequence, sequence: Sequence) -> bool:
+    return sibling.status is SequenceStatus.RUNNING and sibling.is_long == sequence.is_long

@@ -88,6 +88,9 @@ class DraftModelProposer:
                 )
         self.config = config or SpeculationConfig()
         self._runner = runner
+        # Beyond a boundary of its own it would have to begin anew: a guess is not worth that.
+        boundary = runner.long_context_from
+        self._longest = runner.max_model_len if boundary is None else min(runner.max_model_len, boundary)
         self._progress: dict[int, _Progress] = {}
         self._content: list[bytes | None] = [None] * full.num_blocks  # the prefix that a full block completes
 
@@ -146,7 +149,7 @@ class DraftModelProposer:
         sequence = wish.sequence
         if self._is_level(wish, progress):
             return 0
-        end = min(sequence.num_tokens - 1, progress.num_computed + budget, self._runner.max_model_len)
+        end = min(sequence.num_tokens - 1, progress.num_computed + budget, self._longest)
         if end <= progress.num_computed:
             return 0
         num_new = end - progress.num_computed
@@ -161,7 +164,7 @@ class DraftModelProposer:
 
     def _limit(self, wish: Wish) -> int:
         """Drafts for the wish: the last one is not computed, all before it must fit the draft's own context."""
-        return max(min(wish.max_tokens, self._runner.max_model_len - wish.sequence.num_tokens + 1), 0)
+        return max(min(wish.max_tokens, self._longest - wish.sequence.num_tokens + 1), 0)
 
     # --- guessing -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from collections.abc import Sequence as Rows
 from dataclasses import replace
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig, Wish
 from dragoman.types import Limits
@@ -32,11 +33,13 @@ MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 class Speculation:
     """Runs a proposer for the engine's sequences; without one it does nothing."""
 
-    def __init__(self, proposer: Proposer | None, blocks: BlockPools, max_model_len: int, vocab_size: int) -> None:
+    def __init__(self, proposer: Proposer | None, blocks: BlockPools, max_model_len: int, runner: ModelRunner) -> None:
+        """`runner`: the model's, which is only asked what it is."""
         self._proposer = proposer
         self._blocks = blocks
         self._max_model_len = max_model_len
-        self._vocab_size = vocab_size
+        self._vocab_size = runner.vocab_size
+        self._long_context_from = runner.long_context_from
 
     def set_drafts(self, running: Rows[Sequence]) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -48,7 +51,8 @@ class Speculation:
         if proposer is None:
             return
         try:
-            proposer.retain({sequence.sequence_id for sequence in running})
+            # Whoever has nothing computed begins anew, in other blocks.
+            proposer.retain({sequence.sequence_id for sequence in running if sequence.num_computed_tokens})
             if len(running) > proposer.config.max_batch:
                 return
             wishes = [wish for sequence in running if (wish := self._wish(sequence, proposer.config)) is not None]
@@ -82,6 +86,8 @@ class Speculation:
         # The model adds one token to the accepted drafts, and that may be the last.
         num_left = group.request.max_tokens - sequence.num_generated_tokens
         limit = min(wanted, MAX_DRAFT_TOKENS, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
+        if self._long_context_from is not None and not sequence.is_long:  # the sequence must not outgrow its regime
+            limit = min(limit, self._long_context_from - sequence.num_tokens)
         if limit < 1:
             return None
         return Wish(sequence, limit, sampling.max_ngram_size or config.max_ngram_size, threshold)
