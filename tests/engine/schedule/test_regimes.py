@@ -5,6 +5,8 @@ from __future__ import annotations
 from dragoman.engine.rolling.blocks.block_manager import root_digest
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
+from dragoman.engine.rolling.sequence import SequenceStatus
+from dragoman.types import FinishReason
 from tests.engine.schedule.bench import Bench
 
 
@@ -48,3 +50,17 @@ def test_prefixes_of_different_regimes_are_different() -> None:
 def test_roots_differ_by_salt_and_regime() -> None:
     roots = {root_digest(salt, is_long=is_long) for salt in ("", "a", "b") for is_long in (False, True)}
     assert len(roots) == 6
+
+
+def test_a_sibling_in_another_regime_is_not_shared_with() -> None:
+    bench = Bench(RollingConfig(max_num_seqs=2, prefix_cache="off"), long_context_from=11)
+    first, second, third = bench.add(9, n=3, temperature=1.0).sequences
+    while second.num_computed_tokens < 12:
+        bench.step()
+    assert (second.is_long, third.status, third.num_tokens) == (True, SequenceStatus.WAITING, 10)
+    first.finish_reason = FinishReason.LENGTH
+    bench.scheduler.finish(first)
+    bench.step()
+    assert third.status is SequenceStatus.RUNNING
+    assert not third.is_long
+    assert not set(bench.blocks.table(second.sequence_id)) & set(bench.blocks.table(third.sequence_id))

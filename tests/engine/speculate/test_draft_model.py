@@ -18,7 +18,7 @@ from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
 from dragoman.engine.rolling.speculate.speculation import MAX_CONFIDENT_TOKENS
 from dragoman.types import EngineRequest
-from tests.engine.fake_runner import FakeRunner, reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request, naive_sequence
 from tests.engine.proposers import CheckedDraft
 
@@ -41,8 +41,20 @@ class CountingRunner(FakeRunner):
 class Drafted:
     """An engine whose draft model is the model, in a cache of its own."""
 
-    def __init__(self, config: SpeculationConfig | None = None, num_blocks: int = 64, **draft_sizes: Any) -> None:
-        runner = FakeRunner(vocab_size=VOCAB_SIZE, num_blocks=num_blocks, max_model_len=2048)
+    def __init__(
+        self,
+        config: SpeculationConfig | None = None,
+        num_blocks: int = 64,
+        model: FakeModel = PLAIN,
+        **draft_sizes: Any,
+    ) -> None:
+        runner = FakeRunner(
+            vocab_size=VOCAB_SIZE,
+            num_blocks=num_blocks,
+            max_model_len=2048,
+            long_context_from=model.long_context_from,
+        )
+        self.model = model
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
         self.proposer = CheckedDraft(self.draft, runner, config)
         core = EngineCore(
@@ -60,7 +72,7 @@ class Drafted:
         assert not self.proposer.mistakes
         for key, request in enumerate(requests, first):
             for index in range(request.sampling.n):
-                expected = naive_sequence(request, index, VOCAB_SIZE)
+                expected = naive_sequence(request, index, VOCAB_SIZE, self.model)
                 assert self.collector.sequence(key, index).token_ids == expected.token_ids
 
 
@@ -185,6 +197,20 @@ def test_a_draft_stops_before_the_first_token_below_the_threshold() -> None:
 def _top_share(context: Sequence[int]) -> float:
     logits = reference_logits(context, VOCAB_SIZE)[-1].astype(np.float64)
     return float(np.exp(logits.max()) / np.exp(logits).sum())
+
+
+def test_beyond_its_own_short_regime_a_draft_guesses_nothing() -> None:
+    drafted = Drafted(SpeculationConfig(num_assistant_tokens=4), long_context_from=12)
+    drafted.run(make_request([1, 2, 3], max_tokens=30, ignore_eos=True))
+    assert 0 < drafted.stats.num_draft_tokens <= 12 - 3
+    assert drafted.draft.num_tokens
+    assert sum(drafted.draft.num_tokens) <= 12 + drafted.stats.num_draft_tokens
+
+
+def test_a_sequence_that_begins_anew_in_other_blocks_is_guessed_from_those() -> None:
+    drafted = Drafted(SpeculationConfig(num_assistant_tokens=2), model=FakeModel(long_context_from=14))
+    drafted.run(*(make_request([1, 2, first], max_tokens=20 + first, ignore_eos=True) for first in range(4)))
+    assert drafted.stats.num_draft_tokens
 
 
 # --- what does not fit ------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
 
 
 def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
-    """A draft model has the model's windows, or others if it is another one."""
+    """A draft model has the model's windows and no regimes, or other windows and the regimes if it is another one."""
     config = SpeculationConfig(num_assistant_tokens=4, max_batch=max_batch)
     if kind == "lookup":
         return PromptLookupProposer(config)
@@ -63,7 +63,7 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
             block_size=runner.block_size,
             vocab_size=VOCAB_SIZE,
             windows=runner.model.windows if same else runner.model.windows[::-1],
-            long_context_from=runner.long_context_from if same else None,
+            long_context_from=None if same else runner.long_context_from,
         )
         return proposer_class(draft, runner, config)
     return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.model), config)

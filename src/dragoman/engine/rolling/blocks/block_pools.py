@@ -63,11 +63,12 @@ class BlockPools:
 
         Nothing is taken yet. Of the first kind the longer one begins with the shared blocks.
         """
-        length, before = len(digests), -1
-        while length != before:
+        length, before = self.managers[0].match_length(digests, len(digests)), -1
+        while self.have_windows and length != before:  # what one window can do without, another may need
             before = length
             for manager in self.managers:
-                length = manager.match_length(digests, length)
+                if manager.window:
+                    length = manager.match_length(digests, length)
         if length <= shared.length:
             return shared
         blocks = [manager.cached_blocks(digests, length) for manager in self.managers]
