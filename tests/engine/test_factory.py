@@ -15,6 +15,7 @@ from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError
 from dragoman.models.storage.constants import WeightType
+from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.hybrid_checkpoint import write_hybrid
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
@@ -96,6 +97,11 @@ def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
     (kept,) = tmp_path.glob("*.blob")
     assert 0.9 < needs.weights / kept.stat().st_size < 1.2
     assert needs.drafts == 0
+
+
+def test_weights_that_are_packed_in_the_files_need_what_they_will_take(tmp_path: Path) -> None:
+    plain, packed = (write_family_checkpoint(name, tmp_path / name) for name in ("gpt_oss", "gpt_oss_mxfp4"))
+    assert factory.needs(setup_of(packed)).weights == factory.needs(setup_of(plain)).weights
 
 
 @pytest.mark.parametrize("kv_cache_gb", [None, 0.001])

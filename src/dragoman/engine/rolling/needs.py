@@ -20,6 +20,7 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import kernel_profile, this_processor
+from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
@@ -90,7 +91,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     model = read_model(read_json(model_dir / "config.json"))
     facts, weight_type = model.facts, options.weight_type
     stored = 0.0
-    for name, shape in tensor_shapes(model_dir).items():
+    for name, shape in unpacked_shapes(tensor_shapes(model_dir)).items():
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
         elif not any(re.search(pattern, name) for pattern in model.unread):

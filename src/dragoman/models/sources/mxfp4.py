@@ -2,11 +2,13 @@
 
 Does: hand out their values, exactly, a part at a time. Does not: read files, or keep them in this form in a graph, where
 its kernels are slow (docs/performance-log.md): the values are compressed like those of any other matrix.
-Used by families; read on the storage's threads. Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
+Used by families, and by whoever foretells sizes; values are read on the storage's threads.
+Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array
 
 GROUP_SIZE = 32
+
+_BLOCKS, _SCALES = "_blocks", "_scales"  # behind the name of a matrix: its two tensors
 
 _CODES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _VALUES = np.concatenate([_CODES, -_CODES])  # the highest of four bits is the sign
@@ -57,3 +61,15 @@ class Mxfp4Matrix:
         exponents = self._scales.astype(np.int32)[:, :, None, None] - _BIAS
         values: Array = np.ldexp(_PAIRS[self._blocks], exponents).reshape(self.shape)
         return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def unpacked_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The tensors of a checkpoint by their names, with the matrices that blocks and scales stand for in their place."""
+    unpacked = {}
+    for name, shape in shapes.items():
+        stem = name.removesuffix(_BLOCKS)
+        if stem != name and stem + _SCALES in shapes:
+            unpacked[stem] = (*shape[:-2], shape[-2] * GROUP_SIZE)
+        elif name.removesuffix(_SCALES) + _BLOCKS not in shapes:
+            unpacked[name] = shape
+    return unpacked
