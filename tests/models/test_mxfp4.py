@@ -42,7 +42,7 @@ def test_a_scale_that_is_no_number_is_refused() -> None:
 def test_other_families_do_not_take_it(tmp_path: Path) -> None:
     case = read_case("llama_default")
     case["config"]["quantization_config"] = {"quant_method": "mxfp4"}
-    with pytest.raises(ModelError, match="quant_method 'mxfp4' is not supported"):
+    with pytest.raises(ModelError, match='quant_method "mxfp4" is not supported'):
         load_model(write_case("llama_default", case, tmp_path), ModelOptions("f32"))
 
 
