@@ -29,7 +29,7 @@ from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts
 from dragoman.models.blocks.mlp import gated_mlp
 from dragoman.models.blocks.nodes import add, multiply, split, unsqueeze
 from dragoman.models.facts import ExpertFacts, RoutingRule
-from dragoman.models.profile import KernelProfile, kernel_profile, this_processor
+from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.runtime import memory
 from dragoman.models.storage.constants import Node, WeightStorage
 from dragoman.models.storage.row_parts import RowParts
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="int8", choices=["int8", "int4", "bf16", "f32"])
     parser.add_argument("--threads", type=int)
     arguments = parser.parse_args()
-    profile = kernel_profile(ModelOptions(arguments.dtype, num_threads=arguments.threads), this_processor())
+    profile = kernel_profile(ModelOptions(arguments.dtype, num_threads=arguments.threads))
     properties = profile.properties | memory.PROPERTIES
     if arguments.threads:
         properties["INFERENCE_NUM_THREADS"] = arguments.threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -213,6 +214,19 @@ def test_only_one_module_reads_the_environment(path: Path) -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
     ]
     assert reads == []
+
+
+# What tells of the processor. The kernels' workers and the checks of files know how many cores there are, and no more.
+ASKS_FOR_THE_PROCESSOR = re.compile(
+    r"\b(this_processor|lacks_vnni|cpuinfo|FULL_DEVICE_NAME|OPTIMIZATION_CAPABILITIES|getauxval|platform\.machine|"
+    r"platform\.processor)\b"
+)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=module_name)
+def test_only_the_profile_asks_what_the_processor_can_do(path: Path) -> None:
+    asks = ASKS_FOR_THE_PROCESSOR.search(path.read_text(encoding="utf-8"))
+    assert (asks is not None) == (module_name(path) == "dragoman.models.profile")
 
 
 @pytest.mark.parametrize(

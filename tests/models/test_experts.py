@@ -14,7 +14,7 @@ from openvino import opset13 as ops
 from dragoman.models import ModelOptions
 from dragoman.models.blocks.experts import ExpertWeights, Routing, gated_experts, is_grouped
 from dragoman.models.facts import ExpertFacts
-from dragoman.models.profile import kernel_profile, this_processor
+from dragoman.models.profile import kernel_profile
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, constant
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
@@ -120,7 +120,7 @@ def test_a_token_is_computed_alone_as_in_company(idle_weights: int) -> None:
 
 
 def storage(num_threads: int) -> WeightStorage:
-    profile = kernel_profile(ModelOptions("f32", num_threads=num_threads), this_processor())
+    profile = kernel_profile(ModelOptions("f32", num_threads=num_threads))
     return WeightStorage(profile.weights, cast(RowParts, None))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ import numpy as np
 import pytest
 import xxhash
 
+from dragoman import models
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts
-from dragoman.models.runtime import seal
+from dragoman.models.runtime import kept_name, seal
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
+from dragoman.models.runtime.kept_name import code_digest
 from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import write_hybrid
@@ -225,6 +229,48 @@ def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
     loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "file" / "graphs"))
     assert not loaded.from_cache
     assert "cannot be kept" in caplog.text
+
+
+def copy_of_the_code(target: Path) -> Path:
+    shutil.copytree(Path(models.__file__).parent, target, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def test_any_change_of_the_code_changes_its_digest(tmp_path: Path) -> None:
+    package = copy_of_the_code(tmp_path / "models")
+    found = [code_digest(package)]
+    assert code_digest(Path(models.__file__).parent) == found[0]  # what Python keeps beside the sources does not count
+    rotary = package / "blocks" / "rotary.py"
+    rotary.write_text(rotary.read_text().replace("first", "erste", 1))
+    found.append(code_digest(package))
+    rotary.rename(package / "blocks" / "rotation.py")
+    found.append(code_digest(package))
+    (package / "families" / "llama.py").unlink()
+    found.append(code_digest(package))
+    assert len(set(found)) == 4
+
+
+def test_code_in_a_zip_file_has_the_digest_of_the_same_code_in_a_directory(tmp_path: Path) -> None:
+    package = copy_of_the_code(tmp_path / "wheel" / "models")
+    wheel = zipfile.Path(shutil.make_archive(str(tmp_path / "packed"), "zip", tmp_path / "wheel"))
+    assert code_digest(wheel / "models") == code_digest(package)
+
+
+def test_a_model_whose_code_cannot_be_read_is_loaded_and_not_kept(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nothing").mkdir()
+    assert code_digest(tmp_path / "nothing") is None
+    monkeypatch.setattr(kept_name, "_own_code", lambda: None)
+    loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "cache"))
+    assert loaded.mapping is None
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_graph_is_mapped_as_soon_as_it_is_kept(directory: Path, tmp_path: Path) -> None:
+    built = load_model(directory, ModelOptions(cache_dir=tmp_path))
+    assert built.mapping.nbytes == kept_file(tmp_path).stat().st_size
+    assert np.array_equal(answers(built), answers(load_model(directory, ModelOptions())))
 
 
 class FullDisk:

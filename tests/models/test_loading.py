@@ -112,7 +112,7 @@ def test_a_kv_type_that_does_not_go_with_the_weights_is_refused(tmp_path: Path) 
 def test_an_arm_processor_has_a_cache_of_types_that_its_kernels_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dragoman.models.loader.this_processor", lambda: Processor("an Arm", ("FP32",), is_arm=True))
+    monkeypatch.setattr("dragoman.models.profile.this_processor", lambda: Processor("an Arm", ("FP32",), is_arm=True))
     directory = write_checkpoint(UNTIED, tmp_path)
     loaded = load_model(directory, ModelOptions())
     assert (loaded.profile.inference_type, loaded.profile.kv_type) == ("f32", "f32")
@@ -122,7 +122,7 @@ def test_an_arm_processor_has_a_cache_of_types_that_its_kernels_read(
 
 def test_an_arm_processor_without_sve_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = Processor("an Arm", ("FP32",), is_arm=True, has_paged_attention=False)
-    monkeypatch.setattr("dragoman.models.loader.this_processor", lambda: old)
+    monkeypatch.setattr("dragoman.models.profile.this_processor", lambda: old)
     with pytest.raises(ModelError, match="has no SVE"):
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions())
 

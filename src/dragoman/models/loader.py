@@ -7,13 +7,8 @@ Called by the engine's factory, once per start, on any thread.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +19,14 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.families.base import Family
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile, this_processor
+from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
+from dragoman.models.runtime.kept_name import kept_name
 from dragoman.models.runtime.warm_up import warm_up
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.read_ahead import read_ahead
-from dragoman.models.sources.safetensors import Checkpoint, weight_files
+from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
@@ -91,7 +87,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    kept = None if options.cache_dir is None else options.cache_dir / _kept_name(model_dir, profile, properties)
+    kept = _kept_file(model_dir, options, profile, properties)
     memory.bound_shared_cache()
     # not part of the name: they do not change what is kept
     properties |= memory.PROPERTIES
@@ -115,6 +111,14 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     return _ready(LoadedModel(compiled, model.facts, options, profile, mapping), report)
 
 
+def _kept_file(
+    model_dir: Path, options: ModelOptions, profile: KernelProfile, properties: dict[str, Any]
+) -> Path | None:
+    """Where the graph is kept, None if it is not."""
+    name = None if options.cache_dir is None else kept_name(model_dir, profile, properties)
+    return None if options.cache_dir is None or name is None else options.cache_dir / name
+
+
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
     profile = _profile(model, options)
@@ -124,7 +128,7 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
 
 def _profile(model: Family, options: ModelOptions) -> KernelProfile:
     """How the model is run; its facts lose what cannot be computed so, and tell it."""
-    profile = kernel_profile(options, this_processor())
+    profile = kernel_profile(options)
     if not profile.is_exact:
         model.facts = model.facts.without_caps()
     return profile
@@ -143,32 +147,3 @@ def _build_graph(model: Family, source: WeightSource, profile: KernelProfile, re
         graph = model.build(Weights(source, WeightStorage(profile.weights, parts)))
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph
-
-
-def _kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any]) -> str:
-    """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
-
-    It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
-    the older one is of no use any more.
-    """
-    wanted = [str(model_dir.resolve()), asdict(this_processor()), properties, asdict(profile)]
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
-    config = (model_dir / "config.json").read_text(encoding="utf-8")
-    source = [_code_digest(), ov.__version__, files, config]
-    return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(source)}.blob"
-
-
-@cache
-def _code_digest() -> str:
-    """A digest of this package's own code: whatever changes there may change the graphs that it makes."""
-    return _digest([file.read_text(encoding="utf-8") for file in _modules(resources.files(__package__))])
-
-
-def _modules(folder: Traversable) -> list[Traversable]:
-    inside = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    nested = [module for entry in inside if entry.is_dir() for module in _modules(entry)]
-    return [entry for entry in inside if entry.name.endswith(".py")] + nested
-
-
-def _digest(facts: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -84,6 +84,7 @@ class KernelProfile:
     its company. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt was cut.
     """
 
+    processor: Processor
     inference_type: str
     kv_type: str
     weights: WeightFormat
@@ -129,8 +130,12 @@ def this_processor() -> Processor:
     return Processor(str(name), tuple(capabilities), is_arm, not lacks_vnni(), not lacks_attention)
 
 
-def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile:
-    """The profile of a model with these options. Raises: ModelError if a precision is not supported on this processor."""
+def kernel_profile(options: ModelOptions, processor: Processor | None = None) -> KernelProfile:
+    """The profile of a model with these options. `processor` None = this machine's.
+
+    Raises: ModelError if a precision is not supported on that processor.
+    """
+    processor = processor or this_processor()
     if not processor.has_paged_attention:
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor)
@@ -142,6 +147,7 @@ def kernel_profile(options: ModelOptions, processor: Processor) -> KernelProfile
         idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
     )
     return KernelProfile(
+        processor=processor,
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,

@@ -19,7 +19,7 @@ from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import kernel_profile, this_processor
+from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
@@ -96,7 +96,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
         elif not any(re.search(pattern, name) for pattern in model.unread):
             stored += _stored_bytes(shape, weight_type)
-    profile = kernel_profile(options, this_processor())
+    profile = kernel_profile(options)
     first, *others = block_bytes(facts, profile.kv_type)
     first += kept_bytes_per_block(facts, options, profile)
     return _ModelSize(int(stored * _PACKED), (first, *others), facts)

@@ -1,0 +1,68 @@
+"""Names the file of a kept graph after all that the graph was made from, so that a file is never taken for another's.
+
+Does: digests of options, processor, code, configuration and of the weight files' sizes and times. Does not: read weights, or
+files of graphs. Called by the loader, once per start, on any thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from dragoman.models.profile import KernelProfile
+from dragoman.models.sources.safetensors import weight_files
+
+
+def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any]) -> str | None:
+    """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
+
+    It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
+    the older one is of no use any more. None if the code cannot be read, as its changes would go unnoticed.
+    """
+    code = _own_code()
+    if code is None:
+        return None
+    wanted = [str(model_dir.resolve()), properties, asdict(profile)]
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
+    config = (model_dir / "config.json").read_text(encoding="utf-8")
+    made_from = [code, ov.__version__, files, config]
+    return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(made_from)}.blob"
+
+
+@cache
+def _own_code() -> str | None:
+    """The digest of `dragoman.models`: whatever changes there may change the graphs that it makes."""
+    try:
+        return code_digest(resources.files("dragoman.models"))
+    except OSError:
+        return None
+
+
+def code_digest(package: Traversable) -> str | None:
+    """A digest of a package's modules, in a directory or a zip file; None if there are none. Raises: OSError."""
+    modules = [(name, hashlib.sha256(contents).hexdigest()) for name, contents in _modules(package, "")]
+    return _digest(modules) if modules else None
+
+
+def _modules(folder: Traversable, prefix: str) -> Iterator[tuple[str, bytes]]:
+    """Names and contents, in the order of names. Packages may be shipped compiled, without their sources."""
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        name = f"{prefix}{entry.name}"
+        if entry.is_dir():
+            if entry.name != "__pycache__":  # comes and goes beside the sources
+                yield from _modules(entry, f"{name}/")
+        elif entry.name.endswith((".py", ".pyc")):
+            yield name, entry.read_bytes()
+
+
+def _digest(facts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
