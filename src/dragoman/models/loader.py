@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -19,6 +20,7 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
@@ -34,6 +36,8 @@ from dragoman.models.sources.safetensors import Checkpoint, weight_files
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
+
+logger = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -91,7 +95,11 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    kept = None if options.cache_dir is None else options.cache_dir / _kept_name(model_dir, profile, properties)
+    kept = None
+    if options.cache_dir is not None and holds_grouped(model.facts, profile.weights):
+        logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
+    elif options.cache_dir is not None:
+        kept = options.cache_dir / _kept_name(model_dir, profile, properties)
     memory.bound_shared_cache()
     # not part of the name: they do not change what is kept
     properties |= memory.PROPERTIES
