@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -119,20 +119,19 @@ def test_a_token_is_computed_alone_as_in_company(idle_weights: int) -> None:
         assert np.allclose(alone[0], together[index], rtol=0, atol=0 if EXACT_F32 else 1e-5)
 
 
-def storage(num_threads: int) -> WeightStorage:
-    profile = kernel_profile(ModelOptions("f32", num_threads=num_threads))
-    return WeightStorage(profile.weights, cast(RowParts, None))
+def stored(num_threads: int) -> WeightFormat:
+    return kernel_profile(ModelOptions("f32", num_threads=num_threads)).weights
 
 
 def test_few_large_experts_are_apart_and_very_many_small_ones_grouped() -> None:
     mixtral, many = ExpertFacts(8, 2, 14336, "silu"), ExpertFacts(512, 10, 512, "silu")
-    assert not is_grouped(mixtral, 4096, storage(2))
-    assert not is_grouped(mixtral, 4096, storage(64))
-    assert is_grouped(many, 2048, storage(64))
-    assert not is_grouped(replace(many, activation="gelu"), 2048, storage(64))
+    assert not is_grouped(mixtral, 4096, stored(2))
+    assert not is_grouped(mixtral, 4096, stored(64))
+    assert is_grouped(many, 2048, stored(64))
+    assert not is_grouped(replace(many, activation="gelu"), 2048, stored(64))
 
 
 def test_the_more_cores_share_the_products_the_more_an_idle_expert_costs() -> None:
     qwen = ExpertFacts(128, 8, 768, "silu")
-    assert not is_grouped(qwen, 2048, storage(2))
-    assert is_grouped(qwen, 2048, storage(64))
+    assert not is_grouped(qwen, 2048, stored(2))
+    assert is_grouped(qwen, 2048, stored(64))

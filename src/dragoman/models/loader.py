@@ -7,6 +7,7 @@ Called by the engine's factory, once per start, on any thread.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
@@ -30,6 +32,8 @@ from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.weights import Weights
+
+logger = logging.getLogger(__name__)
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -87,7 +91,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    kept = _kept_file(model_dir, options, profile, properties)
+    kept = _kept_file(model_dir, options, model.facts, profile, properties)
     memory.bound_shared_cache()
     # not part of the name: they do not change what is kept
     properties |= memory.PROPERTIES
@@ -112,11 +116,16 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
 
 
 def _kept_file(
-    model_dir: Path, options: ModelOptions, profile: KernelProfile, properties: dict[str, Any]
+    model_dir: Path, options: ModelOptions, facts: ModelFacts, profile: KernelProfile, properties: dict[str, Any]
 ) -> Path | None:
     """Where the graph is kept, None if it is not."""
-    name = None if options.cache_dir is None else kept_name(model_dir, profile, properties)
-    return None if options.cache_dir is None or name is None else options.cache_dir / name
+    if options.cache_dir is None:
+        return None
+    if holds_grouped(facts, profile.weights):
+        logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
+        return None
+    name = kept_name(model_dir, profile, properties)
+    return None if name is None else options.cache_dir / name
 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:

@@ -15,6 +15,7 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, ModelOptions
+from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
@@ -97,6 +98,8 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         elif not any(re.search(pattern, name) for pattern in model.unread):
             stored += _stored_bytes(shape, weight_type)
     profile = kernel_profile(options)
+    if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
+        stored *= 2
     first, *others = block_bytes(facts, profile.kv_type)
     first += kept_bytes_per_block(facts, options, profile)
     return _ModelSize(int(stored * _PACKED), (first, *others), facts)

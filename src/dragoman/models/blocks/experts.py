@@ -19,9 +19,9 @@ from openvino.utils.node_factory import NodeFactory
 
 from dragoman.models.blocks.mlp import gated_mlp
 from dragoman.models.blocks.nodes import add, gather_rows, integers, multiply, reshape, scalar, scaled, unsqueeze, width
-from dragoman.models.facts import ExpertFacts, RoutingRule
+from dragoman.models.facts import ExpertFacts, ModelFacts, RoutingRule
 from dragoman.models.sources.base import Array
-from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_stack
+from dragoman.models.storage.constants import Node, WeightFormat, constant, weight_stack
 from dragoman.models.weights import Weights
 
 _TOKENS = 32  # of a step for which the faster way is taken: streams that decode together, or a short piece of a prompt
@@ -119,7 +119,7 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
 
     Shapes: x [T, 1, hidden] -> the same.
     """
-    if is_grouped(facts, width(x), weights[0].gate.storage):
+    if is_grouped(facts, width(x), weights[0].gate.storage.format):
         return _grouped(x, routing, weights, facts)
 
     def expert(rows: Node, index: int) -> Node:
@@ -128,15 +128,19 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
     return experts_apart(x, routing, facts.num_experts, expert)
 
 
-def is_grouped(facts: ExpertFacts, hidden_size: int, storage: WeightStorage) -> bool:
+def is_grouped(facts: ExpertFacts, hidden_size: int, stored: WeightFormat) -> bool:
     """True if the grouped operation can compute these experts, and is faster for steps of `_TOKENS` tokens."""
     part = facts.num_active / facts.num_experts
     num_used = facts.num_experts * (1 - (1 - part) ** _TOKENS)
     num_shared = _TOKENS * facts.num_active - num_used  # rows for which no weights need to be read
     expert_size = 3 * hidden_size * facts.inner_size
-    return (
-        facts.activation in _SWISH and num_shared * expert_size < facts.num_experts * storage.format.idle_expert_weights
-    )
+    return facts.activation in _SWISH and num_shared * expert_size < facts.num_experts * stored.idle_expert_weights
+
+
+def holds_grouped(facts: ModelFacts, stored: WeightFormat) -> bool:
+    """True if some layer's experts are grouped. The runtime can write such a graph, but not read it again."""
+    experts = [layer.mlp for layer in facts.layers if isinstance(layer.mlp, ExpertFacts)]
+    return any(is_grouped(expert, facts.hidden_size, stored) for expert in experts)
 
 
 def experts_apart(x: Node, routing: Routing, num_experts: int, expert: Expert) -> Node:
