@@ -53,8 +53,8 @@ def compile_and_keep(
         _warn(target, _reason(error))
         return core.compile_model(graph, "CPU", properties), None
     else:
-        mapped = map_kept(core, target, properties, facts) if _move_written(unfinished, target) else None
-        return mapped or (compiled, None)
+        is_kept = _move_written(unfinished, target)
+        return (map_kept(core, target, properties, facts, is_new=True) if is_kept else None) or (compiled, None)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -85,16 +85,19 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def map_kept(core: Any, path: Path, properties: dict[str, Any], facts: ModelFacts) -> tuple[Any, Any] | None:
+def map_kept(
+    core: Any, path: Path, properties: dict[str, Any], facts: ModelFacts, *, is_new: bool = False
+) -> tuple[Any, Any] | None:
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
-    Every byte has been checked when it returns. What describes the graph stands at the file's ends, which are checked before
-    the runtime reads them: it trusts what it reads.
+    Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). What describes the
+    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads.
     """
     try:
         mapping = np.memmap(path, dtype=np.uint8, mode="c")  # the runtime takes no read-only memory; nothing writes
         with SealedBytes(mapping) as sealed:
-            sealed.begin_check()
+            if not is_new:
+                sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
             core.add_extension(ov.OpExtension(_attention_extension(facts)))
             compiled = core.import_model(graph, "CPU", properties)
