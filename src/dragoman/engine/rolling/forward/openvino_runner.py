@@ -138,7 +138,7 @@ class OpenVinoRunner:
             blocks = tensor.data
             for source, destination in pairs:
                 blocks[destination] = blocks[source]
-        if self._convolutions is not None:
+        if self._convolutions is not None and kind == 0:
             for source, destination in pairs:
                 self._convolutions.copy_block(source, destination)
 
