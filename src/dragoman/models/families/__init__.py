@@ -40,6 +40,7 @@ from dragoman.models.families.opt import Opt
 from dragoman.models.families.phi import Phi
 from dragoman.models.families.phi3 import Phi3
 from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_experts import Qwen2Experts, Qwen3Experts
 from dragoman.models.families.refused import REFUSED
 from dragoman.models.families.relatives import Ernie45, SeedOss
@@ -88,6 +89,7 @@ FAMILIES: tuple[type[Family], ...] = (
     Qwen2Experts,
     Qwen3,
     Qwen3Experts,
+    Qwen35,
     SeedOss,
     SmolLM3,
     StableLm,
