@@ -16,7 +16,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError
 from dragoman.models.storage.constants import WeightType
 from tests.support.family_checkpoint import write_family_checkpoint
-from tests.support.hybrid_checkpoint import write_hybrid
+from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.live_parts import LIVE_TOOLS
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 from tests.support.windowed_model import windows_in_layers
@@ -138,6 +138,23 @@ def test_what_convolutions_keep_is_foretold_to_the_byte_and_more_if_drafts_may_b
         for drafts in (False, True)
     )
     assert drafting.least_cache > 2 * plain.least_cache
+
+
+@pytest.mark.parametrize("dtype", ["f32", "int8"])
+def test_states_are_foretold_to_the_byte(dtype: WeightType, tmp_path: Path) -> None:
+    check_cache_needs(setup_of(write_stateful(tmp_path), dtype=dtype, max_num_seqs=3))
+
+
+@pytest.mark.parametrize("option", ["prompt_lookup", "draft_model"])
+def test_guesses_about_a_model_with_states_are_refused_by_name(option: str, tmp_path: Path) -> None:
+    stateful = write_stateful(tmp_path)
+    setups = [setup_of(stateful, **{option: demo_model_dir() if option == "draft_model" else True})]
+    if option == "draft_model":
+        setups.append(setup_of(demo_model_dir(), draft_model=stateful))
+    for setup in setups:
+        with pytest.raises(EngineOptionError, match="Qwen3_5ForCausalLM has layers with one state") as caught:
+            factory.needs(setup)
+        assert caught.value.option == option
 
 
 def test_a_draft_model_counts(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Models whose layers convolve compute what transformers computes, however a sequence is cut into steps.
+"""Models whose layers convolve, or have states, compute what transformers computes, however a sequence is cut into steps.
 
 The cases are tests/models/families; scripts/record_family_references.py recorded them in float32.
 """
@@ -16,7 +16,12 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.family_checkpoint import FAMILIES, write_family_checkpoint
 from tests.support.forward import forward_batch
 
-NAMES = ["lfm2", "lfm2_new_style"]  # of three tokens' convolutions, and of four
+NAMES = [
+    "lfm2",
+    "lfm2_new_style",
+    "qwen3_5",
+    "qwen3_5_text",
+]  # of three tokens' convolutions, and of four; and with states
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -61,7 +66,8 @@ def test_steps_look_back_at_earlier_ones(model: tuple[str, LoadedModel], cuts: l
     check(model, 90, list(pairwise(cuts)))
 
 
-def test_where_tokens_may_be_taken_back_a_step_may_begin_anywhere(checkpoint: tuple[str, Path]) -> None:
-    name, directory = checkpoint
+@pytest.mark.parametrize("name", ["lfm2", "lfm2_new_style"])
+def test_where_tokens_may_be_taken_back_a_step_may_begin_anywhere(name: str, tmp_path: Path) -> None:
+    directory = write_family_checkpoint(name, tmp_path)
     loaded = load_model(directory, ModelOptions(weight_type="f32", takes_back=True))
     check((name, loaded), 90, [(0, 40), (20, 60), (59, 61), (35, 90), (89, 90)])

@@ -19,7 +19,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
 from tests.support.forward import forward_batch
-from tests.support.hybrid_checkpoint import write_hybrid
+from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SHAPE = RandomShape("determinism", seed=5, hidden_size=256, num_heads=4, head_size=64, intermediate_size=768)
@@ -31,7 +31,7 @@ DECODED = [int(token_id) for token_id in np.random.RandomState(2).randint(0, VOC
 
 KINDS = [
     *("dense-int8-bf16", "dense-int8-u8", "dense-int4-u8", "dense-f32-f32", "dense-f32-u8"),
-    *("hybrid-bf16-bf16", "hybrid-int8-u8", "hybrid-f32-f32"),
+    *("hybrid-bf16-bf16", "hybrid-int8-u8", "hybrid-f32-f32", "states-f32-f32"),
     *("few-int8-bf16", "few-f32-f32", "many-int8-bf16", "many-f32-f32"),
 ]
 
@@ -46,6 +46,8 @@ def write(kind: str, directory: Path) -> Path:
         return write_checkpoint(SHAPE, directory)
     if kind == "hybrid":
         return write_hybrid(directory)
+    if kind == "states":
+        return write_stateful(directory)
     return write_experts("many" if kind == "many" else "few", directory)
 
 

@@ -23,7 +23,7 @@ from dragoman.models.runtime.kept_name import code_digest
 from dragoman.models.runtime.seal import SealedBytes, append_seal
 from tests.support.expert_models import ExpertKind, write_experts
 from tests.support.forward import forward_batch
-from tests.support.hybrid_checkpoint import write_hybrid
+from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
 PROMPT = list(range(3, 40))
@@ -49,8 +49,9 @@ def kept_file(cache_dir: Path) -> Path:
     return path
 
 
-def test_a_kept_graph_of_a_model_that_convolves_computes_the_same(tmp_path: Path) -> None:
-    directory = write_hybrid(tmp_path / "model")
+@pytest.mark.parametrize("write", [write_hybrid, write_stateful])
+def test_a_kept_graph_of_layers_that_do_not_attend_computes_the_same(write: Any, tmp_path: Path) -> None:
+    directory = write(tmp_path / "model")
     (tmp_path / "cache").mkdir()
     options = ModelOptions(cache_dir=tmp_path / "cache")
     built, mapped = load_model(directory, options), load_model(directory, options)

@@ -80,10 +80,30 @@ def test_linear_scaling_divides_every_frequency() -> None:
         (lambda directory: (directory / "model.safetensors").unlink(), "holds no"),
         (lambda directory: (directory / "model.safetensors").write_bytes(b"junk"), "not a readable safetensors"),
         (lambda directory: _edit_config(directory, architectures=["BertModel"]), "BertModel.*supported: .*Llama"),
+        (
+            lambda directory: _edit_config(directory, architectures=["NemotronHForCausalLM"]),
+            r"NemotronHForCausalLM is not supported: its layers are selective scans \(Mamba\)",
+        ),
+        (
+            lambda directory: _edit_config(
+                directory, architectures=["GraniteMoeHybridForCausalLM"], layer_types=["mamba", "attention"]
+            ),
+            r"GraniteMoeHybridForCausalLM with layers of type mamba: its layers are selective scans",
+        ),
         (lambda directory: _edit_config(directory, num_hidden_layers=3), "no tensor 'model.layers.2"),
         (lambda directory: _edit_config(directory, intermediate_size=512), "config.json implies"),
     ],
-    ids=["no config", "not an object", "no weights", "junk weights", "architecture", "missing tensor", "shape"],
+    ids=[
+        "no config",
+        "not an object",
+        "no weights",
+        "junk weights",
+        "architecture",
+        "scans",
+        "mixed",
+        "missing tensor",
+        "shape",
+    ],
 )
 def test_a_broken_directory_is_refused_with_the_reason(break_it: Any, words: str, tmp_path: Path) -> None:
     directory = write_checkpoint(UNTIED, tmp_path)

@@ -82,6 +82,36 @@ class ConvolutionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaFacts:
+    """A gated delta rule: a state, one matrix for each head, which every token lets fade and corrects.
+
+    Keys, queries and values go through `convolution` before. Several heads may share keys and queries. Source: Gated
+    DeltaNet, arXiv:2412.06464.
+    """
+
+    num_key_heads: int
+    num_heads: int
+    key_size: int
+    value_size: int
+    convolution: ConvolutionFacts
+
+    @property
+    def key_width(self) -> int:
+        """Of all keys together."""
+        return self.num_key_heads * self.key_size
+
+    @property
+    def value_width(self) -> int:
+        """Of all heads' values together."""
+        return self.num_heads * self.value_size
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Of one sequence's state, f32."""
+        return self.num_heads, self.value_size, self.key_size
+
+
+@dataclass(frozen=True, slots=True)
 class MlpFacts:
     """A dense MLP. `activation`: its name as checkpoints spell it."""
 
@@ -122,9 +152,9 @@ class ExpertFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One layer: it mixes tokens by attention or by a convolution, then each token goes through an MLP or experts."""
+    """One layer: it mixes tokens in one of three ways, then each token goes through an MLP or experts."""
 
-    mixer: AttentionFacts | ConvolutionFacts
+    mixer: AttentionFacts | ConvolutionFacts | DeltaFacts
     mlp: MlpFacts | ExpertFacts
 
     @property
@@ -135,9 +165,13 @@ class LayerFacts:
 
 @dataclass(frozen=True, slots=True)
 class CacheKind:
-    """Attention layers whose keys and values are kept equally long: `window` tokens, 0 = all."""
+    """Layers that need the same past: of attention the last `window` tokens' keys and values, 0 = all tokens'.
+
+    `has_states`: not of attention, but the state behind the last token, and what convolutions keep of the window's tokens.
+    """
 
     window: int
+    has_states: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,7 +199,14 @@ class ModelFacts:
     def convolution_layers(self) -> dict[int, ConvolutionFacts]:
         """The layers that convolve, by their index."""
         mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
-        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, ConvolutionFacts)}
+        alone = {index: mixer for index, mixer in mixers.items() if isinstance(mixer, ConvolutionFacts)}
+        return dict(sorted({**alone, **{i: delta.convolution for i, delta in self.delta_layers.items()}}.items()))
+
+    @cached_property
+    def delta_layers(self) -> dict[int, DeltaFacts]:
+        """The layers that have a state, by their index."""
+        mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
+        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, DeltaFacts)}
 
     @cached_property
     def convolution_width(self) -> int:
@@ -181,7 +222,15 @@ class ModelFacts:
     def cache_kinds(self) -> tuple[CacheKind, ...]:
         """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
-        return tuple(CacheKind(window) for window in sorted(windows, key=bool))
+        kinds = [CacheKind(window) for window in sorted(windows, key=bool)]
+        if self.delta_layers:  # who goes on behind a token needs the state behind it, and the rows before itself
+            kinds.append(CacheKind(self.convolution_reach + 1, has_states=True))
+        return tuple(kinds)
+
+    @cached_property
+    def convolution_kind(self) -> int:
+        """The index in `cache_kinds` of the one whose blocks keep what convolutions look back at."""
+        return len(self.cache_kinds) - 1 if self.delta_layers else 0
 
     def without_caps(self) -> ModelFacts:
         """The same with scores that are not capped, which `departures` tells; itself if no layer caps them."""
@@ -197,5 +246,7 @@ class ModelFacts:
         return replace(self, layers=layers, departures=(*self.departures, departure))
 
     def cache_kind(self, layer: int) -> int:
-        """The index in `cache_kinds` of a layer that attends. Raises: KeyError for another."""
+        """The index in `cache_kinds` of a layer that attends or has a state. Raises: KeyError for another."""
+        if layer in self.delta_layers:
+            return len(self.cache_kinds) - 1
         return self.cache_kinds.index(CacheKind(self.attention_layers[layer].window))

@@ -25,7 +25,7 @@ from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
-from dragoman.models.runtime.warm_up import warm_up
+from dragoman.models.runtime.warm_up import CACHES, warm_up
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
@@ -56,7 +56,7 @@ class LoadedModel:
     def block_bytes(self) -> tuple[int, ...]:
         """Bytes of one block over all layers, for each of the model's kinds of caches.
 
-        Keys and values, and of the first kind what convolutions keep.
+        Keys and values, or states; and of one kind what convolutions keep.
         """
         total_bits = [0] * len(self.facts.cache_kinds)
         for port in cache_ports(self.compiled):
@@ -65,13 +65,14 @@ class LoadedModel:
                 elements *= dimension.get_length()
             kind = self.facts.cache_kind(cache_layer(port))
             total_bits[kind] += elements * port.get_element_type().bitwidth
-        first, *others = [bits // 8 for bits in total_bits]
-        return (first + kept_bytes_per_block(self.facts, self.options, self.profile), *others)
+        total = [bits // 8 for bits in total_bits]
+        total[self.facts.convolution_kind] += kept_bytes_per_block(self.facts, self.options, self.profile)
+        return tuple(total)
 
 
 def cache_ports(compiled: Any) -> list[Any]:
-    """The key and value cache inputs of a compiled graph, in input order."""
-    return [port for port in compiled.inputs if port.get_any_name().startswith(("key_cache.", "value_cache."))]
+    """The inputs of a compiled graph that are caches, of keys, values or states, in input order."""
+    return [port for port in compiled.inputs if port.get_any_name().startswith(CACHES)]
 
 
 def cache_layer(port: Any) -> int:
@@ -137,7 +138,7 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
 
 def _profile(model: Family, options: ModelOptions) -> KernelProfile:
     """How the model is run; its facts lose what cannot be computed so, and tell it."""
-    profile = kernel_profile(options)
+    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers))
     if not profile.is_exact:
         model.facts = model.facts.without_caps()
     return profile

@@ -130,15 +130,19 @@ def this_processor() -> Processor:
     return Processor(str(name), tuple(capabilities), is_arm, not lacks_vnni(), not lacks_attention)
 
 
-def kernel_profile(options: ModelOptions, processor: Processor | None = None) -> KernelProfile:
+def kernel_profile(
+    options: ModelOptions, processor: Processor | None = None, *, has_states: bool = False
+) -> KernelProfile:
     """The profile of a model with these options. `processor` None = this machine's.
 
+    `has_states`: layers have states that fade from token to token. They are computed in f32: a state of bf16 cannot fade by
+    less than a part in 512, and the kernels have no other beside arithmetic in bf16.
     Raises: ModelError if a precision is not supported on that processor.
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
-    inference_type, kv_type = _precisions(options, processor)
+    inference_type, kv_type = _precisions(options, processor, has_states)
     is_exact = options.weight_type == "f32"
     num_cores = options.num_threads or os.cpu_count() or 1
     weights = replace(
@@ -159,10 +163,11 @@ def kernel_profile(options: ModelOptions, processor: Processor | None = None) ->
     )
 
 
-def _precisions(options: ModelOptions, processor: Processor) -> tuple[str, str]:
+def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -> tuple[str, str]:
     """Inference and KV precision. bf16 needs hardware support; f32 weights mean f32 everywhere (reference precision)."""
     is_exact = options.weight_type == "f32"
-    inference = "bf16" if processor.has_bf16 and not is_exact and not processor.is_arm else "f32"
+    may_round = processor.has_bf16 and not is_exact and not has_states
+    inference = "bf16" if may_round and not processor.is_arm else "f32"
     allowed = {"bf16": ("bf16", "u8"), "f32": ("f16", "f32", "u8")}[inference]
     if processor.is_arm:
         allowed = ("f32", "u8")  # of which its attention kernels are

@@ -1,7 +1,8 @@
-"""On the real kernels, through the real scheduler: a model whose layers convolve says what its weights say, come what may.
+"""On the real kernels, through the real scheduler: models whose layers do not all attend say what their weights say.
 
 Each answer is checked against one forward pass over all its tokens: whatever the engine did with blocks meanwhile, the
-log-probabilities that it delivered must be those. A convolution that looked back at the wrong rows would not be close.
+log-probabilities that it delivered must be those. A convolution that looked back at the wrong rows would not be close, nor a
+layer that went on from the wrong state.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
-from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid
+from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_stateful
 from tests.support.live_parts import LIVE_TOOLS, with_masker
 
 STREAM = np.random.RandomState(4)
@@ -57,9 +58,10 @@ class Answers:
         logprobs.extend(output.logprobs or [])
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_hybrid(tmp_path_factory.mktemp("hybrid"))
+@pytest.fixture(scope="module", params=[write_hybrid, write_stateful], ids=["convolutions", "states"])
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    written: Path = request.param(tmp_path_factory.mktemp("hybrid"))
+    return written
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +69,10 @@ def loaded(directory: Path) -> LoadedModel:
     return load_model(directory, ModelOptions(weight_type="f32"))
 
 
-@pytest.fixture(scope="module")
-def with_drafts(directory: Path) -> LoadedModel:
-    return load_model(directory, ModelOptions(weight_type="f32", takes_back=True))
+@pytest.fixture(autouse=True)
+def same_prompts() -> None:
+    """Whatever tests ran before."""
+    STREAM.seed(5)
 
 
 def prompt(length: int) -> tuple[int, ...]:
@@ -167,32 +170,40 @@ def test_sequences_that_fork(loaded: LoadedModel) -> None:
     assert all(len({tuple(ids) for ids in answers.token_ids[request.request_id].values()}) == 4 for request in requests)
 
 
-@pytest.mark.parametrize("num_blocks", [MANY_BLOCKS, 20])
+@pytest.mark.parametrize("num_blocks", [MANY_BLOCKS, 28])
 def test_beams(loaded: LoadedModel, num_blocks: int) -> None:
     requests = make_requests(4, temperature=1.0, num_beams=4, n=2)
-    check(loaded, requests, run(loaded, requests, num_blocks=num_blocks))
+    check(loaded, requests, run(loaded, requests, replace(CONFIG, assumed_output_tokens=1), num_blocks))
 
 
 @pytest.mark.parametrize("drafts", ["prompt lookup", "draft model"])
-def test_drafts_that_are_accepted_and_refused(loaded: LoadedModel, with_drafts: LoadedModel, drafts: str) -> None:
+def test_drafts_that_are_accepted_and_refused(drafts: str, tmp_path: Path) -> None:
+    directory = write_hybrid(tmp_path)
+    loaded = load_model(directory, ModelOptions(weight_type="f32"))
     requests = repetitive_requests()
-    answers = run(with_drafts, requests, drafts=drafts)
+    answers = run(load_model(directory, ModelOptions(weight_type="f32", takes_back=True)), requests, drafts=drafts)
     check(loaded, requests, answers)
     assert answers.stats.num_draft_tokens > answers.stats.num_accepted_tokens > 0
     assert answers.token_ids == run(loaded, requests).token_ids
 
 
-@pytest.mark.parametrize("options", [{}, {"prompt_lookup": True}], ids=["plain", "prompt lookup"])
-def test_the_engine_as_its_factory_builds_it(loaded: LoadedModel, directory: Path, options: dict[str, object]) -> None:
-    """Among its requests is one whose grammar breaks: that step comes to nothing for the others."""
+def test_when_a_step_comes_to_nothing_for_the_others_of_a_batch(loaded: LoadedModel, directory: Path) -> None:
+    """In the engine as its factory builds it, because the grammar of one request breaks."""
     requests = repetitive_requests()
     broken = with_masker(EngineRequest("broken", prompt(9), greedy(), max_tokens=20, seed=0), BrokenMasker("fill_mask"))
-    answers = asyncio.run(served(directory, [*requests, broken], options))
+    answers = asyncio.run(served(directory, [*requests, broken]))
     assert [type(error) for error in answers.errors] == [EngineFailed]
     check(loaded, requests, answers)
 
 
-async def served(directory: Path, requests: Sequence[EngineRequest], options: dict[str, object]) -> Answers:
+def test_drafts_in_the_engine_as_its_factory_builds_it(tmp_path: Path) -> None:
+    directory = write_hybrid(tmp_path)
+    requests = repetitive_requests()
+    answers = asyncio.run(served(directory, requests, prompt_lookup=True))
+    check(load_model(directory, ModelOptions(weight_type="f32")), requests, answers)
+
+
+async def served(directory: Path, requests: Sequence[EngineRequest], **options: object) -> Answers:
     """The answers of an engine that runs all requests at once."""
     setup = EngineSetup(directory, {"dtype": "f32", "max_model_len": 256, "max_num_seqs": 16, **options})
     engine = factory.load(setup).build(LIVE_TOOLS, 0).engine

@@ -13,9 +13,17 @@ from dataclasses import dataclass, replace
 
 from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
-from dragoman.engine.rolling.needs import cache_shape, draft_directory, max_model_len, memory_needs, num_blocks
+from dragoman.engine.rolling.needs import (
+    cache_shape,
+    draft_directory,
+    max_model_len,
+    memory_needs,
+    num_blocks,
+    refuse_guesses,
+)
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
+from dragoman.models.facts import CacheKind
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +48,7 @@ class RollingFactory:
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model, model.facts)
             draft = load_model(directory, stored, lambda stage, part: report(f"draft model: {stage}", part))
+        refuse_guesses(options, model.facts, draft.facts if draft else None)
         # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
         from dragoman.engine.rolling.assembly import assemble
 
@@ -68,7 +77,7 @@ class LoadedRolling:
             self.model.facts.architecture,
             f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
-            f"{self.model.profile.kv_type} cache for {_room(blocks, shape.windows)}",
+            f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
             *self.model.facts.departures,
         )
         for departure in self.model.facts.departures:
@@ -76,12 +85,15 @@ class LoadedRolling:
         return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks))
 
 
-def _room(num_blocks: Sequence[int], windows: Sequence[int]) -> str:
-    """The tokens that the cache has room for, of each kind, for people."""
-    return " and ".join(
-        f"{count * BLOCK_SIZE} tokens" + (f" in windows of {window}" if window else "")
-        for count, window in zip(num_blocks, windows, strict=True)
-    )
+def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:
+    """What the cache has room for, of each kind, for people."""
+    return " and ".join(_room_of(count, kind) for count, kind in zip(num_blocks, kinds, strict=True))
+
+
+def _room_of(num_blocks: int, kind: CacheKind) -> str:
+    if kind.has_states:
+        return f"{num_blocks} states"
+    return f"{num_blocks * BLOCK_SIZE} tokens" + (f" in windows of {kind.window}" if kind.window else "")
 
 
 factory = RollingFactory()

@@ -27,6 +27,7 @@ from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
+_STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
 
 
@@ -48,6 +49,7 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     if options.draft_model is not None:
         directory = draft_directory(options.draft_model, model.facts)
         draft = _model_size(directory, options.model_options)
+    refuse_guesses(options, model.facts, draft.facts if draft else None)
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
@@ -88,6 +90,15 @@ def draft_directory(path: Path, facts: ModelFacts) -> Path:
     return path
 
 
+def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts | None) -> None:
+    """Raises: EngineOptionError if tokens were to be taken back from a model, or a draft model, that has states."""
+    asked = "prompt_lookup" if options.draft_model is None else "draft_model"
+    for model in (facts, draft):
+        if model is not None and model.delta_layers and options.speculates:
+            reason = "has layers with one state for all tokens of a sequence, from which none can be taken back"
+            raise EngineOptionError(asked, f"must not be set: {model.architecture} {reason}")
+
+
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     model = read_model(read_json(model_dir / "config.json"))
     facts, weight_type = model.facts, options.weight_type
@@ -97,20 +108,25 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
         elif not any(re.search(pattern, name) for pattern in model.unread):
             stored += _stored_bytes(shape, weight_type)
-    profile = kernel_profile(options)
+    profile = kernel_profile(options, has_states=bool(facts.delta_layers))
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
         stored *= 2
-    first, *others = block_bytes(facts, profile.kv_type)
-    first += kept_bytes_per_block(facts, options, profile)
-    return _ModelSize(int(stored * _PACKED), (first, *others), facts)
+    total = list(block_bytes(facts, profile.kv_type))
+    total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
+    return _ModelSize(int(stored * _PACKED), tuple(total), facts)
 
 
 def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
-    """Bytes of one block's keys and values, of each cache kind over all its layers. `cache_type`: one of the kernels'."""
+    """Bytes of one block's keys and values, or of its state, of each cache kind over all its layers.
+
+    `cache_type`: one of the kernels'.
+    """
     total = [0] * len(facts.cache_kinds)
     for layer, attention in facts.attention_layers.items():
         head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
         total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
+    for layer, delta in facts.delta_layers.items():
+        total[facts.cache_kind(layer)] += prod(delta.state_shape) * _STATE_BYTES
     return tuple(total)
 
 

@@ -13,11 +13,14 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
+from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
 from dragoman.models.blocks.nodes import gather_rows
 from dragoman.models.blocks.rotary import Angles, rotary_angles
-from dragoman.models.facts import AttentionFacts, ModelFacts, RotaryRule
-from dragoman.models.sources.base import Array
+from dragoman.models.config import ModelError
+from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, RotaryRule
+from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,9 @@ class StepInputs:
     each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32 [S+1], from the second kind on with
     its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N. Of a model with
     convolutions see `blocks.convolution`.
+    Of a model with states state_blocks i32 [N], state_blocks_begins i32 [S+1]: for each sequence the block whose state its
+    first token changes, then the blocks that keep states; state_interval i32 [S]: at which positions they do, and behind the
+    last token. Layers add state_cache.N.
     """
 
     def __init__(self, facts: ModelFacts) -> None:
@@ -44,7 +50,9 @@ class StepInputs:
         self.parameters: list[Any] = []
         self.token_ids, self.positions = self._input("input_ids"), self._input("position_ids")
         self.subsequence_begins = self._input("subsequence_begins", ov.Type.i32)
-        self.tables = tuple(self._tables(f".{kind}" if kind else "") for kind in range(len(facts.cache_kinds)))
+        windows = [number for number, kind in enumerate(facts.cache_kinds) if not kind.has_states]
+        self.tables = tuple(self._tables(f".{number}" if number else "") for number in windows)
+        self.states = tuple(self._input(name, ov.Type.i32) for name in STATE_INPUTS) if facts.delta_layers else ()
         self.max_context_len = self._input("max_context_len", ov.Type.i32, ov.PartialShape([]))
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
@@ -62,6 +70,11 @@ class StepInputs:
         parameter = cache_parameter(name)
         self.parameters.append(parameter)
         return parameter
+
+    def state(self, name: str, facts: DeltaFacts) -> Any:
+        """A table of states, f32."""
+        self._input(name, ov.Type.f32, ov.PartialShape([-1, *facts.state_shape]))
+        return self.parameters[-1]
 
     def _convolutions(self) -> ConvolutionInputs:
         past = self._input(PAST_ROWS, ov.Type.f32, ov.PartialShape([-1, self.facts.convolution_width]))
@@ -106,10 +119,22 @@ class LayerInputs:
         """The layer's key and value caches."""
         return self.step.cache(f"key_cache.{self.index}"), self.step.cache(f"value_cache.{self.index}")
 
-    def convolve(self, x: Node, taps: Array, bias: Array | None = None) -> Node:
-        """The layer's convolution, see `ConvolutionInputs.convolve`."""
+    def convolve(self, x: Node, weights: Weights, *, bias: bool = False) -> Node:
+        """The layer's convolution, see `ConvolutionInputs.convolve`. `weights`: stored [width, 1, length]."""
         assert self.step.convolutions is not None
-        return self.step.convolutions.convolve(self.index, x, taps, bias)
+        facts = self.step.facts.convolution_layers[self.index]
+        taps = weights.tensor((facts.width, 1, facts.length))
+        if isinstance(taps, PackedMatrix):
+            raise ModelError("the taps of a convolution are packed, allowed: numbers")
+        shift = weights.vector(facts.width, "bias") if bias else None
+        return self.step.convolutions.convolve(self.index, x, taps.reshape(facts.width, facts.length), shift)
+
+    def gated_delta(self, rows: list[Node]) -> Node:
+        """What the layer's heads read from their states, see `blocks.delta.gated_delta`."""
+        step, facts = self.step, self.step.facts.delta_layers[self.index]
+        blocks, begins, interval = step.states
+        tables = [step.subsequence_begins, blocks, begins, step.tables[0].past_lens, interval]
+        return gated_delta(rows, step.state(f"state_cache.{self.index}", facts), tables, facts)
 
     @property
     def attention(self) -> AttentionFacts:

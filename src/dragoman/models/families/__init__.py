@@ -40,7 +40,9 @@ from dragoman.models.families.opt import Opt
 from dragoman.models.families.phi import Phi
 from dragoman.models.families.phi3 import Phi3
 from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_experts import Qwen2Experts, Qwen3Experts
+from dragoman.models.families.refused import REFUSED
 from dragoman.models.families.relatives import Ernie45, SeedOss
 from dragoman.models.families.smollm3 import SmolLM3
 from dragoman.models.families.stablelm import StableLm
@@ -87,6 +89,7 @@ FAMILIES: tuple[type[Family], ...] = (
     Qwen2Experts,
     Qwen3,
     Qwen3Experts,
+    Qwen35,
     SeedOss,
     SmolLM3,
     StableLm,
@@ -109,6 +112,9 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     family = next((_BY_ARCHITECTURE[name] for name in known if name in _BY_ARCHITECTURE), None)
     if family is None:
+        refused = next((name for name in known if name in REFUSED), None)
+        if refused is not None:
+            raise ModelError(f"architecture {refused} is not supported: {REFUSED[refused]}")
         supported = ", ".join(sorted(_BY_ARCHITECTURE))
         raise ModelError(f"architectures {shown(names)} are not supported; supported: {supported}")
     _refuse_packed(config, getattr(family, "packings", ()))

@@ -7,9 +7,10 @@ from dataclasses import replace
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import add, scaled
 from dragoman.models.blocks.step import StepInputs
-from dragoman.models.config import Config
+from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, MlpFacts
 from dragoman.models.families.llama import Llama
+from dragoman.models.families.refused import SELECTIVE_SCANS
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights, halves
 
@@ -51,6 +52,8 @@ class Granite4Dense(Granite):
     def __init__(self, config: Config) -> None:
         config.expect(num_local_experts=0, normalization_function="rmsnorm")
         num_layers = config.count("num_hidden_layers")
+        if "mamba" in (config.value("layer_types") or ()):
+            raise ModelError(f"architecture {self.architectures[0]} with layers of type mamba: {SELECTIVE_SCANS}")
         if config.choices("layer_types", ("attention", "full_attention"), num_layers) is None:
             raise config.error("layer_types", f"a list of {num_layers} of: attention")
         config.skip("num_experts_per_tok", "output_router_logits", "router_aux_loss_coef", "intermediate_size")

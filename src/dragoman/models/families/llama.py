@@ -11,7 +11,15 @@ from dragoman.models.blocks.nodes import add, split_heads
 from dragoman.models.blocks.norms import rms_norm
 from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config, ModelError
-from dragoman.models.facts import AttentionFacts, ExpertFacts, LayerFacts, MlpFacts, ModelFacts
+from dragoman.models.facts import (
+    AttentionFacts,
+    ConvolutionFacts,
+    DeltaFacts,
+    ExpertFacts,
+    LayerFacts,
+    MlpFacts,
+    ModelFacts,
+)
 from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
 from dragoman.models.rotary import RotaryReading, read_rotary
@@ -31,13 +39,15 @@ class LayerNorms(NamedTuple):
 class Llama(Family):
     """Llama 1 to 3.x.
 
-    `epsilon`: the key of the norms' and what it is without one. `mlp_name`: where a layer keeps its MLP. `is_parallel`: the
+    `epsilon`: the key of the norms' and what it is without one. `output_name`, `mlp_name`: where attention keeps the matrix
+    of its output, and a layer its MLP. `is_parallel`: the
     MLP reads what attention reads, and both are added at once.
     """
 
     architectures = ("LlamaForCausalLM",)
     epsilon: ClassVar[tuple[str, float]] = ("rms_norm_eps", 1e-6)
     layer_norms: ClassVar[LayerNorms] = LayerNorms()
+    output_name: ClassVar[str] = "o_proj"
     mlp_name: ClassVar[str] = "mlp"
     is_parallel: bool = False
 
@@ -63,7 +73,7 @@ class Llama(Family):
             hidden_size=config.count("hidden_size"),
             max_position=self.rotary.max_position,
             layers=tuple(
-                LayerFacts(self.attention_facts(config, index), self.mlp_facts(config, index))
+                LayerFacts(self.mixer_facts(config, index), self.mlp_facts(config, index))
                 for index in range(num_layers)
             ),
             long_context_from=self.rotary.long_context_from,
@@ -81,6 +91,10 @@ class Llama(Family):
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """Which layers see only a window."""
         return (False,) * config.count("num_hidden_layers")
+
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | DeltaFacts:
+        """Of how a layer mixes tokens: by attention, unless a family says otherwise."""
+        return self.attention_facts(config, index)
 
     def attention_facts(self, config: Config, index: int) -> AttentionFacts:
         """Those of a layer."""
@@ -106,8 +120,8 @@ class Llama(Family):
         """See `Family`."""
         names = self.layer_norms
         normed = self._normed(x, weights, names.before_attention)
-        attended = self._normed(self.attention(normed, weights.at("self_attn"), layer), weights, names.after_attention)
-        x = self.residual(layer.keep(x), attended)
+        mixed = self._normed(self.mix(normed, weights, layer), weights, names.after_attention)
+        x = self.residual(layer.keep(x), mixed)
         inside = layer.keep(normed) if self.is_parallel else self._normed(x, weights, names.before_mlp)
         return self.residual(
             x, self._normed(self.mlp(inside, weights.at(self.mlp_name), layer), weights, names.after_mlp)
@@ -120,6 +134,10 @@ class Llama(Family):
         """What goes on after a block that has computed `change` from x."""
         return add(x, change)
 
+    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """What tokens take from each other. Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        return self.attention(x, weights.at("self_attn"), layer)
+
     def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = layer.attention
@@ -127,7 +145,7 @@ class Llama(Family):
         q, k = self.heads(q, k, weights, facts)
         sinks = weights.vector(facts.num_heads, "sinks") if facts.has_sinks else None
         attended = attend(q, k, v, layer, sinks)
-        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+        return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
 
     def projections(self, weights: Weights, facts: AttentionFacts) -> tuple[Weights, Weights, Weights]:
         """The weights of queries, keys and values."""

@@ -14,6 +14,7 @@ from dragoman.models.families.gemma import Gemma3
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.qwen3_5 import Qwen35
 
 ARCHITECTURES = (
     "Gemma3ForConditionalGeneration",
@@ -26,6 +27,7 @@ ARCHITECTURES = (
     "Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration",
     "Qwen3VLForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
 )
 
@@ -48,6 +50,7 @@ _FAMILIES: dict[str, type[Family]] = {
     "qwen2_5_vl_text": Qwen2,
     "qwen3": Qwen3,
     "qwen3_vl_text": Qwen3,
+    "qwen3_5_text": Qwen35,
 }
 
 # What the text's part leaves out where it is what transformers assumes. (A config of its own has every key.)

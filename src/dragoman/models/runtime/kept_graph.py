@@ -24,6 +24,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.attention import paged_attention
+from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
 from dragoman.models.runtime.seal import SealedBytes, append_seal
@@ -31,6 +32,7 @@ from dragoman.models.runtime.seal import SealedBytes, append_seal
 logger = logging.getLogger(__name__)
 
 _ATTENTION = ov.DiscreteTypeInfo("PagedAttentionExtension", "extension")
+_DELTA = ov.DiscreteTypeInfo(OPERATION, "extension")
 _HEADER_LIMIT = 4096  # bytes within which OpenVINO's line about its version ends
 
 
@@ -100,6 +102,8 @@ def map_kept(
                 sealed.begin_check()
             graph = ov.Tensor(sealed.contents[_header_size(mapping) :], shared_memory=True)
             core.add_extension(ov.OpExtension(_attention_extension(facts)))
+            if facts.delta_layers:
+                core.add_extension(ov.OpExtension(_delta_extension(facts)))
             compiled = core.import_model(graph, "CPU", properties)
             sealed.finish_check()
             return compiled, mapping
@@ -129,6 +133,21 @@ def _attention_extension(facts: ModelFacts) -> Any:
             return _attention_placeholder(next(shapes))
 
     return Attention
+
+
+def _delta_extension(facts: ModelFacts) -> Any:
+    """The same for the operation of gated delta rules, which the runtime gives its attributes, too."""
+    shapes = cycle(facts.delta_layers.values())
+
+    class Delta(ov.Op):  # type: ignore[misc]  # as above
+        @staticmethod
+        def get_type_info() -> Any:
+            return _DELTA
+
+        def __new__(cls) -> Any:
+            return delta_operation(next(shapes))
+
+    return Delta
 
 
 def _attention_placeholder(facts: AttentionFacts) -> Any:

@@ -12,6 +12,10 @@ import numpy as np
 import openvino as ov
 
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
+from dragoman.models.profile import BLOCK_SIZE
+
+CACHES = ("key_cache.", "value_cache.", "state_cache.")
+"""How the names of inputs that are caches begin, before the number of their layer."""
 
 _NUM_TOKENS = 8  # more than 4: kernels for fewer rows pack the weights in another way
 
@@ -30,11 +34,14 @@ def warm_up(compiled: Any) -> None:
         "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
         ROWS_BEFORE: np.zeros(_NUM_TOKENS, dtype=np.int64),
         ROWS_TO_KEEP: np.zeros(1, dtype=np.int64),
+        "state_blocks": np.zeros(2, dtype=np.int32),  # read one, write one
+        "state_blocks_begins": np.array([0, 2], dtype=np.int32),
+        "state_interval": np.array([BLOCK_SIZE], dtype=np.int32),
         "sampled_tokens_indices": np.array([_NUM_TOKENS - 1], dtype=np.int64),
     }
     for port in compiled.inputs:
         name = port.get_any_name()
-        if name.startswith(("key_cache.", "value_cache.")):
+        if name.startswith(CACHES):
             request.set_tensor(port, _one_block(port))
         elif name == PAST_ROWS:
             request.set_tensor(port, _one_row(port))
@@ -45,7 +52,10 @@ def warm_up(compiled: Any) -> None:
 
 def _one_block(port: Any) -> Any:
     dimensions = list(port.get_partial_shape())[1:]
-    return ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+    tensor = ov.Tensor(port.get_element_type(), ov.Shape([1, *(dimension.get_length() for dimension in dimensions)]))
+    if port.get_any_name().startswith("state_cache."):  # is read before it is written
+        tensor.data[...] = 0
+    return tensor
 
 
 def _one_row(port: Any) -> Any:

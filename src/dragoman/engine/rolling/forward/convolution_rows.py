@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.models import LoadedModel
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.kept_rows import rows_per_block
@@ -38,26 +38,30 @@ class ConvolutionRows:
         self._table: Array = np.empty((num_blocks * self._num_slots, facts.convolution_width), dtype=stored)
         self._destinations = np.zeros(0, dtype=np.int64)
 
-    def inputs(self, batch: ForwardBatch) -> dict[str, Array]:
-        """The graph's inputs for this step, by their names; `ConvolutionInputs` says what they mean."""
+    def inputs(self, batch: ForwardBatch, tables: BlockTables) -> dict[str, Array]:
+        """The graph's inputs for this step, by their names; `ConvolutionInputs` says what they mean.
+
+        `tables`: of the kind whose blocks keep rows.
+        """
         begins = batch.subsequence_begins.astype(np.int64)
         lengths = np.diff(begins)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         tokens = np.arange(len(owners))
         offsets = tokens - begins[owners]
         num_past = len(lengths) * self._reach
-        values = {PAST_ROWS: self._past_rows(batch)}
+        values = {PAST_ROWS: self._past_rows(batch, tables)}
         for back in range(1, self._reach + 1):
             # The row of position past - n of sequence s is number s * reach + n - 1 of the past rows.
             is_past = offsets < back
             values[f"{ROWS_BEFORE}.{back}"] = np.where(
                 is_past, owners * self._reach + back - 1 - offsets, num_past + tokens - back
             )
-        places = batch.position_ids % self._block_size
+        positions = tables.past_lens[owners] + offsets  # in the tables
+        places = positions % self._block_size
         # A later token of the step takes the slot, if it is in the same block.
         is_last = (offsets + self._num_slots >= lengths[owners]) | (places + self._num_slots >= self._block_size)
         values[ROWS_TO_KEEP] = kept = np.flatnonzero(is_last)
-        self._destinations = self._slots(batch, owners[kept], batch.position_ids[kept])
+        self._destinations = self._slots(tables, owners[kept], positions[kept])
         return values
 
     def keep(self, rows: Array) -> None:
@@ -73,18 +77,19 @@ class ConvolutionRows:
         """Give the table's memory back; nothing can be computed afterwards."""
         forget_pages(self._table)
 
-    def _past_rows(self, batch: ForwardBatch) -> Array:
+    def _past_rows(self, batch: ForwardBatch, tables: BlockTables) -> Array:
         """The rows before each sequence's tokens, the nearest first, zeros before its beginning: [S * reach, width]."""
-        positions = (batch.past_lens[:, None] - np.arange(1, self._reach + 1)).reshape(-1)
-        is_there = positions >= 0
+        back = np.arange(1, self._reach + 1)
+        is_there = (batch.past_lens[:, None] >= back).reshape(-1)
+        positions = (tables.past_lens[:, None] - back).reshape(-1)
         owners = np.repeat(np.arange(len(batch.past_lens)), self._reach)
-        slots = self._slots(batch, owners, np.maximum(positions, 0))
+        slots = self._slots(tables, owners, np.maximum(positions, 0))
         rows = self._table[slots].astype(np.float32)
         rows[~is_there] = 0
         return rows
 
-    def _slots(self, batch: ForwardBatch, owners: Array, positions: Array) -> Array:
-        """Where the table has the rows of these positions of these sequences of the batch."""
-        blocks = batch.block_indices[batch.block_indices_begins[owners] + positions // self._block_size]
+    def _slots(self, tables: BlockTables, owners: Array, positions: Array) -> Array:
+        """Where the rows of these positions in the tables of these sequences lie."""
+        blocks = tables.block_indices[tables.block_indices_begins[owners] + positions // self._block_size]
         slots: Array = blocks.astype(np.int64) * self._num_slots + positions % self._block_size % self._num_slots
         return slots

@@ -22,6 +22,7 @@ import openvino as ov
 from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.forward.convolution_rows import ConvolutionRows
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
+from dragoman.engine.rolling.forward.state_blocks import state_inputs
 from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
 from dragoman.models.runtime.memory import forget_pages, return_freed_memory
 
@@ -54,12 +55,18 @@ class OpenVinoRunner:
         self._caches: list[list[Any]] = [[] for _ in self.pools]
         for port in cache_ports(loaded.compiled):
             kind = facts.cache_kind(cache_layer(port))
-            # one more than the scheduler knows about: the last one is a scratch block
-            self._caches[kind].append(self._allocate(port, counts[kind] + 1))
+            # more than the scheduler knows about: a scratch block, and with states one that stays zero
+            has_states = facts.cache_kinds[kind].has_states
+            tensor = self._allocate(port, counts[kind] + (2 if has_states else 1))
+            if has_states:
+                tensor.data[-1] = 0
+            self._caches[kind].append(tensor)
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.profile.smallest_row > 1
-        self._convolutions = ConvolutionRows(loaded, counts[0] + 1) if facts.convolution_layers else None
+        self._kept_kind = facts.convolution_kind
+        self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
+        self._has_states = bool(facts.delta_layers)
         self.long_context_from = facts.long_context_from
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:
@@ -79,7 +86,8 @@ class OpenVinoRunner:
         self._set("input_ids", batch.input_ids)
         self._set("position_ids", batch.position_ids)
         self._set("subsequence_begins", batch.subsequence_begins)
-        for kind, tables in enumerate(self._tables(batch)):
+        all_tables = self._tables(batch)
+        for kind, tables in enumerate(all_tables[:-1] if self._has_states else all_tables):
             suffix = f".{kind}" if kind else ""
             self._set(f"past_lens{suffix}", tables.past_lens)
             self._set(f"block_indices{suffix}", tables.block_indices)
@@ -89,7 +97,11 @@ class OpenVinoRunner:
             self._set("rotary_regime", regimes)
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
-        rows = {} if self._convolutions is None else self._convolutions.inputs(batch)
+        if self._has_states:
+            zero_block = self.pools[-1].num_blocks + 1
+            for name, values in state_inputs(batch, all_tables[-1], self.block_size, zero_block).items():
+                self._set(name, values)
+        rows = {} if self._convolutions is None else self._convolutions.inputs(batch, all_tables[self._kept_kind])
         for name, values in rows.items():  # which live until the step is done: those of many sequences are large
             self._request.set_tensor(name, ov.Tensor(values, shared_memory=True))
         self._request.start_async()
@@ -138,7 +150,7 @@ class OpenVinoRunner:
             blocks = tensor.data
             for source, destination in pairs:
                 blocks[destination] = blocks[source]
-        if self._convolutions is not None:
+        if self._convolutions is not None and kind == self._kept_kind:
             for source, destination in pairs:
                 self._convolutions.copy_block(source, destination)
 

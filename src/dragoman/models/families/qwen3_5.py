@@ -1,0 +1,124 @@
+"""Qwen 3.5, the dense ones: three of four layers mix tokens by a gated delta rule, the others by gated attention.
+
+Source: the Qwen 3.5 release; Gated DeltaNet, arXiv:2412.06464.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add, multiply, reshape, split, unsqueeze
+from dragoman.models.blocks.norms import rms_norm
+from dragoman.models.blocks.step import LayerInputs
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import AttentionFacts, ConvolutionFacts, DeltaFacts, ModelFacts
+from dragoman.models.families.llama import Llama, head_size
+from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+_LAYER_TYPES = ("linear_attention", "full_attention")
+
+
+class Qwen35(Llama):
+    """Qwen 3.5 of 0.8B to 27B."""
+
+    architectures = ("Qwen3_5ForCausalLM",)
+    unread = (*Llama.unread, r"^mtp\.", r"^model\.visual\.")  # drafts for speculation, images
+
+    def __init__(self, config: Config) -> None:
+        config.expect(hidden_act="silu", attn_output_gate=True, mamba_ssm_dtype="float32")
+        config.skip("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
+        super().__init__(config)
+
+    def read_rotary(self, config: Config) -> RotaryReading:
+        """Of a quarter of each head."""
+        return read_rotary(config, head_size(config), part=0.25)
+
+    def read_facts(self, config: Config) -> ModelFacts:
+        """See `Llama`."""
+        self.attends, self.delta_facts = _attending_layers(config), _delta_facts(config)
+        return super().read_facts(config)
+
+    def mixer_facts(self, config: Config, index: int) -> AttentionFacts | ConvolutionFacts | DeltaFacts:
+        """See `Llama`."""
+        return self.attention_facts(config, index) if self.attends[index] else self.delta_facts
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """Its weight is what is added to one."""
+        return rms_norm(x, weights, self.norm_epsilon, offset=1.0)
+
+    def mix(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """By attention or by a gated delta rule."""
+        if self.attends[layer.index]:
+            return super().mix(x, weights, layer)
+        return self.delta(x, weights.at("linear_attn"), layer)
+
+    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """With a gate on what each head reads, which lies beside its queries."""
+        facts, size = layer.attention, layer.attention.head_size
+        rows = np.arange(2 * facts.query_width).reshape(facts.num_heads, 2, size)
+        queries, gates = (weights.at("q_proj").rows(rows[:, i].reshape(-1), 2 * facts.query_width) for i in range(2))
+        projections = (queries, weights.at("k_proj"), weights.at("v_proj"))
+        q, k, v = queries_keys_values(x, projections, facts, bias=self.has_qkv_bias)
+        gate = ops.sigmoid(linear(x, gates, facts.query_width, bias=self.has_qkv_bias)).output(0)
+        q, k = self.heads(q, k, weights, facts)
+        attended = multiply(attend(q, k, v, layer), layer.keep(gate))
+        return linear(attended, weights.at("o_proj"), self.facts.hidden_size, bias=self.has_output_bias)
+
+    def heads(self, q: Node, k: Node, weights: Weights, facts: AttentionFacts) -> tuple[Node, Node]:
+        """Each head's query and key normed."""
+        q, k = super().heads(q, k, weights, facts)
+        return self.norm(q, weights.at("q_norm")), self.norm(k, weights.at("k_norm"))
+
+    def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
+        facts = self.facts.delta_layers[layer.index]
+        width = facts.convolution.width
+        mixed = layer.convolve(linear(x, weights.at("in_proj_qkv"), width), weights.at("conv1d"))
+        widths = [facts.key_width, facts.key_width, facts.value_width]
+        q, k, v = split(ACTIVATIONS["silu"](mixed), widths)
+        rows = [
+            *(reshape(keys, -1, facts.num_key_heads, facts.key_size) for keys in (q, k)),
+            reshape(v, -1, facts.num_heads, facts.value_size),
+            *self.fades(x, weights, facts),
+        ]
+        read = layer.keep(layer.gated_delta(rows))
+        gate = linear(layer.keep(x), weights.at("in_proj_z"), facts.value_width)
+        gate = reshape(gate, -1, facts.num_heads, facts.value_size)
+        gated = multiply(rms_norm(read, weights.at("norm"), self.norm_epsilon), ACTIVATIONS["silu"](gate))
+        flat = unsqueeze(reshape(gated, -1, facts.value_width), 1)
+        return linear(flat, weights.at("out_proj"), self.facts.hidden_size)
+
+    def fades(self, x: Node, weights: Weights, facts: DeltaFacts) -> tuple[Node, Node]:
+        """The logarithm of what is left of each head's state, and the part by which it is corrected: two of [T, heads]."""
+        heads = facts.num_heads
+        steps = reshape(linear(x, weights.at("in_proj_a"), heads), -1, heads)
+        steps = ops.softplus(add(steps, constant(weights.vector(heads, "dt_bias").reshape(1, heads)))).output(0)
+        rates = -np.exp(weights.vector(heads, "A_log")).reshape(1, heads)
+        parts = ops.sigmoid(reshape(linear(x, weights.at("in_proj_b"), heads), -1, heads)).output(0)
+        return multiply(steps, constant(rates)), parts
+
+
+def _attending_layers(config: Config) -> tuple[bool, ...]:
+    """Whether a layer attends, for each."""
+    num_layers, interval = config.count("num_hidden_layers"), config.count("full_attention_interval", 4)
+    kinds = config.choices("layer_types", _LAYER_TYPES, num_layers)
+    attends = tuple(kinds[i] == "full_attention" if kinds else (i + 1) % interval == 0 for i in range(num_layers))
+    if not any(attends):
+        raise ModelError("config.json has no layer that attends, allowed: at least one")
+    return attends
+
+
+def _delta_facts(config: Config) -> DeltaFacts:
+    num_keys, num_heads = config.count("linear_num_key_heads", 16), config.count("linear_num_value_heads", 32)
+    key_size, value_size = config.count("linear_key_head_dim", 128), config.count("linear_value_head_dim", 128)
+    if num_heads % num_keys:
+        raise config.error("linear_num_value_heads", f"a multiple of linear_num_key_heads {num_keys}")
+    width = 2 * num_keys * key_size + num_heads * value_size
+    convolution = ConvolutionFacts(width, config.count("linear_conv_kernel_dim", 4, least=2))
+    return DeltaFacts(num_keys, num_heads, key_size, value_size, convolution)

@@ -1,0 +1,17 @@
+"""Architectures that people have and that are not served, with the reason. Read by `families` when a model is loaded."""
+
+from __future__ import annotations
+
+SELECTIVE_SCANS = "its layers are selective scans (Mamba), for which this server has no operation"
+
+REFUSED = {
+    "BambaForCausalLM": SELECTIVE_SCANS,
+    "FalconH1ForCausalLM": SELECTIVE_SCANS,
+    "FalconMambaForCausalLM": SELECTIVE_SCANS,
+    "JambaForCausalLM": SELECTIVE_SCANS,
+    "Mamba2ForCausalLM": SELECTIVE_SCANS,
+    "MambaForCausalLM": SELECTIVE_SCANS,
+    "NemotronHForCausalLM": SELECTIVE_SCANS,
+    "Zamba2ForCausalLM": SELECTIVE_SCANS,
+    "RecurrentGemmaForCausalLM": "its layers are linear recurrences, for which this server has no operation",
+}
