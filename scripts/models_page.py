@@ -13,7 +13,6 @@ import json
 import re
 import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from dragoman.models import ModelOptions, load_model  # noqa: E402
-from dragoman.models.families import FAMILIES, read_model  # noqa: E402
+from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
 from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
@@ -58,17 +57,18 @@ class Row:
 
 def measured_rows() -> list[Row]:
     """Every family, with its cases compared."""
-    cases: dict[type[Family], list[str]] = defaultdict(list)
+    rows: dict[type[Family], Row] = {}
+    for architecture in FAMILIES:
+        family = find_family(architecture)
+        if isinstance(family, type):
+            rows.setdefault(family, Row(family))
     for name in case_names():
-        cases[type(read_model(read_case(name)["config"]))].append(name)
-    rows = []
-    for family in FAMILIES:
-        row = Row(family, cases[family])
+        rows[type(read_model(read_case(name)["config"]))].cases.append(name)
+    for family, row in rows.items():
         for weight_type in WEIGHT_TYPES:
-            row.errors[weight_type] = max((error_of(name, weight_type) for name in row.cases), default=float("nan"))
+            row.errors[weight_type] = max(error_of(name, weight_type) for name in row.cases)
         sys.stderr.write(f"{family.__name__}: {row.errors}\n")
-        rows.append(row)
-    return rows
+    return list(rows.values())
 
 
 def error_of(name: str, weight_type: WeightType) -> float:

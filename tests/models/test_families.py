@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 
 from dragoman.models import ModelOptions, load_model
+from dragoman.models.families import FAMILIES, find_family
 from dragoman.models.storage.constants import WeightType
 from tests.support.family_checkpoint import case_names, first_case_names, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 
 CAPPED = ("gemma2",)  # whose scores are capped, which is left out where anything is compressed
 CUTS = (0, 300, 301, 365, 699, 700)  # a long chunk, single tokens, one that ends in the middle of a block
+
+
+def test_the_list_names_the_families_by_their_architectures() -> None:
+    for architecture in FAMILIES:
+        family = find_family(architecture)
+        assert not isinstance(family, type) or architecture in family.architectures  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module", params=case_names())

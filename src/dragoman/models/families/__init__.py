@@ -1,105 +1,81 @@
 """The families of models that load, and which of them a config.json means.
 
 Does: list and choose. Does not: read weights. Called by the loader and by whoever foretells what a model will take, on any
-thread. A new family is a file here and a name in `FAMILIES`.
+thread. A new family is a file here and a line in `FAMILIES`; a start imports only the one that it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from dragoman.models.config import Config, ModelError, shown
-from dragoman.models.families import vision
 from dragoman.models.families.base import Family
-from dragoman.models.families.bloom import Bloom
-from dragoman.models.families.cohere import Cohere, Cohere2
-from dragoman.models.families.deepseek import DeepseekV2, DeepseekV3
-from dragoman.models.families.ernie_experts import ErnieExperts
-from dragoman.models.families.exaone4 import Exaone4
-from dragoman.models.families.falcon import Falcon
-from dragoman.models.families.gemma import Gemma, Gemma2, Gemma3
-from dragoman.models.families.glm import Glm, Glm4
-from dragoman.models.families.glm_experts import GlmExperts
-from dragoman.models.families.gpt2 import Gpt2
-from dragoman.models.families.gpt_bigcode import GptBigCode
-from dragoman.models.families.gpt_j import GptJ
-from dragoman.models.families.gpt_neox import GptNeoX
-from dragoman.models.families.gpt_oss import GptOss
-from dragoman.models.families.granite import Granite, Granite4Dense
-from dragoman.models.families.granite_experts import GraniteExperts, GraniteSharedExperts
-from dragoman.models.families.hunyuan import HunyuanDense
-from dragoman.models.families.lfm2 import Lfm2
-from dragoman.models.families.llama import Llama
-from dragoman.models.families.mistral import Mistral
-from dragoman.models.families.mixtral import Mixtral
-from dragoman.models.families.mpt import Mpt
-from dragoman.models.families.olmo import Olmo2, Olmo3
-from dragoman.models.families.olmo_experts import OlmoExperts
-from dragoman.models.families.opt import Opt
-from dragoman.models.families.phi import Phi
-from dragoman.models.families.phi3 import Phi3
-from dragoman.models.families.qwen import Qwen2, Qwen3
-from dragoman.models.families.qwen3_5 import Qwen35
-from dragoman.models.families.qwen_experts import Qwen2Experts, Qwen3Experts
 from dragoman.models.families.refused import REFUSED
-from dragoman.models.families.relatives import Ernie45, SeedOss
-from dragoman.models.families.smollm3 import SmolLM3
-from dragoman.models.families.stablelm import StableLm
-from dragoman.models.families.starcoder2 import Starcoder2
 
-FAMILIES: tuple[type[Family], ...] = (
-    Bloom,
-    Cohere,
-    Cohere2,
-    DeepseekV2,
-    DeepseekV3,
-    Ernie45,
-    ErnieExperts,
-    Exaone4,
-    Falcon,
-    Gemma,
-    Gemma2,
-    Gemma3,
-    Glm,
-    Glm4,
-    GlmExperts,
-    Gpt2,
-    GptBigCode,
-    GptJ,
-    GptNeoX,
-    GptOss,
-    Granite,
-    Granite4Dense,
-    GraniteExperts,
-    GraniteSharedExperts,
-    HunyuanDense,
-    Lfm2,
-    Llama,
-    Mistral,
-    Mixtral,
-    Mpt,
-    Olmo2,
-    Olmo3,
-    OlmoExperts,
-    Opt,
-    Phi,
-    Phi3,
-    Qwen2,
-    Qwen2Experts,
-    Qwen3,
-    Qwen3Experts,
-    Qwen35,
-    SeedOss,
-    SmolLM3,
-    StableLm,
-    Starcoder2,
-)
-
-_BY_ARCHITECTURE: dict[str, Callable[[Config], Family]] = {
-    **{name: family for family in FAMILIES for name in family.architectures},
-    **dict.fromkeys(vision.ARCHITECTURES, vision.text_model),
+FAMILIES: dict[str, str] = {
+    "BloomForCausalLM": "bloom.Bloom",
+    "Cohere2ForCausalLM": "cohere.Cohere2",
+    "CohereForCausalLM": "cohere.Cohere",
+    "DeepseekV2ForCausalLM": "deepseek.DeepseekV2",
+    "DeepseekV3ForCausalLM": "deepseek.DeepseekV3",
+    "Ernie4_5_MoeForCausalLM": "ernie_experts.ErnieExperts",
+    "Ernie4_5ForCausalLM": "relatives.Ernie45",
+    "Exaone4ForCausalLM": "exaone4.Exaone4",
+    "FalconForCausalLM": "falcon.Falcon",
+    "Gemma2ForCausalLM": "gemma.Gemma2",
+    "Gemma3ForCausalLM": "gemma.Gemma3",
+    "Gemma3ForConditionalGeneration": "vision.text_model",
+    "GemmaForCausalLM": "gemma.Gemma",
+    "Glm4ForCausalLM": "glm.Glm4",
+    "Glm4MoeForCausalLM": "glm_experts.GlmExperts",
+    "GlmForCausalLM": "glm.Glm",
+    "GPT2LMHeadModel": "gpt2.Gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode.GptBigCode",
+    "GPTJForCausalLM": "gpt_j.GptJ",
+    "GPTNeoXForCausalLM": "gpt_neox.GptNeoX",
+    "GptOssForCausalLM": "gpt_oss.GptOss",
+    "GraniteForCausalLM": "granite.Granite",
+    "GraniteMoeForCausalLM": "granite_experts.GraniteExperts",
+    "GraniteMoeHybridForCausalLM": "granite.Granite4Dense",
+    "GraniteMoeSharedForCausalLM": "granite_experts.GraniteSharedExperts",
+    "HunYuanDenseV1ForCausalLM": "hunyuan.HunyuanDense",
+    "Idefics3ForConditionalGeneration": "vision.text_model",
+    "InternVLForConditionalGeneration": "vision.text_model",
+    "Lfm2ForCausalLM": "lfm2.Lfm2",
+    "LlamaForCausalLM": "llama.Llama",
+    "LlavaForConditionalGeneration": "vision.text_model",
+    "LlavaNextForConditionalGeneration": "vision.text_model",
+    "LlavaOnevisionForConditionalGeneration": "vision.text_model",
+    "Mistral3ForConditionalGeneration": "vision.text_model",
+    "MistralForCausalLM": "mistral.Mistral",
+    "MixtralForCausalLM": "mixtral.Mixtral",
+    "MPTForCausalLM": "mpt.Mpt",
+    "MptForCausalLM": "mpt.Mpt",
+    "Olmo2ForCausalLM": "olmo.Olmo2",
+    "Olmo3ForCausalLM": "olmo.Olmo3",
+    "OlmoeForCausalLM": "olmo_experts.OlmoExperts",
+    "OPTForCausalLM": "opt.Opt",
+    "Phi3ForCausalLM": "phi3.Phi3",
+    "PhiForCausalLM": "phi.Phi",
+    "Qwen2_5_VLForConditionalGeneration": "vision.text_model",
+    "Qwen2ForCausalLM": "qwen.Qwen2",
+    "Qwen2MoeForCausalLM": "qwen_experts.Qwen2Experts",
+    "Qwen2VLForConditionalGeneration": "vision.text_model",
+    "Qwen3_5ForCausalLM": "qwen3_5.Qwen35",
+    "Qwen3_5ForConditionalGeneration": "vision.text_model",
+    "Qwen3ForCausalLM": "qwen.Qwen3",
+    "Qwen3MoeForCausalLM": "qwen_experts.Qwen3Experts",
+    "Qwen3VLForConditionalGeneration": "vision.text_model",
+    "RWForCausalLM": "falcon.Falcon",
+    "SeedOssForCausalLM": "relatives.SeedOss",
+    "SmolLM3ForCausalLM": "smollm3.SmolLM3",
+    "SmolVLMForConditionalGeneration": "vision.text_model",
+    "StableLmForCausalLM": "stablelm.StableLm",
+    "Starcoder2ForCausalLM": "starcoder2.Starcoder2",
 }
+"""Architectures in config.json, and what reads them: a class of a module here, or a function that chooses one."""
 
 
 def read_model(raw_config: dict[str, Any]) -> Family:
@@ -110,17 +86,25 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     config = Config(raw_config)
     names = config.value("architectures")
     known = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    family = next((_BY_ARCHITECTURE[name] for name in known if name in _BY_ARCHITECTURE), None)
-    if family is None:
+    served = next((name for name in known if name in FAMILIES), None)
+    if served is None:
         refused = next((name for name in known if name in REFUSED), None)
         if refused is not None:
             raise ModelError(f"architecture {refused} is not supported: {REFUSED[refused]}")
-        supported = ", ".join(sorted(_BY_ARCHITECTURE))
+        supported = ", ".join(FAMILIES)
         raise ModelError(f"architectures {shown(names)} are not supported; supported: {supported}")
+    family = find_family(served)
     _refuse_packed(config, getattr(family, "packings", ()))
     model = family(config)
     config.refuse_unread()
     return model
+
+
+def find_family(architecture: str) -> Callable[[Config], Family]:
+    """What reads the models of an architecture in `FAMILIES`."""
+    module, _, name = FAMILIES[architecture].partition(".")
+    family: Callable[[Config], Family] = getattr(import_module(f"{__name__}.{module}"), name)
+    return family
 
 
 def _refuse_packed(config: Config, known: tuple[str, ...]) -> None:

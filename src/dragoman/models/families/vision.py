@@ -16,21 +16,6 @@ from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.qwen3_5 import Qwen35
 
-ARCHITECTURES = (
-    "Gemma3ForConditionalGeneration",
-    "Idefics3ForConditionalGeneration",
-    "InternVLForConditionalGeneration",
-    "LlavaForConditionalGeneration",
-    "LlavaNextForConditionalGeneration",
-    "LlavaOnevisionForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
-    "Qwen2VLForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration",
-    "Qwen3VLForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",
-    "SmolVLMForConditionalGeneration",
-)
-
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
     Layout("model.language_model", "lm_head"),  # as transformers writes them since its version 4.52
