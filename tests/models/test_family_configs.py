@@ -86,8 +86,16 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("phi3", {"lm_head_bias": True}, "lm_head_bias is true, allowed: false"),
         ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
         ("granite4_dense", {"num_local_experts": 32}, "num_local_experts is 32, allowed: 0"),
-        ("granite4_dense", {"layer_types": ["mamba", "attention", "mamba"]}, "a list of 3 of: attention"),
-        ("granite4_dense", {"layer_types": None}, "layer_types is null, allowed: a list of 3 of: attention"),
+        (
+            "granite4_dense",
+            {"layer_types": ["mamba", "attention", "mamba"]},
+            "with layers of type mamba: its layers are selective scans",
+        ),
+        (
+            "granite4_dense",
+            {"layer_types": None},
+            "layer_types is null, allowed: with layers of type mamba: its layers are selective scans",
+        ),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
         ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is .rms_norm., allowed: .layer_norm."),
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true, allowed: false"),

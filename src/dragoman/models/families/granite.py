@@ -52,7 +52,8 @@ class Granite4Dense(Granite):
     def __init__(self, config: Config) -> None:
         config.expect(num_local_experts=0, normalization_function="rmsnorm")
         num_layers = config.count("num_hidden_layers")
-        if "mamba" in (config.value("layer_types") or ()):
+        kinds = config.value("layer_types")
+        if isinstance(kinds, list) and "mamba" in kinds:
             raise ModelError(f"architecture {self.architectures[0]} with layers of type mamba: {SELECTIVE_SCANS}")
         if config.choices("layer_types", ("attention", "full_attention"), num_layers) is None:
             raise config.error("layer_types", f"a list of {num_layers} of: attention")
