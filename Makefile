@@ -38,6 +38,7 @@ costs: $(VENV)/.installed-dev  ## record the instructions that guarded work take
 docs: $(VENV)/.installed-dev  ## write the generated pages, and the answers that the README shows
 	$(VENV)/bin/dragoman config --docs > docs/options.md
 	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py
+	$(RUN) scripts/models_page.py
 
 pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest versions pyproject.toml allows
 	$(RUN) scripts/pin_constraints.py

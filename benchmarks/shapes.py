@@ -68,6 +68,25 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "vocab_size": 151_936,
     },
+    "olmo-2-1b": {
+        "architectures": ["Olmo2ForCausalLM"],
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 16,
+        "vocab_size": 100_352,
+    },
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "hidden_size": 2048,
+        "block_ff_dim": 12_288,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "rope_theta": 1_000_000.0,
+        "vocab_size": 65_536,
+    },
     "gemma-3-1b": {
         "architectures": ["Gemma3ForCausalLM"],
         "hidden_size": 1152,
@@ -111,6 +130,7 @@ class Shape:
     """A model that is ready to run, and the bytes of weights that it reads for a token."""
 
     runner: OpenVinoRunner
+    architecture: str
     weight_bytes: int
 
     def seconds_per_step(self, batch: ForwardBatch, num_steps: int) -> float:
@@ -132,7 +152,9 @@ def load(config: dict[str, Any], options: ModelOptions, batches: list[ForwardBat
         for _ in range(_WARM_UP_STEPS):
             runner.forward(batch)
     matrices = [shape for shape in source.shapes.values() if len(shape) == 2]  # the table is the head's too
-    return Shape(runner, sum(_stored_bytes(shape, options.weight_type) for shape in matrices))
+    return Shape(
+        runner, config["architectures"][0], sum(_stored_bytes(shape, options.weight_type) for shape in matrices)
+    )
 
 
 def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> int:
@@ -173,10 +195,11 @@ def main() -> None:
     sys.stdout.write(json.dumps(result) + "\n")
 
 
-def _result(shape: Shape, times: list[list[float]], gb_per_s: float) -> dict[str, float]:
+def _result(shape: Shape, times: list[list[float]], gb_per_s: float) -> dict[str, Any]:
     one, many = (statistics.median(rounds) for rounds in times)
     read = shape.weight_bytes / 1e9
     return {
+        "architecture": shape.architecture,
         "weights_mb": read * 1e3,
         "tokens_per_s": 1 / one,
         "share": read / one / gb_per_s,

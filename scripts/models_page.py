@@ -22,12 +22,51 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src")]
 from dragoman.models import ModelOptions, load_model  # noqa: E402
 from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
+from dragoman.models.families.refused import REFUSED  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
+from dragoman.server.generation.output_parsers import choose_output_format  # noqa: E402
+from dragoman.tokenizer.chat_template import ChatTemplate  # noqa: E402
 from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
 from tests.support.family_logits import PROMPTS, error_on_prompt  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
+TEMPLATE_FOLDER = ROOT / "tests" / "tokenizer" / "chat_templates"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
+
+# The recorded chat templates that models of a family come with, by the family's name (tests/tokenizer/chat_templates).
+TEMPLATES: dict[str, tuple[str, ...]] = {
+    "Cohere2": ("command_r7b",),
+    "DeepseekV3": ("deepseek_v3", "deepseek_v31", "kimi_k2"),
+    "Ernie45": ("ernie45",),
+    "ErnieExperts": ("ernie45",),
+    "Exaone4": ("exaone4",),
+    "Gemma": ("gemma2",),
+    "Gemma2": ("gemma2",),
+    "Gemma3": ("gemma3",),
+    "Glm": ("glm4",),
+    "Glm4": ("glm4",),
+    "GlmExperts": ("glm45",),
+    "GptOss": ("gpt_oss",),
+    "Granite": ("granite",),
+    "Granite4Dense": ("granite",),
+    "GraniteExperts": ("granite",),
+    "GraniteSharedExperts": ("granite",),
+    "HunyuanDense": ("hunyuan",),
+    "Lfm2": ("lfm2",),
+    "Llama": ("llama3",),
+    "Mistral": ("mistral", "mistral_v11"),
+    "Mixtral": ("mistral",),
+    "Olmo2": ("olmo3",),
+    "Olmo3": ("olmo3",),
+    "Phi3": ("phi3", "phi4_mini"),
+    "Qwen2": ("qwen3",),
+    "Qwen2Experts": ("qwen3",),
+    "Qwen3": ("qwen3", "qwen3_coder"),
+    "Qwen35": ("qwen3_coder",),
+    "Qwen3Experts": ("qwen3", "qwen3_coder"),
+    "SeedOss": ("seed_oss",),
+    "SmolLM3": ("smollm3",),
+}
 
 INTRODUCTION = """# Models
 
@@ -37,8 +76,10 @@ page is written by `scripts/models_page.py`.
 - **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
   prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones:
   int8 and int4 say where a family stands among others, not what a real model loses.
-- **Tools**: the form of tool calls that is chosen by itself for the family's chat templates.
-- **Speed**: bytes of weights read per second in steps of one and of 32 sequences, relative to a Llama of a billion
+- **Chat**: recorded templates (tests/tokenizer/chat_templates) of the kind that models of the family have, which render as
+  transformers renders them; models bring templates of their own. **Tools, reasoning**: the forms that are then chosen by
+  themselves ([chat](dialects/chat.md)).
+- **Speed**: bytes of weights read per second in bare int8 steps of one and of 32 sequences, relative to a Llama of a billion
   parameters, where a shape of the family was measured (`python -m benchmarks.shapes`).
 
 Every key of config.json is read, known to change nothing, or named when the model is refused; so is every tensor.
@@ -82,26 +123,49 @@ def error_of(name: str, weight_type: WeightType) -> float:
 def speeds(report: Path | None) -> dict[str, str]:
     """By architecture: the cells of the page's column, from a report of the benchmark or from the page."""
     if report is None:
-        return dict(re.findall(r"^\| `(\w+)`.*\| ([^|]*) \|$", PAGE.read_text() if PAGE.exists() else "", re.MULTILINE))
-    measured = json.loads(report.read_text().strip().splitlines()[-1])
+        page = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+        return dict(re.findall(r"^\| `(\w+)`.*\| ([^|]*?) \|$", page, re.MULTILINE))
+    measured = json.loads(report.read_text(encoding="utf-8").strip().splitlines()[-1])
     reference = measured["llama-3.2-1b"]
-    return {
-        row[
-            "architecture"
-        ]: f"{row['share'] / reference['share']:.2f}, {row['gb_per_s_32'] / reference['gb_per_s_32']:.2f}"
-        for row in measured.values()
-    }
+    found = {}
+    for row in measured.values():
+        one, many = (row[key] / reference[key] for key in ("share", "gb_per_s_32"))
+        found[row["architecture"]] = f"{one:.2f}, {many:.2f}"
+    return found
+
+
+class NoTokens:
+    """A tokenizer in which marks are ordinary text."""
+
+    def token_to_id(self, _token: str) -> None:
+        """None."""
+
+    def is_special(self, _token_id: int) -> bool:
+        """False."""
+        return False
+
+
+def formats(template: str) -> str:
+    """The forms of tool calls and reasoning that are chosen for a template."""
+    source = (TEMPLATE_FOLDER / f"{template}.jinja").read_text(encoding="utf-8")
+    return ", ".join(name or "none" for name in choose_output_format(ChatTemplate(source), NoTokens()).names)
 
 
 def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
     """The table."""
-    yield "| architectures | what | f32 | int8 | int4 | tools | speed |"
-    yield "|---|---|---|---|---|---|---|"
-    for row in rows:
+    yield "| architectures | what | f32 | int8 | int4 | chat | tools, reasoning | speed |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in sorted(rows, key=lambda row: row.family.__name__.lower()):
         names = ", ".join(f"`{name}`" for name in row.family.architectures)
-        what = (row.family.__doc__ or "").strip().splitlines()[0].rstrip(".")
+        what = " ".join((row.family.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
         found = " | ".join(f"{row.errors[weight_type]:.1g}" for weight_type in WEIGHT_TYPES)
-        yield f"| {names} | {what} | {found} | | {speed.get(row.family.architectures[0], '')} |"
+        templates = TEMPLATES.get(row.family.__name__, ())
+        chat = ", ".join(templates)
+        tools = "; ".join(dict.fromkeys(formats(template) for template in templates))
+        yield f"| {names} | {what} | {found} | {chat} | {tools} | {speed.get(row.family.architectures[0], '')} |"
+    seeing = ", ".join(f"`{name}`" for name in FAMILIES if not isinstance(find_family(name), type))
+    yield f"\nOf checkpoints that also see, the text model is served: {seeing}.\n"
+    yield "Refused by name, with the reason: " + ", ".join(f"`{name}`" for name in REFUSED) + "."
 
 
 def main() -> None:
