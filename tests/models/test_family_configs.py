@@ -94,7 +94,7 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         (
             "granite4_dense",
             {"layer_types": None},
-            "layer_types is null, allowed: with layers of type mamba: its layers are selective scans",
+            "layer_types is null, allowed: a list of 3 of: attention",
         ),
         ("cohere2", {"use_parallel_block": False}, "use_parallel_block is false, allowed: true"),
         ("starcoder2", {"norm_type": "rms_norm"}, "norm_type is .rms_norm., allowed: .layer_norm."),
