@@ -1,14 +1,13 @@
-"""Measures whether every family decodes as fast as Llama does: bytes of weights read per second, shape by shape.
+"""Measures whether every family decodes as fast as a Llama that reads as many bytes of weights, shape by shape.
 
-Does: build models of real shapes with random weights, one for each family of the table, and time bare steps of 1 and of 32
-sequences, in turn; a table, and one last JSON line. Does not: run engines, or read checkpoints. Run by hand, on an otherwise
-idle machine:
+Does: build models of real shapes with random weights, and beside each a Llama of the same numbers; time bare steps of 1 and
+of 32 sequences of the two, in turn; a table, and one last JSON line. Does not: run engines, or read checkpoints. Run by
+hand, on an otherwise idle machine:
 
-    python -m benchmarks.shapes                       (about 6 GB of memory)
-    python -m benchmarks.shapes --only qwen3-0.6b llama-3.2-1b --dtype int4
+    python -m benchmarks.shapes                       (about 8 GB of memory)
+    python -m benchmarks.shapes --only qwen3-0.6b gemma-3-1b --dtype int4
 
-A lone stream reads every weight once per token. So what a step costs is told as a share of the memory's bandwidth, which
-models of different sizes have in common; with 32 streams as tokens per second times the bytes of weights, relative to Llama.
+A lone stream reads every weight once per token. So what a step costs is told as a share of the memory's bandwidth, too.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from dragoman.models.families import read_model
 from dragoman.models.loader import compile_source
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 
-_REFERENCE = "llama-3.2-1b"
 _WARM_UP_STEPS = 3
 _NUM_VALUES = 1 << 22  # random values, of which every tensor is made: speed does not depend on them
 
@@ -104,6 +102,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 """Where config.json has it, with the head tied to the embeddings."""
 
+_COMMON = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
+
 
 class RandomSource:
     """A source that has every tensor it is asked for, but a head. `shapes`: of the matrices that it has handed out."""
@@ -130,7 +130,6 @@ class Shape:
     """A model that is ready to run, and the bytes of weights that it reads for a token."""
 
     runner: OpenVinoRunner
-    architecture: str
     weight_bytes: int
 
     def seconds_per_step(self, batch: ForwardBatch, num_steps: int) -> float:
@@ -146,15 +145,17 @@ class Shape:
 def load(config: dict[str, Any], options: ModelOptions, batches: list[ForwardBatch]) -> Shape:
     """The model of that config."""
     source = RandomSource()
-    model = read_model({"max_position_embeddings": 8192, "tie_word_embeddings": True, **config})
+    model = read_model(_whole(config))
     runner = OpenVinoRunner(compile_source(model, source, options), max(len(batch.block_indices) for batch in batches))
     for batch in batches:
         for _ in range(_WARM_UP_STEPS):
             runner.forward(batch)
     matrices = [shape for shape in source.shapes.values() if len(shape) == 2]  # the table is the head's too
-    return Shape(
-        runner, config["architectures"][0], sum(_stored_bytes(shape, options.weight_type) for shape in matrices)
-    )
+    return Shape(runner, sum(_stored_bytes(shape, options.weight_type) for shape in matrices))
+
+
+def _whole(config: dict[str, Any]) -> dict[str, Any]:
+    return {"max_position_embeddings": 8192, "tie_word_embeddings": True, **config}
 
 
 def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> int:
@@ -165,47 +166,61 @@ def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> int:
     return rows * columns + 3 * rows
 
 
+def twin_of(config: dict[str, Any]) -> dict[str, Any]:
+    """A Llama of the same numbers."""
+    facts = read_model(_whole(config)).facts
+    mlp = facts.layers[0].mlp
+    common = {key: config[key] for key in _COMMON if key in config}
+    return {**common, "architectures": ["LlamaForCausalLM"], "intermediate_size": mlp.inner_size}
+
+
+def compare(config: dict[str, Any], asked: argparse.Namespace, gb_per_s: float) -> dict[str, Any]:
+    """What steps of the shape and of its twin cost."""
+    batches, options = [step_of("1"), step_of("32")], ModelOptions(weight_type=asked.dtype)
+    pair = [load(each, options, batches) for each in (config, twin_of(config))]
+    times: list[list[list[float]]] = [[[], []], [[], []]]
+    for _ in range(asked.rounds):
+        for shape, found in zip(pair, times, strict=True):
+            for column, batch in zip(found, batches, strict=True):
+                column.append(shape.seconds_per_step(batch, asked.steps))
+    shape, twin = pair
+    one, many = (statistics.median(column) for column in times[0])
+    # of each round, so that a machine whose speed changes changes it for both
+    ratios = [statistics.median(b / a for a, b in zip(*columns, strict=True)) for columns in zip(*times, strict=True)]
+    more_bytes = shape.weight_bytes / twin.weight_bytes
+    for each in pair:
+        each.runner.close()
+    return {
+        "architecture": config["architectures"][0],
+        "weights_mb": shape.weight_bytes / 1e6,
+        "tokens_per_s": 1 / one,
+        "share": shape.weight_bytes / one / gb_per_s / 1e9,
+        "to_llama": ratios[0] * more_bytes,
+        "tokens_per_s_32": 32 / many,
+        "to_llama_32": ratios[1] * more_bytes,
+    }
+
+
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description="Whether every family decodes as fast as Llama does.")
+    parser = argparse.ArgumentParser(description="Whether every family decodes as fast as a Llama of its size.")
     parser.add_argument("--only", nargs="+", choices=list(SHAPES), default=list(SHAPES), metavar="SHAPE")
     parser.add_argument("--dtype", choices=("int8", "int4"), default="int8")
-    parser.add_argument("--steps", type=int, default=20, help="for each measurement, of which the median counts")
-    parser.add_argument("--rounds", type=int, default=5, help="in turn, of which the median counts")
+    parser.add_argument("--steps", type=int, default=5, help="in a row, of which the median counts")
+    parser.add_argument("--rounds", type=int, default=16, help="in turn, of whose ratios the median counts")
     asked = parser.parse_args()
-    batches = [step_of("1"), step_of("32")]
-    options = ModelOptions(weight_type=asked.dtype)
-    names = list(dict.fromkeys([_REFERENCE, *asked.only]))
-    shapes = {name: load(SHAPES[name], options, batches) for name in names}
     probe = bandwidth.measure()
-    times: dict[str, list[list[float]]] = {name: [[], []] for name in names}
-    for _ in range(asked.rounds):
-        for name, shape in shapes.items():
-            for found, batch in zip(times[name], batches, strict=True):
-                found.append(shape.seconds_per_step(batch, asked.steps))
-    result = {name: _result(shapes[name], times[name], probe.gb_per_s) for name in names}
     sys.stdout.write(f"memory: {probe.gb_per_s} GB/s\n")
-    sys.stdout.write(f"{'':14}  MB read  1: tokens/s  share  to Llama  32: tokens/s  GB/s  to Llama\n")
-    for name, row in result.items():
-        one, many = (row[key] / result[_REFERENCE][key] for key in ("share", "gb_per_s_32"))
+    sys.stdout.write(f"{'':14}  MB read  1: tokens/s  share  to Llama  32: tokens/s  to Llama\n")
+    result = {}
+    for name in asked.only:
+        row = result[name] = compare(SHAPES[name], asked, probe.gb_per_s)
         sys.stdout.write(
-            f"{name:14} {row['weights_mb']:8.0f} {row['tokens_per_s']:12.1f} {row['share']:6.2f} {one:9.2f}"
-            f" {row['tokens_per_s_32']:13.0f} {row['gb_per_s_32']:5.1f} {many:9.2f}\n"
+            f"{name:14} {row['weights_mb']:8.0f} {row['tokens_per_s']:12.1f} {row['share']:6.2f} {row['to_llama']:9.2f}"
+            f" {row['tokens_per_s_32']:13.0f} {row['to_llama_32']:9.2f}\n"
         )
+        sys.stdout.flush()
     sys.stdout.write(json.dumps(result) + "\n")
-
-
-def _result(shape: Shape, times: list[list[float]], gb_per_s: float) -> dict[str, Any]:
-    one, many = (statistics.median(rounds) for rounds in times)
-    read = shape.weight_bytes / 1e9
-    return {
-        "architecture": shape.architecture,
-        "weights_mb": read * 1e3,
-        "tokens_per_s": 1 / one,
-        "share": read / one / gb_per_s,
-        "tokens_per_s_32": 32 / many,
-        "gb_per_s_32": read / many * 32,
-    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.blocks.window import CachePool, longest_chunk, longest_sequence, most_blocks
@@ -72,6 +72,9 @@ def test_windows_alone_take_what_they_are_given_or_what_they_can_use() -> None:
     max_model_len=st.integers(1, 200_000),
     max_num_seqs=st.integers(1, 100),
 )
+@example(
+    windows=(0, 30), sizes=[1000] * 3, available=140_000, kv_cache_gb=None, max_model_len=1121, max_num_seqs=2
+)  # one kind must get more than its part, so the other gets less
 def test_the_blocks_stay_within_the_memory_and_run_a_sequence_of_full_length(
     windows: tuple[int, ...],
     sizes: list[int],

@@ -65,7 +65,13 @@ def choose_num_blocks(
     affordable = int(min(available_bytes * _SHARE_OF_FREE_MEMORY, _MOST_AUTOMATIC_BYTES))
     counts = _divided(affordable, shape.block_bytes, wanted)
     least = [_wanted(window, shape.block_size, use, 1) for window in shape.windows]
-    return tuple(map(max, counts, least))
+    raised = list(map(max, counts, least))
+    excess = shape.bytes_of(raised) - max(affordable, shape.bytes_of(least))
+    for kind, size in enumerate(shape.block_bytes):  # what one kind had to be given, others have too much
+        surplus = max(min(raised[kind] - least[kind], -(-excess // size)), 0)
+        raised[kind] -= surplus
+        excess -= surplus * size
+    return tuple(raised)
 
 
 def _wanted(window: int, block_size: int, use: CacheUse, num_sequences: int) -> int:
