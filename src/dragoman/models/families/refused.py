@@ -4,14 +4,21 @@ from __future__ import annotations
 
 SELECTIVE_SCANS = "its layers are selective scans (Mamba), for which this server has no operation"
 
+NOT_PUT_TOGETHER = "its parts (states, convolutions, experts, pictures) are known here, but not in this combination"
+
 REFUSED = {
     "BambaForCausalLM": SELECTIVE_SCANS,
     "FalconH1ForCausalLM": SELECTIVE_SCANS,
     "FalconMambaForCausalLM": SELECTIVE_SCANS,
     "JambaForCausalLM": SELECTIVE_SCANS,
+    "Lfm2MoeForCausalLM": NOT_PUT_TOGETHER,
+    "Lfm2VlForConditionalGeneration": NOT_PUT_TOGETHER,
     "Mamba2ForCausalLM": SELECTIVE_SCANS,
     "MambaForCausalLM": SELECTIVE_SCANS,
     "NemotronHForCausalLM": SELECTIVE_SCANS,
+    "Qwen3NextForCausalLM": NOT_PUT_TOGETHER,
+    "Qwen3_5MoeForCausalLM": NOT_PUT_TOGETHER,
+    "Qwen3_5MoeForConditionalGeneration": NOT_PUT_TOGETHER,
     "Zamba2ForCausalLM": SELECTIVE_SCANS,
     "RecurrentGemmaForCausalLM": "its layers are linear recurrences, for which this server has no operation",
 }
