@@ -63,7 +63,9 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
     "Qwen2Experts": ("qwen3",),
     "Qwen3": ("qwen3", "qwen3_coder"),
     "Qwen35": ("qwen3_coder",),
+    "Qwen35Experts": ("qwen3_coder",),
     "Qwen3Experts": ("qwen3", "qwen3_coder"),
+    "Qwen3Next": ("qwen3",),
     "SeedOss": ("seed_oss",),
     "SmolLM3": ("smollm3",),
 }

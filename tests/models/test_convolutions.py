@@ -21,6 +21,7 @@ NAMES = [
     "lfm2_new_style",
     "qwen3_5",
     "qwen3_5_text",
+    "qwen3_next",
 ]  # of three tokens' convolutions, and of four; and with states
 
 

@@ -101,6 +101,9 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("hunyuan_v1_dense", {"use_cla": True}, "use_cla is true, allowed: false"),
         ("mixtral", {"num_experts_per_tok": 5}, "num_experts_per_tok is 5, allowed: at most the number of experts, 4"),
         ("qwen3_moe", {"mlp_only_layers": 1}, "mlp_only_layers is 1, allowed: a list of layers"),
+        ("qwen3_next", {"use_sliding_window": True}, "use_sliding_window is true, allowed: false"),
+        ("qwen3_5_moe_text", {"norm_topk_prob": False}, "norm_topk_prob is false, allowed: true"),
+        ("qwen3_5_moe_text", {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\], allowed: \[\]"),
         ("olmoe", {"clip_qkv": 8.0}, "clip_qkv is 8.0, allowed: null"),
         ("gpt_oss", {"experts_per_token": 4}, "experts_per_token is 4, allowed: 3"),
         (

@@ -5,6 +5,8 @@ Source: the Qwen 3.5 release; Gated DeltaNet, arXiv:2412.06464.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from openvino import opset13 as ops
 
@@ -22,6 +24,15 @@ from dragoman.models.storage.constants import Node, constant
 from dragoman.models.weights import Weights
 
 _LAYER_TYPES = ("linear_attention", "full_attention")
+
+
+class DeltaWeights(NamedTuple):
+    """What a gated delta rule projects by: to queries, keys and values below each other; the gate; parts; fades."""
+
+    mixed: Weights
+    gate: Weights
+    parts: Weights
+    fades: Weights
 
 
 class Qwen35(Llama):
@@ -78,29 +89,33 @@ class Qwen35(Llama):
     def delta(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
         """Shapes: [T, 1, hidden] -> the same, of the rows that the layer keeps."""
         facts = self.facts.delta_layers[layer.index]
-        width = facts.convolution.width
-        mixed = layer.convolve(linear(x, weights.at("in_proj_qkv"), width), weights.at("conv1d"))
+        projections = self.delta_weights(weights, facts)
+        mixed = layer.convolve(linear(x, projections.mixed, facts.convolution.width), weights.at("conv1d"))
         widths = [facts.key_width, facts.key_width, facts.value_width]
         q, k, v = split(ACTIVATIONS["silu"](mixed), widths)
         rows = [
             *(reshape(keys, -1, facts.num_key_heads, facts.key_size) for keys in (q, k)),
             reshape(v, -1, facts.num_heads, facts.value_size),
-            *self.fades(x, weights, facts),
+            *self.fades(x, weights, projections, facts),
         ]
         read = layer.keep(layer.gated_delta(rows))
-        gate = linear(layer.keep(x), weights.at("in_proj_z"), facts.value_width)
+        gate = linear(layer.keep(x), projections.gate, facts.value_width)
         gate = reshape(gate, -1, facts.num_heads, facts.value_size)
         gated = multiply(rms_norm(read, weights.at("norm"), self.norm_epsilon), ACTIVATIONS["silu"](gate))
         flat = unsqueeze(reshape(gated, -1, facts.value_width), 1)
         return linear(flat, weights.at("out_proj"), self.facts.hidden_size)
 
-    def fades(self, x: Node, weights: Weights, facts: DeltaFacts) -> tuple[Node, Node]:
+    def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
+        """Each in its own tensor."""
+        return DeltaWeights(*(weights.at(f"in_proj_{name}") for name in ("qkv", "z", "b", "a")))
+
+    def fades(self, x: Node, weights: Weights, projections: DeltaWeights, facts: DeltaFacts) -> tuple[Node, Node]:
         """The logarithm of what is left of each head's state, and the part by which it is corrected: two of [T, heads]."""
         heads = facts.num_heads
-        steps = reshape(linear(x, weights.at("in_proj_a"), heads), -1, heads)
+        steps = reshape(linear(x, projections.fades, heads), -1, heads)
         steps = ops.softplus(add(steps, constant(weights.vector(heads, "dt_bias").reshape(1, heads)))).output(0)
         rates = -np.exp(weights.vector(heads, "A_log")).reshape(1, heads)
-        parts = ops.sigmoid(reshape(linear(x, weights.at("in_proj_b"), heads), -1, heads)).output(0)
+        parts = ops.sigmoid(reshape(linear(x, projections.parts, heads), -1, heads)).output(0)
         return multiply(steps, constant(rates)), parts
 
 

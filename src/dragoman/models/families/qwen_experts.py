@@ -37,17 +37,10 @@ class Qwen3Experts(WithExperts, Qwen3):
         return None if index in dense or (index + 1) % step else facts
 
 
-class Qwen2Experts(Qwen3Experts):
-    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with an expert that every token takes, as much as a gate of its own says."""
+class WithSharedExpert(Qwen3Experts):
+    """With an expert that every token takes, as much as a gate of its own says."""
 
-    architectures = ("Qwen2MoeForCausalLM",)
     shared_name = "shared_expert"
-    attention_biases = Qwen2.attention_biases
-    heads = Qwen2.heads
-
-    def __init__(self, config: Config) -> None:
-        config.expect(qkv_bias=True)
-        super().__init__(config)
 
     def expert_facts(self, config: Config, index: int) -> ExpertFacts | None:
         """See `WithExperts`."""
@@ -59,3 +52,15 @@ class Qwen2Experts(Qwen3Experts):
         """Times what the gate lets through."""
         gate = ops.sigmoid(linear(x, weights.at("shared_expert_gate"), 1)).output(0)
         return multiply(super().shared(x, weights, facts), gate)
+
+
+class Qwen2Experts(WithSharedExpert):
+    """Qwen 1.5 MoE and Qwen 2 57B-A14B: with an expert that every token takes, as much as a gate of its own says."""
+
+    architectures = ("Qwen2MoeForCausalLM",)
+    attention_biases = Qwen2.attention_biases
+    heads = Qwen2.heads
+
+    def __init__(self, config: Config) -> None:
+        config.expect(qkv_bias=True)
+        super().__init__(config)

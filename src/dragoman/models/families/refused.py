@@ -16,9 +16,6 @@ REFUSED = {
     "Mamba2ForCausalLM": SELECTIVE_SCANS,
     "MambaForCausalLM": SELECTIVE_SCANS,
     "NemotronHForCausalLM": SELECTIVE_SCANS,
-    "Qwen3NextForCausalLM": NOT_PUT_TOGETHER,
-    "Qwen3_5MoeForCausalLM": NOT_PUT_TOGETHER,
-    "Qwen3_5MoeForConditionalGeneration": NOT_PUT_TOGETHER,
     "Zamba2ForCausalLM": SELECTIVE_SCANS,
     "RecurrentGemmaForCausalLM": "its layers are linear recurrences, for which this server has no operation",
 }

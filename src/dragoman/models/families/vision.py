@@ -15,6 +15,7 @@ from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.qwen3_5 import Qwen35
+from dragoman.models.families.qwen_next import Qwen35Experts
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
@@ -36,6 +37,7 @@ _FAMILIES: dict[str, type[Family]] = {
     "qwen3": Qwen3,
     "qwen3_vl_text": Qwen3,
     "qwen3_5_text": Qwen35,
+    "qwen3_5_moe_text": Qwen35Experts,
 }
 
 # What the text's part leaves out where it is what transformers assumes. (A config of its own has every key.)

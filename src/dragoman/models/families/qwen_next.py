@@ -1,0 +1,77 @@
+"""Qwen 3.5 with experts, and Qwen3-Next, from which it came: gated delta rules, gated attention, experts in each layer.
+
+Does: join what `qwen3_5` and `qwen_experts` do, and say where checkpoints keep it. Does not: mix tokens or route.
+Sources: the Qwen3-Next and Qwen 3.5 releases.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.models.blocks.experts import ExpertWeights
+from dragoman.models.config import Config
+from dragoman.models.facts import DeltaFacts, ExpertFacts
+from dragoman.models.families.llama import Llama
+from dragoman.models.families.qwen import Qwen3
+from dragoman.models.families.qwen3_5 import DeltaWeights, Qwen35
+from dragoman.models.families.qwen_experts import WithSharedExpert
+from dragoman.models.sources.base import Array
+from dragoman.models.weights import Weights, halves
+
+
+class Qwen3Next(Qwen35, WithSharedExpert):
+    """Qwen3-Next 80B-A3B."""
+
+    architectures = ("Qwen3NextForCausalLM",)
+    heads = Qwen3.heads
+    read_slides = Llama.read_slides
+
+    def __init__(self, config: Config) -> None:
+        config.expect(use_sliding_window=False)
+        config.assume(norm_topk_prob=True)
+        super().__init__(config)
+
+    def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
+        """Of two tensors, in which everything of a key's head and of the values' heads that read by it lies together."""
+        num_readers = facts.num_heads // facts.num_key_heads
+        q, k, v, z = _parts(facts.num_key_heads, (facts.key_size,) * 2 + (num_readers * facts.value_size,) * 2)
+        b, a = _parts(facts.num_key_heads, (num_readers,) * 2)
+        wide, narrow = weights.at("in_proj_qkvz"), weights.at("in_proj_ba")
+        num_wide, num_narrow = 2 * (facts.key_width + facts.value_width), 2 * facts.num_heads
+        return DeltaWeights(
+            wide.rows(np.concatenate((q, k, v)), num_wide),
+            wide.rows(z, num_wide),
+            narrow.rows(b, num_narrow),
+            narrow.rows(a, num_narrow),
+        )
+
+
+class Qwen35Experts(Qwen3Next):
+    """Qwen 3.5 35B-A3B, 122B-A10B, 397B-A17B."""
+
+    architectures = ("Qwen3_5MoeForCausalLM",)
+    delta_weights = Qwen35.delta_weights
+
+    def __init__(self, config: Config) -> None:
+        config.expect(norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[])
+        super().__init__(config)
+
+    def expert_weights(self, weights: Weights, facts: ExpertFacts) -> list[ExpertWeights]:
+        """Of all experts in two tensors, as they were released, or each in its own, as transformers writes them."""
+        experts = weights.at("experts")
+        if "gate_up_proj" not in experts:
+            return super().expert_weights(weights, facts)
+        raised, lowered = experts.renamed(weight="gate_up_proj"), experts.renamed(weight="down_proj")
+        return [
+            ExpertWeights(
+                *halves(raised.stacked(index, facts.num_experts), facts.inner_size),
+                lowered.stacked(index, facts.num_experts),
+            )
+            for index in range(facts.num_experts)
+        ]
+
+
+def _parts(num_groups: int, sizes: tuple[int, ...]) -> list[Array]:
+    """The rows of each part, in a tensor that has one piece of every part for each group."""
+    rows = np.arange(num_groups * sum(sizes)).reshape(num_groups, -1)
+    return [part.reshape(-1) for part in np.split(rows, np.cumsum(sizes)[:-1], axis=1)]
