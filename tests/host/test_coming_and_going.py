@@ -1,4 +1,4 @@
-"""300 loads, replacements and unloads at random, under traffic: nobody else notices, and the memory comes back.
+"""150 loads, replacements and unloads at random, under traffic: nobody else notices, and the memory comes back.
 
 Two thirds of the models are fakes that cost nothing, the others copies of the bundled model, with the real engine. One
 real model stays and is asked all the time: every answer must have exactly the tokens that it has alone (f32). The
@@ -35,7 +35,7 @@ from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
 from tests.support.fake_models import MIB, FakeBuilder, FakeBuilt, answer, write_models
 
-NUM_OPERATIONS = 300
+NUM_OPERATIONS = 150
 NUM_WARM_UP = 60  # operations after which memory has reached what it needs: buffers, kernels, thread pools
 NUM_WORKERS = 3  # who load and unload side by side
 TOLERANCE_BYTES = 48 * MIB  # a real model takes 25 MiB, and dozens of them come and go after the warm-up
@@ -209,7 +209,7 @@ def num_threads() -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 @pytest.mark.slow
-def test_300_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
+def test_150_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
     async def scenario() -> None:
         here = world(tmp_path)
         await here.host.load(ModelSource(STEADY))

@@ -12,7 +12,6 @@ import pytest
 
 from dragoman.models import ModelOptions, load_model
 from dragoman.models.families import FAMILIES, find_family
-from dragoman.models.storage.constants import WeightType
 from tests.support.family_checkpoint import case_names, first_case_names, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 
@@ -41,10 +40,8 @@ def test_float32_logits_equal_the_reference(checkpoint: tuple[str, Path], record
     assert max(errors.values()) < 1e-4, errors
 
 
-@pytest.mark.parametrize(("weight_type", "bound"), [("int8", 0.25), ("int4", 1.0)])
 @pytest.mark.parametrize("name", first_case_names())
-def test_compressed_weights_stay_close_to_the_reference(
-    name: str, weight_type: WeightType, bound: float, tmp_path: Path
-) -> None:
-    loaded = load_model(write_family_checkpoint(name, tmp_path), ModelOptions(weight_type=weight_type))
-    assert error_on_prompt(loaded, name, 90) < bound or name in CAPPED
+def test_compressed_weights_stay_close_to_the_reference(name: str, tmp_path: Path) -> None:
+    """In int4, which is int8 where columns are not whole groups; docs/models.md tells both of every case."""
+    loaded = load_model(write_family_checkpoint(name, tmp_path), ModelOptions(weight_type="int4"))
+    assert error_on_prompt(loaded, name, 90) < 1.0 or name in CAPPED
