@@ -224,9 +224,9 @@ def test_150_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
         print(f"{dict(here.outcomes)}, {here.builder.num_real} real loads, {growth / MIB:+.1f} MiB")
         assert growth < TOLERANCE_BYTES
         assert num_threads() <= threads + TOLERANCE_THREADS
-        assert here.builder.num_real > 20  # how many depends on what was busy when it was asked for
-        assert here.outcomes["steady"] > 20
-        assert here.outcomes["around"] > 20
+        assert here.builder.num_real > 8  # how many depends on what was busy when it was asked for
+        assert here.outcomes["steady"] > 8
+        assert here.outcomes["around"] > 8
         await here.host.close()
 
     asyncio.run(scenario())
