@@ -77,6 +77,36 @@ class Limits:
     max_text_chars: int = 4_000_000  # that are tokenised for one prompt
 
 
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+Detail = Literal["auto", "low", "high"]
+"""How closely a picture is looked at, where the model leaves a choice; OpenAI's word."""
+
+
+class Picture(msgspec.Struct, frozen=True):
+    """A decoded picture: three bytes (red, green, blue) for each pixel, row by row from the top left.
+
+    `digest`: a hash of size and pixels; two pictures with the same one are the same picture.
+    """
+
+    width: int
+    height: int
+    rgb: bytes
+    digest: str
+
+
+class PictureSpan(msgspec.Struct, frozen=True):
+    """Where a picture stands in a prompt: `length` tokens from `begin` on.
+
+    Among them is the model's placeholder, as often as the picture has embeddings.
+    """
+
+    picture: Picture
+    begin: int
+    length: int
+    detail: Detail = "auto"
+
+
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
@@ -102,12 +132,15 @@ class ChatPrompt:
 
     `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
     `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template as is.
+    A part of type `image_url` holds `{"url": …, "detail": …}`; `pictures` are those of all such parts, in their order, once
+    somebody has brought them.
     """
 
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     continue_final_message: bool = False
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pictures: tuple[Picture, ...] = ()
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -258,6 +291,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
     the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `deadline_s`: when the
     engine gives the request up, in seconds since the epoch, as it may have been made on another machine; None = never.
+    `pictures`: in the order of their places in the prompt, which do not overlap.
     """
 
     request_id: str
@@ -272,6 +306,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     cache_salt: str = ""
     priority: int = 0
     deadline_s: float | None = None
+    pictures: tuple[PictureSpan, ...] = ()
 
     @property
     def is_ranked(self) -> bool:

@@ -18,13 +18,15 @@ class RotaryRule:
     `frequencies`: radians per position, for each pair of dimensions; the pairs cover a head's first dimensions. A pair is
     (i, i + half), or with `is_interleaved` (2 i, 2 i + 1) as stored. `magnitude` scales cosine and sine.
     `long_frequencies`: those of sequences in the long regime, None = the same (`ModelFacts.long_context_from`).
-    Source: RoFormer (arXiv:2104.09864).
+    `axes`: for each pair, which of a token's three positions (time, row, column) turns it; empty = there is but one.
+    A text's token has three equal ones. Source: RoFormer (arXiv:2104.09864); axes: Qwen2-VL (arXiv:2409.12191), section 2.1.
     """
 
     frequencies: tuple[float, ...]
     magnitude: float = 1.0
     is_interleaved: bool = False
     long_frequencies: tuple[float, ...] | None = None
+    axes: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -174,9 +176,23 @@ class CacheKind:
     has_states: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PictureFacts:
+    """How a decoder takes in pictures: an embedding stands in for each of their placeholders.
+
+    `placeholder_id`: the token that stands where an embedding goes. `num_levels`: vectors of the hidden size in an
+    embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack, arXiv:2406.04334).
+    `is_bidirectional`: the placeholders of a picture see each other, later ones too.
+    """
+
+    placeholder_id: int
+    num_levels: int = 1
+    is_bidirectional: bool = False
+
+
 @dataclass(frozen=True)
 class ModelFacts:
-    """A decoder. `max_position`: its context in tokens.
+    """A decoder. `max_position`: its context in tokens. `pictures` None = it takes in texts only.
 
     `long_context_from`: a sequence with more tokens is in the long regime from its first token on, None = there is none.
     `departures`: what is computed otherwise than the checkpoint asks for, one line each, told at the start.
@@ -189,6 +205,13 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
     long_context_from: int | None = None
     departures: tuple[str, ...] = ()
+    pictures: PictureFacts | None = None
+
+    @cached_property
+    def has_axes(self) -> bool:
+        """True if tokens have three positions, and pictures are why."""
+        rules = [attention.rotary for attention in self.attention_layers.values()]
+        return self.pictures is not None and any(rule is not None and rule.axes for rule in rules)
 
     @cached_property
     def attention_layers(self) -> dict[int, AttentionFacts]:

@@ -74,13 +74,15 @@ def read_rotary(
     if not isinstance(kind, str) or kind not in _RULES:
         raise ModelError(f"config.json rope_scaling type {shown(kind)} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _scaled(kind, described, theta, size, config)
-    described.skip(
-        "mrope_section", "mrope_interleaved"
-    )  # of images: the three positions of a text's token are the same
+    axes = _axes(described, size // 2)
     described.skip("finetuned")  # says how the weights were made
     described.refuse_unread()
     rule = RotaryRule(
-        tuple(scaled.frequencies), scaled.magnitude, is_interleaved, None if scaled.long is None else tuple(scaled.long)
+        tuple(scaled.frequencies),
+        scaled.magnitude,
+        is_interleaved,
+        None if scaled.long is None else tuple(scaled.long),
+        axes,
     )
     if scaled.long is not None:
         return RotaryReading(rule, max_position, scaled.boundary)
@@ -99,6 +101,20 @@ def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple
         return read_rotary(config, size), read_rotary(config, size, base_key=sliding_base_key, scaling=sliding)
     described.refuse_unread()
     return read_rotary(config, size, scaling=full), read_rotary(config, size, scaling=sliding)
+
+
+def _axes(described: Config, num_pairs: int) -> tuple[int, ...]:
+    """For each pair the position that turns it: sections after each other (Qwen2-VL), or taking turns (Qwen3-VL)."""
+    takes_turns = described.flag("mrope_interleaved")
+    if "mrope_section" not in described:
+        return ()
+    sections = [int(number) for number in described.numbers("mrope_section", 3, least=0)]
+    if takes_turns:
+        return tuple(pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(num_pairs))
+    axes = tuple(axis for axis, length in enumerate(sections) for _ in range(length))
+    if len(axes) != num_pairs:
+        raise described.error("mrope_section", f"three numbers whose sum is {num_pairs}")
+    return axes
 
 
 def rotary_description(config: Config) -> Config:

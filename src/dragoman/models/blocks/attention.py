@@ -65,7 +65,7 @@ def attend(
     step = layer.step
     shared = (step.subsequence_begins, step.max_context_len)
     caches = layer.caches()
-    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks)
+    attended = paged_attention(flat, caches, layer.tables, shared, facts, sinks, step.token_types)
     if facts.softcap:
         attended = capped_attention(flat[0], caches, layer.tables, step.subsequence_begins, attended, facts)
     return layer.keep(unsqueeze(attended, 1))
@@ -78,11 +78,14 @@ def paged_attention(
     shared: tuple[Node, Node],
     facts: AttentionFacts,
     sinks: Array | None = None,
+    token_types: Node | None = None,
 ) -> Node:
     """Causal attention over the block tables; writes the new keys and values into the caches.
 
+    `token_types`: neighbours of type 1 see each other, later ones too, if they come in one step; None = nobody does.
     Shapes: q [T, heads * size], k and v [T, kv heads * size] -> [T, heads * value size]; `shared`: subsequence_begins,
-    max_context_len. Source: PagedAttention (arXiv:2309.06180); the op's 28 inputs are OpenVINO 2026.4's.
+    max_context_len; token_types i32 [T].
+    Source: PagedAttention (arXiv:2309.06180); the op's 28 inputs are OpenVINO 2026.4's.
     """
     empty_i32, empty_f32 = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float32)
     no_sinks = np.zeros((0, 0, 0, 0), dtype=np.float32)
@@ -107,7 +110,8 @@ def paged_attention(
         scalar(0, np.int32),  # xattention stride
         constant(no_sinks if sinks is None else sinks.astype(np.float32).reshape(1, -1, 1, 1)),
         scalar(0, np.int32),  # adaptive eviction: start size
-        *(constant(empty_i32) for _ in range(4)),  # adaptive eviction tables, token types
+        *(constant(empty_i32) for _ in range(3)),  # adaptive eviction tables
+        constant(empty_i32) if token_types is None else token_types,
         constant(np.zeros(0, dtype=np.uint8)),  # query-query bias
         constant(empty_i32),  # query-query bias begins
     ]

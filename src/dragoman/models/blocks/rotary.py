@@ -19,16 +19,27 @@ Angles = tuple[Node, Node]
 
 
 def rotary_angles(positions: Node, regimes: Node | None, rule: RotaryRule) -> Angles:
-    """cos and sin of every token's angles. Shapes: positions i64 [T]; regimes i64 [T], None = there is but the short one."""
+    """cos and sin of every token's angles.
+
+    Shapes: positions i64 [T], or [3, T] where each pair has its axis; regimes i64 [T], None = there is but the short one.
+    """
     frequencies = np.array([rule.frequencies, rule.long_frequencies or rule.frequencies], dtype=np.float32)
     table = np.concatenate([frequencies, frequencies], axis=1)
-    turns = unsqueeze(as_f32(positions), 1, 2, 3)
+    turns = _turns(positions, rule)
     if regimes is None:
         per_token = constant(table[:1].reshape(1, 1, 1, -1))
     else:
         per_token = reshape(gather_rows(constant(table), regimes), -1, 1, 1, rule.size)
     angles = ops.multiply(turns, per_token)
     return scaled(ops.cos(angles).output(0), rule.magnitude), scaled(ops.sin(angles).output(0), rule.magnitude)
+
+
+def _turns(positions: Node, rule: RotaryRule) -> Node:
+    """The position that turns each dimension. Shape: f32 [T, 1, 1, 1 or size]."""
+    if positions.get_partial_shape().rank.get_length() == 1:
+        return unsqueeze(as_f32(positions), 1, 2, 3)
+    per_dimension = gather_rows(as_f32(positions), constant(np.array(rule.axes * 2, dtype=np.int64)))
+    return reshape(ops.transpose(per_dimension, ops.constant(np.array([1, 0]))).output(0), -1, 1, 1, rule.size)
 
 
 def apply_rotary(x: Node, angles: Angles) -> Node:

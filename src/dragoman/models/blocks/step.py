@@ -9,18 +9,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP, ConvolutionInputs
 from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
-from dragoman.models.blocks.nodes import gather_rows
+from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
 from dragoman.models.blocks.rotary import Angles, rotary_angles
 from dragoman.models.config import ModelError
 from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, RotaryRule
 from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
+
+PICTURE_ROWS, PICTURE_EMBEDDINGS = "picture_rows", "picture_embeddings"
+TOKEN_TYPES, ROTARY_POSITIONS = "token_types", "rotary_positions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class StepInputs:
     each kind of cache past_lens i32 [S], block_indices i32 [B], block_indices_begins i32 [S+1], from the second kind on with
     its number at the end of the name ("past_lens.1"). Layers add key_cache.N and value_cache.N. Of a model with
     convolutions see `blocks.convolution`.
+    Of a model that takes in pictures picture_rows i64 [M], the tokens of the step that are placeholders, and
+    picture_embeddings f32 [M, hidden * levels]; token_types i32 [T], 1 for a placeholder, where these see each other;
+    rotary_positions i64 [3, T] where tokens have three positions.
     Of a model with states state_blocks i32 [N], state_blocks_begins i32 [S+1]: for each sequence the block whose state its
     first token changes, then the blocks that keep states; state_interval i32 [S]: at which positions they do, and behind the
     last token. Layers add state_cache.N.
@@ -57,13 +64,33 @@ class StepInputs:
         self.rows = self._input("sampled_tokens_indices")
         self._regimes = None if facts.long_context_from is None else self._input("rotary_regime")
         self._angles: dict[RotaryRule, Angles] = {}
+        self._pictures = self._picture_inputs() if facts.pictures is not None else None
+        sees_later = facts.pictures is not None and facts.pictures.is_bidirectional
+        self.token_types = self._input(TOKEN_TYPES, ov.Type.i32) if sees_later else None
+        three = ov.PartialShape([3, -1])
+        self._turning_positions = self._input(ROTARY_POSITIONS, shape=three) if facts.has_axes else self.positions
         self.convolutions = self._convolutions() if facts.convolution_layers else None
 
     def angles(self, rule: RotaryRule) -> Angles:
         """cos and sin of every token, made once for each rule."""
         if rule not in self._angles:
-            self._angles[rule] = rotary_angles(self.positions, self._regimes, rule)
+            self._angles[rule] = rotary_angles(self._turning_positions, self._regimes, rule)
         return self._angles[rule]
+
+    def with_pictures(self, x: Node, level: int = 0) -> Node:
+        """Hidden states with the pictures' in the places of their placeholders, or from level 1 on with these added.
+
+        Shape: x [T, 1, hidden]. Nothing changes behind the last level.
+        """
+        pictures = self.facts.pictures
+        if pictures is None or self._pictures is None or level >= pictures.num_levels:
+            return x
+        rows, embeddings = self._pictures
+        size = self.facts.hidden_size
+        vectors = unsqueeze(columns(embeddings, level * size, (level + 1) * size), 1)
+        if level:
+            vectors = add(gather_rows(x, rows), vectors)
+        return ops.scatter_update(x, rows, vectors, ops.constant(np.array(0, dtype=np.int64))).output(0)
 
     def cache(self, name: str) -> Any:
         """A key or value cache: dynamic type and rank 4, so that the plugin chooses its own layout."""
@@ -75,6 +102,11 @@ class StepInputs:
         """A table of states, f32."""
         self._input(name, ov.Type.f32, ov.PartialShape([-1, *facts.state_shape]))
         return self.parameters[-1]
+
+    def _picture_inputs(self) -> tuple[Node, Node]:
+        assert self.facts.pictures is not None
+        width = self.facts.hidden_size * self.facts.pictures.num_levels
+        return self._input(PICTURE_ROWS), self._input(PICTURE_EMBEDDINGS, ov.Type.f32, ov.PartialShape([-1, width]))
 
     def _convolutions(self) -> ConvolutionInputs:
         past = self._input(PAST_ROWS, ov.Type.f32, ov.PartialShape([-1, self.facts.convolution_width]))

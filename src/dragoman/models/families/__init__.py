@@ -13,6 +13,7 @@ from typing import Any
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family
 from dragoman.models.families.refused import REFUSED
+from dragoman.models.vision.base import VisionFamily
 
 FAMILIES: dict[str, str] = {
     "BloomForCausalLM": "bloom.Bloom",
@@ -81,8 +82,8 @@ FAMILIES: dict[str, str] = {
 """Architectures in config.json, and what reads them: a class of a module here, or a function that chooses one."""
 
 
-def read_model(raw_config: dict[str, Any]) -> Family:
-    """The model that a config.json describes.
+def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
+    """The model that a config.json describes; `sees`: with its tower, if it has one and we know it.
 
     Raises: ModelError naming the architecture and the supported ones, or a key that is missing, wrong or not known.
     """
@@ -99,8 +100,19 @@ def read_model(raw_config: dict[str, Any]) -> Family:
     family = find_family(served)
     _refuse_packed(config, getattr(family, "packings", ()))
     model = family(config)
+    tower = _find_tower(served) if sees else None
+    if tower is not None:
+        model.see(tower(config, model.facts.hidden_size))
     config.refuse_unread()
     return model
+
+
+def _find_tower(architecture: str) -> type[VisionFamily] | None:
+    if not FAMILIES[architecture].startswith("vision."):
+        return None
+    from dragoman.models.families.vision import find_tower  # brings a dozen families along
+
+    return find_tower(architecture)
 
 
 def find_family(architecture: str) -> Callable[[Config], Family]:

@@ -7,6 +7,7 @@ says what differs; `families` lists them.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 import openvino as ov
@@ -17,6 +18,7 @@ from dragoman.models.blocks.step import LayerInputs, StepInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.storage.constants import Node
+from dragoman.models.vision.base import VisionFamily
 from dragoman.models.weights import Weights
 
 
@@ -28,7 +30,7 @@ class Layout(NamedTuple):
 
 
 class Family(ABC):
-    """One model of a family, made from its config.json. `facts`: what it is.
+    """One model of a family, made from its config.json. `facts`: what it is. `vision`: the part of it that sees, if any.
 
     `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
     embeddings is there is the checkpoint's. `packings`: the quant_methods whose tensors the family reads itself. `table`,
@@ -43,10 +45,16 @@ class Family(ABC):
     unread: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
 
     facts: ModelFacts
+    vision: VisionFamily | None = None
 
     @abstractmethod
     def __init__(self, config: Config) -> None:
         """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
+
+    def see(self, vision: VisionFamily) -> None:
+        """Take in pictures from now on, as that part embeds them."""
+        self.vision = vision
+        self.facts = replace(self.facts, pictures=vision.facts)
 
     @abstractmethod
     def layer(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
@@ -73,9 +81,10 @@ class Family(ABC):
         step = StepInputs(self.facts)
         layout = self._layout(weights)
         body = weights.at(layout.body)
-        x = self.embed(body, step)
+        x = step.with_pictures(self.embed(body, step))
         for index in range(len(self.facts.layers)):
             x = self.layer(x, body.at(f"{self.layers}.{index}"), LayerInputs(step, index))
+            x = step.with_pictures(x, index + 1)
         result = self.head(self.last_norm(x, body), self._head_weights(weights, layout))
         result.set_names({"logits"})
         results = [result]

@@ -1,11 +1,12 @@
-"""The language model inside a checkpoint that also sees: its part of config.json, and where its tensors lie.
+"""Checkpoints that also see: the text's part of config.json, where its tensors lie, and which tower they have.
 
-Does: choose the text's family and say what of the checkpoint is not for text. Does not: look at images.
-Called through `families.read_model` when a model is loaded.
+Does: choose the text's family and that of the tower, say what of the checkpoint is not for text. Does not: look at pictures
+(`models.vision` does). Called through `families.read_model` when a model is loaded.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from dragoman.models.config import Config, ModelError
@@ -16,6 +17,10 @@ from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.qwen import Qwen2, Qwen3
 from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_next import Qwen35Experts
+from dragoman.models.vision.base import VisionFamily
+
+TOWERS: dict[str, str] = {}
+"""Architectures in config.json whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
@@ -101,6 +106,15 @@ def text_model(config: Config) -> Family:
     model.unread = (*model.unread, *_NOT_FOR_TEXT)
     text.refuse_unread()
     return model
+
+
+def find_tower(architecture: str) -> type[VisionFamily] | None:
+    """What embeds the pictures of an architecture; None if only its texts are understood."""
+    if architecture not in TOWERS:
+        return None
+    module, _, name = TOWERS[architecture].partition(".")
+    tower: type[VisionFamily] = getattr(import_module(f"dragoman.models.vision.{module}"), name)
+    return tower
 
 
 def _text_config(config: Config, part: Config) -> Config:

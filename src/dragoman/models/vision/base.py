@@ -1,0 +1,87 @@
+"""What the seeing part of a family is: how pictures are prepared and stand in a prompt, and the tower that embeds them.
+
+Does: define what each family of towers gives. Does not: name any. Each is a subclass in a file of its own; `families.vision`
+lists them. Processors are pure and used on any thread; graphs are built once per start, on the thread that loads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
+
+import openvino as ov
+
+from dragoman.models.config import Config
+from dragoman.models.facts import PictureFacts
+from dragoman.models.sources.base import Array
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+EMBEDDINGS = "embeddings"
+"""The output of a tower's graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class PictureLayout:
+    """What becomes of a picture of some size. `text`: what replaces the marker in a prompt, placeholders included.
+
+    `num_embeddings`: placeholders in `text`. `grid`: rows and columns of embeddings, for decoders whose tokens have three
+    positions; (0, 0) where they have one.
+    """
+
+    text: str
+    num_embeddings: int
+    grid: tuple[int, int] = (0, 0)
+
+
+class PictureProcessor(Protocol):
+    """Prepares pictures for one checkpoint's tower as the reference processor does. Immutable; used on any thread.
+
+    `marker`: what a chat template writes where a picture goes.
+    """
+
+    marker: str
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """What becomes of a picture of that size; quick. Raises: ValueError, one line, if the tower cannot take it."""
+        ...
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """The tower's inputs by name; takes milliseconds to seconds."""
+        ...
+
+
+class VisionFamily(ABC):
+    """The seeing part of one model, made from its config.json. `facts`: how its decoder takes pictures in.
+
+    `prefixes`: patterns, from the start of a name, of the tensors that are its own: none of them may be left unread.
+    """
+
+    facts: PictureFacts
+    prefixes: tuple[str, ...]
+
+    @abstractmethod
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        """`config`: the whole config.json; `hidden_size`: the decoder's.
+
+        Raises: ModelError naming a key that is missing, inconsistent or not supported.
+        """
+
+    @abstractmethod
+    def processor(self, described: Config) -> PictureProcessor:
+        """What prepares pictures as preprocessor_config.json describes it. Raises: ModelError, as the constructor."""
+
+    @abstractmethod
+    def tower(self, weights: Weights) -> ov.Model:
+        """The graph from a processor's inputs to `EMBEDDINGS`, f32 [placeholders, hidden * levels]. Raises: ModelError."""
+
+    def build(self, weights: Weights) -> ov.Model:
+        """The tower; its weights are complete when the storage's parts have finished.
+
+        Raises: ModelError if tensors are missing, have other shapes, or are there and nobody knows what for.
+        """
+        graph = self.tower(weights)
+        ours = "|".join(self.prefixes)
+        weights.refuse_unread([rf"^(?!{ours})"])
+        return graph
