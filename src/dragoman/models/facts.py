@@ -181,7 +181,8 @@ class PictureFacts:
     """How a decoder takes in pictures: an embedding stands in for each of their placeholders.
 
     `placeholder_id`: the token that stands where an embedding goes. `num_levels`: vectors of the hidden size in an
-    embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack, arXiv:2406.04334).
+    embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack,
+    arXiv:2406.04334).
     `is_bidirectional`: the placeholders of a picture see each other, later ones too.
     """
 

@@ -20,7 +20,7 @@ from dragoman.models.families.qwen_next import Qwen35Experts
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {}
-"""Architectures in config.json whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
+"""Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
 _LAYOUTS = (
     Layout("language_model.model", "language_model.lm_head"),
