@@ -107,6 +107,19 @@ class PictureSpan(msgspec.Struct, frozen=True):
     detail: Detail = "auto"
 
 
+@dataclass(frozen=True, slots=True)
+class PictureLayout:
+    """What becomes of a picture of some size. `text`: what replaces the marker in a prompt, placeholders included.
+
+    `num_embeddings`: placeholders in `text`. `grid`: rows and columns of embeddings, for decoders whose tokens have three
+    positions; (0, 0) where they have one.
+    """
+
+    text: str
+    num_embeddings: int
+    grid: tuple[int, int] = (0, 0)
+
+
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import Prepared
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
 from tests.engine.fake_runner import PLAIN, FakeModel, reference_logits
@@ -79,7 +80,7 @@ class Collector:
 
     def add(self, key: int, request: EngineRequest) -> None:
         """Queue a request, with the live parts that it brings."""
-        self.core.inbox.put(AddRequest(key, request, masker_of(request), criterion_of(request)))
+        self.core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request))))
 
     def step(self) -> None:
         """One step."""

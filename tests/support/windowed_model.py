@@ -24,7 +24,7 @@ def windows_in_layers(windows: Sequence[int]) -> Iterator[None]:
         def attention_facts(self, config: Config, index: int) -> AttentionFacts:
             return replace(super().attention_facts(config, index), window=windows[index])
 
-    def read_model(raw_config: dict[str, Any]) -> Windowed:
+    def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Windowed:
         return Windowed(Config(raw_config))
 
     with pytest.MonkeyPatch.context() as patch:

@@ -30,6 +30,7 @@ class Capabilities:
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other
+    pictures: bool = False  # prompts may have them
 
     def check(self, request: EngineRequest) -> None:
         """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
@@ -54,6 +55,8 @@ class Capabilities:
             raise _unsupported("adapter", request.adapter, f"one of: {', '.join(self.adapters) or 'none'}")
         if request.cache_salt and not self.cache_salt:
             raise _unsupported("cache_salt", request.cache_salt, "empty")
+        if request.pictures and not self.pictures:
+            raise UnsupportedFeature("pictures are not supported by this engine: it takes text only", param="messages")
         if request.priority and not self.priority:
             raise _unsupported("priority", request.priority, "0")
 

@@ -31,6 +31,8 @@ from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
+from dragoman.models.vision.description import read_description
+from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,7 @@ class LoadedModel:
     """A compiled graph, and what whoever runs it needs.
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
+    `tower`: embeds pictures, None if the model takes in texts only.
     """
 
     compiled: Any
@@ -51,6 +54,7 @@ class LoadedModel:
     profile: KernelProfile
     mapping: Any = None
     from_cache: bool = False
+    tower: Tower | None = None
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -81,58 +85,79 @@ def cache_layer(port: Any) -> int:
 
 
 def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | None = None) -> LoadedModel:
-    """The compiled model of a Hugging Face directory.
+    """The compiled model of a Hugging Face directory, with its tower if it sees.
 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
-    model = read_model(read_json(model_dir / "config.json"))
+    description = read_description(model_dir) if options.sees else None
+    model = read_model(read_json(model_dir / "config.json"), sees=description is not None)
     profile = _profile(model, options)
-    core = ov.Core()
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    kept = _kept_file(model_dir, options, model.facts, profile, properties)
-    memory.bound_shared_cache()
-    # not part of the name: they do not change what is kept
-    properties |= memory.PROPERTIES
-    if options.has_neighbours:
-        properties |= kernel_threads.SHARED
-    if kept is not None and kept.exists():
-        report("mapping weights", 0.0)
-        read_ahead([kept])
-        mapped = map_kept(core, kept, properties, model.facts)
-        if mapped is not None:
-            return _ready(LoadedModel(mapped[0], model.facts, options, profile, mapped[1], from_cache=True), report)
-    with Checkpoint(model_dir) as checkpoint:
-        graph = _build_graph(model, checkpoint, profile, report)
-    report("compiling", 0.0)
-    if kept is None:
-        compiled, mapping = core.compile_model(graph, "CPU", properties), None
-    else:
-        compiled, mapping = compile_and_keep(core, graph, properties, kept, model.facts)
-    del graph  # it shares its weights' memory with what was compiled
-    report("compiling", 1.0)
-    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping), report)
+    plan = _Plan(model_dir, options, profile, model.facts, properties, report)
+    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
+    tower = None
+    if model.vision is not None and description is not None:
+        processor = model.vision.processor(description)
+        seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
+        tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
+    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower), report)
 
 
-def _kept_file(
-    model_dir: Path, options: ModelOptions, facts: ModelFacts, profile: KernelProfile, properties: dict[str, Any]
-) -> Path | None:
-    """Where the graph is kept, None if it is not."""
-    if options.cache_dir is None:
-        return None
-    if holds_grouped(facts, profile.weights):
-        logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
-        return None
-    name = kept_name(model_dir, profile, properties)
-    return None if name is None else options.cache_dir / name
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the graphs of a model are compiled."""
+
+    model_dir: Path
+    options: ModelOptions
+    profile: KernelProfile
+    facts: ModelFacts
+    properties: dict[str, Any]
+    report: LoadProgress
+
+    def compiled(self, part: str, build: Callable[[Weights], Any]) -> tuple[Any, Any, bool]:
+        """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
+        kept = self._kept_file(part)
+        memory.bound_shared_cache()
+        # not part of the name: they do not change what is kept
+        properties = self.properties | memory.PROPERTIES
+        if self.options.has_neighbours:
+            properties |= kernel_threads.SHARED
+        core = ov.Core()
+        if kept is not None and kept.exists():
+            self.report("mapping weights", 0.0)
+            read_ahead([kept])
+            mapped = map_kept(core, kept, properties, self.facts)
+            if mapped is not None:
+                return (*mapped, True)
+        with Checkpoint(self.model_dir) as checkpoint:
+            graph = _build_graph(build, checkpoint, self.profile, self.report)
+        self.report("compiling", 0.0)
+        if kept is None:
+            compiled, mapping = core.compile_model(graph, "CPU", properties), None
+        else:
+            compiled, mapping = compile_and_keep(core, graph, properties, kept, self.facts)
+        del graph  # it shares its weights' memory with what was compiled
+        self.report("compiling", 1.0)
+        return compiled, mapping, False
+
+    def _kept_file(self, part: str) -> Path | None:
+        """Where the graph is kept, None if it is not."""
+        if self.options.cache_dir is None:
+            return None
+        if part != "tower" and holds_grouped(self.facts, self.profile.weights):
+            logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
+            return None
+        name = kept_name(self.model_dir, self.profile, self.properties, part)
+        return None if name is None else self.options.cache_dir / name
 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
     profile = _profile(model, options)
-    graph = _build_graph(model, source, profile, lambda _stage, _fraction: None)
+    graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None)
     return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
 
 
@@ -151,9 +176,11 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     return loaded
 
 
-def _build_graph(model: Family, source: WeightSource, profile: KernelProfile, report: LoadProgress) -> Any:
+def _build_graph(
+    build: Callable[[Weights], Any], source: WeightSource, profile: KernelProfile, report: LoadProgress
+) -> Any:
     report("building the graph", 0.0)
     with RowParts() as parts:
-        graph = model.build(Weights(source, WeightStorage(profile.weights, parts)))
+        graph = build(Weights(source, WeightStorage(profile.weights, parts)))
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph

@@ -43,7 +43,8 @@ class ModelOptions:
     """How to store and run a model. `num_threads` None = all cores; `cache_dir` None = build anew at every start.
 
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
-    tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`).
+    tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
+    loaded, if the checkpoint has one that is understood.
     """
 
     weight_type: WeightType = "int8"
@@ -52,6 +53,7 @@ class ModelOptions:
     cache_dir: Path | None = None
     has_neighbours: bool = False
     takes_back: bool = False
+    sees: bool = True
 
 
 @dataclass(frozen=True, slots=True)

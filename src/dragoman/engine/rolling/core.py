@@ -112,6 +112,9 @@ class EngineCore:
     def _add(self, command: AddRequest) -> None:
         request = command.request
         check_capacity(request, self._runner, self._config)
+        prepared = command.prepared
+        if prepared is not None and prepared.pictures is not None:
+            self._scheduler.check_pictures(prepared.pictures)
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))
@@ -122,8 +125,7 @@ class EngineCore:
                 request,
                 self._sampler,
                 beams,
-                masker=command.masker,
-                stop_criterion=command.stop_criterion,
+                prepared,
             )
         )
         if request.deadline_s is not None:

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
@@ -22,8 +22,11 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
+from dragoman.engine.rolling.pictures.encoder import PictureEncoder
+from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, context_length
+from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
@@ -80,14 +83,19 @@ class RollingEngine:
         config: RollingConfig | None = None,
         proposer: Proposer | None = None,
         tools: EngineTools | None = None,
+        encoder: PictureEncoder | None = None,
     ) -> None:
-        """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`."""
+        """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`.
+
+        `encoder` None = no pictures. The engine closes it.
+        """
         config = config or RollingConfig()
         self._runner = runner
         self._proposer = proposer
         self._tools = tools
+        self._encoder = encoder
         self._core = EngineCore(runner, sampler, config, proposer)
-        self._capabilities = _capabilities(runner, config, proposer, tools)
+        self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=encoder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
@@ -114,7 +122,7 @@ class RollingEngine:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
         self._capabilities.check(request)
         masker = await self._compile(request)
-        stream = self._open_stream(request, masker)
+        stream = self._open_stream(request, masker, await self._embed(request))
         num_unfinished = request.sampling.n
         try:
             while num_unfinished:
@@ -162,6 +170,8 @@ class RollingEngine:
         self._runner.close()
         if self._proposer is not None:
             self._proposer.close()
+        if self._encoder is not None:
+            self._encoder.close()
 
     # --- streams: on event loops --------------------------------------------------------------------------------------
 
@@ -173,7 +183,16 @@ class RollingEngine:
         self._check_open()
         return await asyncio.to_thread(self._tools.compile_grammar, grammar)
 
-    def _open_stream(self, request: EngineRequest, masker: TokenMasker | None) -> _Stream:
+    async def _embed(self, request: EngineRequest) -> PromptPictures | None:
+        """The request's pictures, beside the step loop. Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled."""
+        if not request.pictures or self._encoder is None:
+            return None
+        self._check_open()
+        return PromptPictures(request, await self._encoder.embed(request.pictures), self._encoder.facts)
+
+    def _open_stream(
+        self, request: EngineRequest, masker: TokenMasker | None, pictures: PromptPictures | None
+    ) -> _Stream:
         self._check_open()
         criterion = None
         if request.stop is not None and request.is_ranked and self._tools is not None:
@@ -182,7 +201,7 @@ class RollingEngine:
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
-        if not self._core.inbox.put(AddRequest(stream.key, request, masker, criterion)):
+        if not self._core.inbox.put(AddRequest(stream.key, request, Prepared(masker, criterion, pictures))):
             self._close_stream(stream, is_finished=True)
             self._check_open()
         return stream

@@ -10,20 +10,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dragoman.types import EngineRequest, StopCriterion, TokenMasker
+from dragoman.engine.rolling.sequence import Prepared
+from dragoman.types import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
 class AddRequest:
-    """Start `request`; its outputs are marked with `key`.
-
-    `masker`: its grammar, compiled. `stop_criterion`: watches for its stop strings; None = its reader does.
-    """
+    """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was."""
 
     key: int
     request: EngineRequest
-    masker: TokenMasker | None = None
-    stop_criterion: StopCriterion | None = None
+    prepared: Prepared | None = None
 
 
 @dataclass(frozen=True, slots=True)

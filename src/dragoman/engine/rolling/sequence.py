@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import msgspec
 
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
 from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_digest
+from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.types import EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion, TokenMasker
@@ -146,7 +147,8 @@ class Sequence:
         """Let `digests` name at least the first `num_blocks` full blocks."""
         group = self.group
         root = root_digest(group.request.cache_salt, is_long=True) if self.is_long else group.root_digest
-        extend_digests(self.digests, self.token_ids, block_size, num_blocks, root)
+        keys = None if group.pictures is None else group.picture_keys(block_size)
+        extend_digests(self.digests, self.token_ids, block_size, num_blocks, root, keys)
 
     def copy_progress(self, other: Sequence) -> None:
         """Take over a sibling's tokens and all that was derived from them; status and blocks stay."""
@@ -172,15 +174,29 @@ class Sequence:
         self.status = SequenceStatus.WAITING
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What was made of a request before the engine thread got it, as it takes long or needs other threads.
+
+    `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
+    `pictures`: its pictures, embedded.
+    """
+
+    masker: TokenMasker | None = None
+    stop_criterion: StopCriterion | None = None
+    pictures: PromptPictures | None = None
+
+
 class SequenceGroup:
     """The sequences of one request, and what they share. `key` identifies it inside the engine, whatever its request id.
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
     of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with, unless they are in the long
-    regime.
+    regime. `pictures`: those of the prompt, None = there are none.
     """
 
     __slots__ = (
+        "_picture_keys",
         "arrival",
         "beams",
         "end_reasons",
@@ -189,6 +205,7 @@ class SequenceGroup:
         "is_ranked",
         "key",
         "num_cached_tokens",
+        "pictures",
         "prompt_logprobs",
         "request",
         "root_digest",
@@ -203,11 +220,10 @@ class SequenceGroup:
         request: EngineRequest,
         sampler: Sampler,
         beams: BeamGroup | None = None,
-        *,
-        masker: TokenMasker | None = None,
-        stop_criterion: StopCriterion | None = None,
+        prepared: Prepared | None = None,
     ) -> None:
-        """`beams` is given if, and only if, the request searches. `masker`: the start state of the request's grammar."""
+        """`beams` is given if, and only if, the request searches."""
+        prepared = prepared or Prepared()
         sampling = request.sampling
         assert (beams is None) == (sampling.num_beams == 1)
         self.key = key
@@ -217,15 +233,23 @@ class SequenceGroup:
         self.is_forked = sampling.num_sequences == 1
         self.end_reasons = end_reasons(request)
         self.beams = beams
-        self.stop_criterion = stop_criterion
+        self.stop_criterion = prepared.stop_criterion
         self.root_digest = root_digest(request.cache_salt)
         self.num_cached_tokens = 0
+        self.pictures = prepared.pictures
+        self._picture_keys: dict[int, bytes] | None = None
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
-        state = sampler.new_state(_with_ranking(request), 0, masker)
+        state = sampler.new_state(_with_ranking(request), 0, prepared.masker)
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
+
+    def picture_keys(self, block_size: int) -> dict[int, bytes]:
+        """See `PromptPictures.block_keys`; made once."""
+        if self._picture_keys is None:
+            self._picture_keys = {} if self.pictures is None else self.pictures.block_keys(block_size)
+        return self._picture_keys
 
     @property
     def needs_prompt_logprobs(self) -> bool:

@@ -22,16 +22,17 @@ from dragoman.models.profile import KernelProfile
 from dragoman.models.sources.safetensors import weight_files
 
 
-def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any]) -> str | None:
+def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any], part: str = "") -> str | None:
     """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
 
+    `part`: of a model of which several graphs are kept, which it is.
     It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
     the older one is of no use any more. None if the code cannot be read, as its changes would go unnoticed.
     """
     code = _own_code()
     if code is None:
         return None
-    wanted = [str(model_dir.resolve()), properties, asdict(profile)]
+    wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
     config = (model_dir / "config.json").read_text(encoding="utf-8")
     made_from = [code, ov.__version__, files, config]

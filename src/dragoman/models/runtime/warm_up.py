@@ -12,6 +12,7 @@ import numpy as np
 import openvino as ov
 
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
+from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.profile import BLOCK_SIZE
 
 CACHES = ("key_cache.", "value_cache.", "state_cache.")
@@ -31,6 +32,9 @@ def warm_up(compiled: Any) -> None:
         "block_indices": np.zeros(1, dtype=np.int32),
         "block_indices_begins": np.array([0, 1], dtype=np.int32),
         "max_context_len": np.array(_NUM_TOKENS, dtype=np.int32),
+        PICTURE_ROWS: np.zeros(0, dtype=np.int64),
+        TOKEN_TYPES: np.zeros(_NUM_TOKENS, dtype=np.int32),
+        ROTARY_POSITIONS: np.zeros((3, _NUM_TOKENS), dtype=np.int64),
         "rotary_regime": np.zeros(_NUM_TOKENS, dtype=np.int64),
         ROWS_BEFORE: np.zeros(_NUM_TOKENS, dtype=np.int64),
         ROWS_TO_KEEP: np.zeros(1, dtype=np.int64),
@@ -44,7 +48,9 @@ def warm_up(compiled: Any) -> None:
         if name.startswith(CACHES):
             request.set_tensor(port, _one_block(port))
         elif name == PAST_ROWS:
-            request.set_tensor(port, _one_row(port))
+            request.set_tensor(port, _rows(port, 1))
+        elif name == PICTURE_EMBEDDINGS:
+            request.set_tensor(port, _rows(port, 0))
         else:
             request.set_tensor(port, ov.Tensor(values[name.partition(".")[0]]))  # "past_lens.1" as "past_lens"
     request.infer()
@@ -58,5 +64,5 @@ def _one_block(port: Any) -> Any:
     return tensor
 
 
-def _one_row(port: Any) -> Any:
-    return ov.Tensor(np.zeros((1, port.get_partial_shape()[1].get_length()), dtype=np.float32))
+def _rows(port: Any, count: int) -> Any:
+    return ov.Tensor(np.zeros((count, port.get_partial_shape()[1].get_length()), dtype=np.float32))

@@ -7,7 +7,6 @@ lists them. Processors are pure and used on any thread; graphs are built once pe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Protocol
 
 import openvino as ov
@@ -16,23 +15,12 @@ from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.weights import Weights
-from dragoman.types import Detail, Picture
+from dragoman.types import Detail, Picture, PictureLayout
+
+__all__ = ["EMBEDDINGS", "PictureLayout", "PictureProcessor", "VisionFamily"]
 
 EMBEDDINGS = "embeddings"
 """The output of a tower's graph."""
-
-
-@dataclass(frozen=True, slots=True)
-class PictureLayout:
-    """What becomes of a picture of some size. `text`: what replaces the marker in a prompt, placeholders included.
-
-    `num_embeddings`: placeholders in `text`. `grid`: rows and columns of embeddings, for decoders whose tokens have three
-    positions; (0, 0) where they have one.
-    """
-
-    text: str
-    num_embeddings: int
-    grid: tuple[int, int] = (0, 0)
 
 
 class PictureProcessor(Protocol):

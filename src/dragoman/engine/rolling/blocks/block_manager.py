@@ -14,7 +14,7 @@ Source: PagedAttention, arXiv:2309.06180, sections 4.3 and 4.4.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from dragoman.engine.rolling.blocks.eviction import EvictionOrder
@@ -49,17 +49,29 @@ def root_digest(salt: str, *, is_long: bool = False) -> bytes:
 
 
 def extend_digests(
-    digests: list[bytes], token_ids: array[int], block_size: int, num_blocks: int, root: bytes = b""
+    digests: list[bytes],
+    token_ids: array[int],
+    block_size: int,
+    num_blocks: int,
+    root: bytes = b"",
+    keys: Mapping[int, bytes] | None = None,
 ) -> None:
     """Grow `digests` to the chained hashes of the first `num_blocks` full blocks of `token_ids`, beginning with `root`.
 
-    Each hash covers the block's tokens and the hash before it, so that it names the whole prefix.
+    Each hash covers the block's tokens and the hash before it, so that it names the whole prefix. `keys`: of blocks whose
+    tokens do not say all about them, what else there is, by their index.
     """
     digest = digests[-1] if digests else root
     for index in range(len(digests), num_blocks):
         tokens = token_ids[index * block_size : (index + 1) * block_size].tobytes()
-        digest = blake2b(digest + tokens, digest_size=_DIGEST_BYTES).digest()
+        key = keys.get(index, b"") if keys else b""
+        digest = blake2b(digest + tokens, digest_size=_DIGEST_BYTES, key=_short(key)).digest()
         digests.append(digest)
+
+
+def _short(key: bytes) -> bytes:
+    """The key as blake2b takes it."""
+    return blake2b(key, digest_size=_DIGEST_BYTES).digest() if key else b""
 
 
 class BlockManager:

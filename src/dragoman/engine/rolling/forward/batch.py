@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
-from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
+from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, PictureInputs
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 
 _MIN_ROWS = 256
@@ -95,6 +95,31 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         max_context_len=max_context_len,
         more_tables=tuple(others),
         regimes=_regimes(batch) if buffers.has_regimes else None,
+        pictures=_pictures(batch),
+    )
+
+
+def _pictures(batch: ScheduledBatch) -> PictureInputs | None:
+    """See `ForwardBatch`."""
+    if all(entry.sequence.group.pictures is None for entry in batch.entries):
+        return None
+    rows, embeddings, positions = [], [], []
+    token = 0
+    for entry in batch.entries:
+        pictures, begin = entry.sequence.group.pictures, entry.sequence.num_computed_tokens
+        end = begin + entry.num_new_tokens
+        if pictures is None:
+            positions.append(np.broadcast_to(np.arange(begin, end, dtype=np.int64), (3, end - begin)))
+        else:
+            positions.append(pictures.positions_between(begin, end))
+            for places, vectors in pictures.between(begin, end):
+                rows.append(places + (token - begin))
+                embeddings.append(vectors)
+        token += entry.num_new_tokens
+    return PictureInputs(
+        np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64),
+        np.concatenate(embeddings) if embeddings else np.zeros((0, 0), dtype=np.float32),
+        np.concatenate(positions, axis=1),
     )
 
 

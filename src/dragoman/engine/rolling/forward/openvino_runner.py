@@ -23,6 +23,8 @@ from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.forward.convolution_rows import ConvolutionRows
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.state_blocks import state_inputs
+from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
+from dragoman.models.facts import ModelFacts
 from dragoman.models.loader import LoadedModel, cache_layer, cache_ports
 from dragoman.models.runtime.memory import forget_pages, return_freed_memory
 
@@ -31,7 +33,15 @@ Array = np.ndarray[Any, Any]
 # [the only token] is followed by one token of a one-block sequence
 _DUMMY_TOKEN = np.zeros(1, dtype=np.int64)
 
+_NO_ROWS = np.zeros(0, dtype=np.int64)
+
 _LARGE_STEP = 128  # tokens; the buffers of smaller steps are not worth the time of giving them back
+
+
+def _no_embeddings(facts: ModelFacts) -> Array:
+    """As many as a text has."""
+    levels = 0 if facts.pictures is None else facts.pictures.num_levels
+    return np.zeros((0, levels * facts.hidden_size), dtype=np.float32)
 
 
 class OpenVinoRunner:
@@ -46,6 +56,8 @@ class OpenVinoRunner:
         counts = [num_blocks] * len(facts.cache_kinds) if isinstance(num_blocks, int) else list(num_blocks)
         if min(counts) < 1:
             raise ValueError(f"num_blocks is {num_blocks}, expected at least 1")
+        self._facts = facts
+        self._no_embeddings = _no_embeddings(facts)
         self.block_size = loaded.profile.block_size
         self.pools = tuple(CachePool(count, kind.window) for count, kind in zip(counts, facts.cache_kinds, strict=True))
         self.vocab_size = facts.vocab_size
@@ -95,6 +107,8 @@ class OpenVinoRunner:
         if self.long_context_from is not None:
             regimes = np.zeros_like(batch.position_ids) if batch.regimes is None else batch.regimes
             self._set("rotary_regime", regimes)
+        for name, values in self._picture_inputs(batch).items():
+            self._set(name, values)
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
         if self._has_states:
@@ -113,6 +127,25 @@ class OpenVinoRunner:
             return_freed_memory()
         logits: Array = self._request.get_output_tensor(0).data
         return logits[:num_rows]
+
+    def _picture_inputs(self, batch: ForwardBatch) -> dict[str, Array]:
+        """What a graph that takes in pictures takes, whether the step has any or not. A dummy token has none."""
+        facts, pictures = self._facts.pictures, batch.pictures
+        if facts is None:
+            return {}
+        num_tokens = len(batch.input_ids)
+        inputs: dict[str, Array] = {PICTURE_ROWS: _NO_ROWS, PICTURE_EMBEDDINGS: self._no_embeddings}
+        if pictures is not None and len(pictures.rows):
+            inputs = {PICTURE_ROWS: pictures.rows, PICTURE_EMBEDDINGS: pictures.embeddings}
+        if facts.is_bidirectional:
+            inputs[TOKEN_TYPES] = np.zeros(num_tokens, dtype=np.int32)
+            inputs[TOKEN_TYPES][inputs[PICTURE_ROWS]] = 1
+        if self._facts.has_axes:
+            positions = np.repeat(batch.position_ids[None], 3, axis=0)
+            if pictures is not None:
+                positions[:, : pictures.positions.shape[1]] = pictures.positions
+            inputs[ROTARY_POSITIONS] = positions
+        return inputs
 
     def _set(self, name: str, values: Array) -> None:
         self._request.set_tensor(name, ov.Tensor(values))
@@ -134,6 +167,7 @@ class OpenVinoRunner:
             max_context_len=batch.max_context_len,
             more_tables=tuple(others),
             regimes=None if batch.regimes is None else np.concatenate([batch.regimes, _DUMMY_TOKEN]),
+            pictures=batch.pictures,
         )
 
     def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:

@@ -26,6 +26,19 @@ class BlockTables:
 
 
 @dataclass(frozen=True, slots=True)
+class PictureInputs:
+    """What pictures bring to a step. Shapes: M placeholders among its T tokens, W numbers in an embedding.
+
+    `rows` i64 [M]: the placeholders' places among the tokens. `embeddings` f32 [M, W]. `positions` i64 [3, T]: by time, row
+    and column, for all tokens of the step; a model with one position passes them over.
+    """
+
+    rows: npt.NDArray[np.int64]
+    embeddings: npt.NDArray[np.float32]
+    positions: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch(BlockTables):
     """The tokens of one step, flat, with the blocks that hold their context. The arrays are valid until the next step.
 
@@ -39,6 +52,7 @@ class ForwardBatch(BlockTables):
     kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
     blocks count from the first block that is there (`position_ids` do not).
     `regimes`: for each token, whether its sequence is in the long regime (1) or not (0); None = none is.
+    `pictures` None = no sequence has any.
     Source: the inputs of OpenVINO's paged-attention op.
     """
 
@@ -49,6 +63,7 @@ class ForwardBatch(BlockTables):
     max_context_len: int
     more_tables: tuple[BlockTables, ...] = ()
     regimes: npt.NDArray[np.int64] | None = None
+    pictures: PictureInputs | None = None
 
 
 class ModelRunner(Protocol):

@@ -22,12 +22,14 @@ from time import perf_counter
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.blocks.window import longest_chunk
 from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.schedule.forecast import Admission
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
+from dragoman.errors import CapacityError
 
 _RANK = attrgetter("rank")
 
@@ -67,6 +69,15 @@ class Scheduler:
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
+
+    def check_pictures(self, pictures: PromptPictures) -> None:
+        """Raises: CapacityError for a picture that has to be computed in one step, and is longer than a step can be."""
+        most = min(self._max_chunk or self._config.max_batch_tokens, self._config.max_batch_tokens) - 2
+        if pictures.longest_span > most:
+            problem = (
+                f"a picture of {pictures.longest_span} tokens must be computed in one step, which has at most {most}"
+            )
+            raise CapacityError(f"{problem} (max_batch_tokens)", param="messages")
 
     @property
     def has_work(self) -> bool:
@@ -140,7 +151,7 @@ class Scheduler:
             self._blocks.free(child.sequence_id)
             self._blocks.fork(parent.sequence_id, child.sequence_id)
         else:
-            num_prompt_blocks = min(num_computed, child.num_prompt_tokens) // size
+            num_prompt_blocks = self._num_cuttable(child, min(num_computed, child.num_prompt_tokens) // size)
             child.num_computed_tokens = self._blocks.truncate(child.sequence_id, num_prompt_blocks) * size
 
     def commit(self, sequence: Sequence, begin: int) -> None:
@@ -284,7 +295,7 @@ class Scheduler:
         sibling = next((one for one in siblings if _is_alike(one, sequence)), None)
         if sibling is None:
             return self._blocks.no_prefix
-        num_shared = sequence.num_prompt_tokens // self._blocks.block_size
+        num_shared = self._num_cuttable(sequence, sequence.num_prompt_tokens // self._blocks.block_size)
         if sibling.num_computed_tokens < num_shared * self._blocks.block_size:
             return None
         return self._blocks.shared_prefix(sibling.sequence_id, num_shared)
@@ -300,7 +311,20 @@ class Scheduler:
         num_left = 1 if sequence.num_generated_tokens else 2
         num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
         sequence.extend_digests(self._blocks.block_size, num_blocks)
-        return self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
+        while True:
+            prefix = self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
+            num_blocks = self._num_cuttable(sequence, prefix.length)
+            if num_blocks == prefix.length:
+                return prefix
+
+    def _num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
+        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other."""
+        pictures, size = sequence.group.pictures, self._blocks.block_size
+        if pictures is None:
+            return num_blocks
+        while (cut := pictures.cut_before(num_blocks * size)) != num_blocks * size:
+            num_blocks = cut // size
+        return num_blocks
 
     def _start(self, sequence: Sequence, num_cached: int) -> None:
         sequence.num_computed_tokens = num_cached
@@ -322,7 +346,25 @@ class Scheduler:
         remaining = sequence.num_tokens - begin
         if self._max_chunk is not None and not sequence.is_decoding:
             budget = min(budget, self._max_chunk)
+        if sequence.group.pictures is not None:
+            budget = self._budget_for_pictures(sequence, begin, budget, batch)
         return remaining if remaining <= budget else self._chunk(sequence, begin, budget)
+
+    def _budget_for_pictures(self, sequence: Sequence, begin: int, budget: int, batch: ScheduledBatch) -> int:
+        """The budget, or what the picture at `begin` needs that has to be computed whole: one in a step is not paced.
+
+        A token alone before or behind it comes along, as none may run alone.
+        """
+        assert sequence.group.pictures is not None
+        end = sequence.group.pictures.cut_from(begin + 2)
+        if end <= begin + 2:
+            return budget
+        if end == sequence.num_prompt_tokens - 1 == sequence.num_tokens - 1:
+            end += 1
+        if end - begin <= budget or not budget:
+            return budget
+        room = self._config.max_batch_tokens - batch.num_tokens
+        return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
         """The longest legal part of a row that exceeds the budget, ending on a block's edge if possible.
@@ -331,7 +373,10 @@ class Scheduler:
         Whole blocks, because a cache quantised by channel depends on how many of a block's tokens came together.
         """
         edge = begin + budget - (begin + budget) % self._blocks.block_size
-        for end in (edge, edge - self._blocks.block_size, begin + budget, begin + budget - 1):
+        ends = [edge, edge - self._blocks.block_size, begin + budget, begin + budget - 1]
+        if sequence.group.pictures is not None:
+            ends = [sequence.group.pictures.cut_before(end) for end in ends]
+        for end in ends:
             is_lone = end == begin + 1 and begin < sequence.num_prompt_tokens != 1
             leaves_lone = end == sequence.num_prompt_tokens - 1 and end == sequence.num_tokens - 1
             if end > begin and not is_lone and not leaves_lone:

@@ -1,0 +1,1 @@
+"""Pictures in the rolling engine: who embeds them, and where they stand in a prompt."""

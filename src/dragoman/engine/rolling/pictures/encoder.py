@@ -1,0 +1,163 @@
+"""Embeds the pictures of requests, one after the other, beside the step loop, and remembers them by their content.
+
+Does: a bounded queue before the tower, a bounded cache behind it; a picture that several requests have is embedded once.
+Does not: prepare pictures or compute (the tower does), or know where they stand in prompts. `embed` is called on any event
+loop; the tower runs on one thread of the encoder's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, Embeddings
+from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, ServerError
+from dragoman.models.facts import PictureFacts
+from dragoman.types import Detail, Picture, PictureSpan
+
+_CACHE_BYTES = 256 << 20  # of embeddings: some 60 large pictures of a model of 2,048 numbers a token
+_MAX_WAITING = 64  # pictures
+
+_Key = tuple[str, Detail]
+
+
+class PictureTower(Protocol):
+    """What embeds a picture. Used by one thread at a time."""
+
+    facts: PictureFacts
+
+    def embed(self, picture: Picture, detail: Detail) -> Embeddings:
+        """The picture's embeddings; takes milliseconds to seconds."""
+        ...
+
+    def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
+        """See `EmbeddedPicture`."""
+        ...
+
+    def close(self) -> None:
+        """Release the tower."""
+        ...
+
+
+class PictureEncoder:
+    """Owns `tower`. `cache_bytes` bounds the embeddings that are remembered, `max_waiting` the pictures in the queue."""
+
+    def __init__(
+        self, tower: PictureTower, *, cache_bytes: int = _CACHE_BYTES, max_waiting: int = _MAX_WAITING
+    ) -> None:
+        self.facts = tower.facts
+        self.num_pictures = 0  # asked for
+        self.num_hits = 0  # of these, those that were known, or on their way
+        self._tower = tower
+        self._cache_bytes = cache_bytes
+        self._max_waiting = max_waiting
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="dragoman-pictures")
+        self._lock = threading.Lock()  # guards all below
+        self._cache: OrderedDict[_Key, EmbeddedPicture] = OrderedDict()
+        self._num_cached_bytes = 0
+        self._jobs: dict[_Key, _Job] = {}
+        self._is_closed = False
+
+    @property
+    def num_waiting(self) -> int:
+        """Pictures in the queue, that which is being embedded included."""
+        return len(self._jobs)
+
+    async def embed(self, spans: Sequence[PictureSpan]) -> list[EmbeddedPicture]:
+        """The embeddings of each span's picture. Raises: Overloaded, EngineFailed, EngineDead or Cancelled (closed).
+
+        If nobody waits for a picture any more, and it has not begun, it is not embedded.
+        """
+        taken: list[_Job | EmbeddedPicture] = []
+        try:
+            for span in spans:
+                taken.append(self._take((span.picture.digest, span.detail), span.picture))
+            return [one if isinstance(one, EmbeddedPicture) else await one.result() for one in taken]
+        finally:
+            for one in taken:
+                if isinstance(one, _Job):
+                    self._leave(one)
+
+    def close(self) -> None:
+        """Drop what waits, wait for the picture at work, release the tower."""
+        with self._lock:
+            self._is_closed = True
+            self._cache.clear()
+        self._pool.shutdown(cancel_futures=True)
+        self._tower.close()
+
+    def _take(self, key: _Key, picture: Picture) -> _Job | EmbeddedPicture:
+        """What is known of a picture, or who will tell."""
+        with self._lock:
+            if self._is_closed:
+                raise EngineDead("the engine was shut down")
+            self.num_pictures += 1
+            known = self._cache.get(key)
+            if known is not None:
+                self._cache.move_to_end(key)
+                self.num_hits += 1
+                return known
+            job = self._jobs.get(key)
+            if job is None:
+                if len(self._jobs) >= self._max_waiting:
+                    raise Overloaded(f"{len(self._jobs)} pictures wait to be embedded, at most {self._max_waiting} may")
+                job = self._jobs[key] = _Job(key, self._pool.submit(self._run, key, picture))
+            else:
+                self.num_hits += 1
+            job.num_waiting += 1
+            return job
+
+    def _leave(self, job: _Job) -> None:
+        with self._lock:
+            job.num_waiting -= 1
+            if not job.num_waiting and job.future.cancel():
+                self._jobs.pop(job.key, None)
+
+    def _run(self, key: _Key, picture: Picture) -> EmbeddedPicture:
+        """On the encoder's thread."""
+        try:
+            detail = key[1]
+            embedded = EmbeddedPicture(self._tower.embed(picture, detail), self._tower.grid(picture, detail))
+        except BaseException:
+            with self._lock:
+                del self._jobs[key]
+            raise
+        with self._lock:
+            del self._jobs[key]
+            self._remember(key, embedded)
+        return embedded
+
+    def _remember(self, key: _Key, embedded: EmbeddedPicture) -> None:
+        if self._is_closed or embedded.embeddings.nbytes > self._cache_bytes:
+            return
+        self._cache[key] = embedded
+        self._num_cached_bytes += embedded.embeddings.nbytes
+        while self._num_cached_bytes > self._cache_bytes:
+            _, oldest = self._cache.popitem(last=False)
+            self._num_cached_bytes -= oldest.embeddings.nbytes
+
+
+class _Job:
+    """A picture on its way. `num_waiting`: requests that want it."""
+
+    def __init__(self, key: _Key, future: Future[EmbeddedPicture]) -> None:
+        self.key = key
+        self.future = future
+        self.num_waiting = 0
+
+    async def result(self) -> EmbeddedPicture:
+        """Raises: as `PictureEncoder.embed`."""
+        try:
+            return await asyncio.shield(asyncio.wrap_future(self.future))
+        except asyncio.CancelledError:
+            if self.future.cancelled():  # by `close`, and not whoever waits here
+                raise Cancelled("the server is shutting down") from None
+            raise
+        except ServerError:
+            raise
+        except Exception as error:
+            raise EngineFailed(f"a picture could not be embedded: {type(error).__name__}: {error}") from error

@@ -1,0 +1,136 @@
+"""The pictures of one prompt, embedded: which tokens they stand in for, and what follows for positions, chunks and prefixes.
+
+Does: hold embeddings by their places, the three positions of tokens where a model has them, say where a prompt may be cut.
+Does not: embed (`encoder` does) or schedule. Made for every request with pictures, on an event loop; read on the engine
+thread. Immutable.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.errors import InvalidRequest
+from dragoman.models.facts import PictureFacts
+from dragoman.types import EngineRequest, PictureSpan
+
+Embeddings = npt.NDArray[np.float32]
+
+
+class EmbeddedPicture(NamedTuple):
+    """A picture's embeddings f32 [N, width], and how they lie: rows and columns, (0, 0) if nobody asks."""
+
+    embeddings: Embeddings
+    grid: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPicture:
+    """`rows`: where its placeholders are in the prompt, one for each of its `embeddings`. `key`: names its content."""
+
+    rows: npt.NDArray[np.int64]
+    embeddings: Embeddings
+    key: bytes
+
+    def between(self, begin: int, end: int) -> tuple[npt.NDArray[np.int64], Embeddings]:
+        """Those of positions in [begin, end)."""
+        first, last = np.searchsorted(self.rows, (begin, end))
+        return self.rows[first:last], self.embeddings[first:last]
+
+
+class PromptPictures:
+    """A prompt's pictures in the order of their places.
+
+    `positions` i64 [3, prompt tokens]: by time, row and column; None = the model has but one. Tokens behind the prompt have
+    three equal ones, their index plus `offset`. Source: Qwen2-VL (arXiv:2409.12191), section 2.1.
+    """
+
+    def __init__(self, request: EngineRequest, pictures: Sequence[EmbeddedPicture], facts: PictureFacts) -> None:
+        """`pictures`: those of the request's spans. Raises: InvalidRequest if placeholders and embeddings do not match."""
+        ids = np.array(request.prompt_ids, dtype=np.int64)
+        self.placed = [
+            _place(span, picture, ids, facts.placeholder_id)
+            for span, picture in zip(request.pictures, pictures, strict=True)
+        ]
+        self.positions: npt.NDArray[np.int64] | None = None
+        self.offset = 0
+        if any(picture.grid != (0, 0) for picture in pictures):
+            self.positions, self.offset = _positions(len(ids), request.pictures, [each.grid for each in pictures])
+        whole = request.pictures if facts.is_bidirectional else ()
+        self._begins = [span.begin for span in whole]
+        self._ends = [span.begin + span.length for span in whole]
+
+    def between(self, begin: int, end: int) -> list[tuple[npt.NDArray[np.int64], Embeddings]]:
+        """Positions in [begin, end) of placeholders, and their embeddings, for each picture that has any."""
+        parts = [picture.between(begin, end) for picture in self.placed]
+        return [part for part in parts if len(part[0])]
+
+    def positions_between(self, begin: int, end: int) -> npt.NDArray[np.int64]:
+        """The three positions of the sequence's tokens in [begin, end); shape i64 [3, end - begin]."""
+        plain = np.broadcast_to(np.arange(begin, end, dtype=np.int64) + self.offset, (3, end - begin))
+        if self.positions is None or begin >= self.positions.shape[1]:
+            return plain
+        known = self.positions[:, begin:end]
+        return np.concatenate([known, plain[:, known.shape[1] :]], axis=1)
+
+    def cut_before(self, end: int) -> int:
+        """The last place, at most `end`, where the prompt may be cut: not inside a picture whose tokens see each other."""
+        index = bisect_left(self._begins, end) - 1
+        return self._begins[index] if index >= 0 and end < self._ends[index] else end
+
+    def cut_from(self, begin: int) -> int:
+        """The first place at or after `begin` where the prompt may be cut."""
+        index = bisect_left(self._begins, begin) - 1
+        return max(begin, self._ends[index]) if index >= 0 else begin
+
+    @property
+    def longest_span(self) -> int:
+        """Tokens of the longest picture that has to be computed in one step; 0 = none has to."""
+        return max((end - begin for begin, end in zip(self._begins, self._ends, strict=True)), default=0)
+
+    def block_keys(self, block_size: int) -> dict[int, bytes]:
+        """For each block with placeholders, what else than its tokens decides on its content: the pictures there."""
+        keys: dict[int, bytes] = {}
+        for picture in self.placed:
+            for block in np.unique(picture.rows // block_size).tolist():
+                keys[block] = keys.get(block, b"") + picture.key
+        return keys
+
+
+def _place(
+    span: PictureSpan, picture: EmbeddedPicture, ids: npt.NDArray[np.int64], placeholder_id: int
+) -> PlacedPicture:
+    rows = span.begin + np.flatnonzero(ids[span.begin : span.begin + span.length] == placeholder_id)
+    num_cells = picture.grid[0] * picture.grid[1]
+    if len(rows) != len(picture.embeddings) or num_cells not in (0, span.length):
+        raise InvalidRequest(
+            f"a picture of {span.picture.width} x {span.picture.height} pixels has {len(rows)} placeholders in the prompt, "
+            f"must have {len(picture.embeddings)} beside each other",
+            param="messages",
+        )
+    return PlacedPicture(rows, picture.embeddings, f"{span.picture.digest} {span.detail};".encode())
+
+
+def _positions(
+    num_tokens: int, spans: Sequence[PictureSpan], grids: Sequence[tuple[int, int]]
+) -> tuple[npt.NDArray[np.int64], int]:
+    """The three positions of all tokens of a prompt, and what is added to the index of those behind it.
+
+    A picture's tokens are all of one time, and lie in rows and columns from there; what follows goes on behind the largest.
+    """
+    positions = np.empty((3, num_tokens), dtype=np.int64)
+    token, following = 0, 0  # the next token, and the position of it if it is text
+    for span, (num_rows, num_columns) in zip(spans, grids, strict=True):
+        positions[:, token : span.begin] = following + np.arange(span.begin - token)
+        following += span.begin - token
+        token = span.begin + span.length
+        rows, columns = np.divmod(np.arange(num_rows * num_columns), num_columns)
+        positions[:, span.begin : token] = following + np.stack([np.zeros_like(rows), rows, columns])
+        following += max(num_rows, num_columns)
+    positions[:, token:] = following + np.arange(num_tokens - token)
+    return positions, following - token
