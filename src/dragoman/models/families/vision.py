@@ -19,7 +19,9 @@ from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_next import Qwen35Experts
 from dragoman.models.vision.base import VisionFamily
 
-TOWERS: dict[str, str] = {}
+TOWERS: dict[str, str] = {
+    "LlavaForConditionalGeneration": "llava.Llava",
+}
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
 _LAYOUTS = (
