@@ -105,8 +105,25 @@ def make_processor(case: Case) -> Any:
     kind = described.get("image_processor_type", described.get("feature_extractor_type"))
     image_processor = getattr(transformers, kind.removesuffix("Fast"))(**described)
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **case.get("tokenizer", {}))
+    # which asks for a processor of videos too, and that for torchvision
+    transformers.ProcessorMixin.check_argument_for_proper_class = lambda *_arguments: None
     made = case["processor"]
     return getattr(transformers, made["class"])(image_processor, wrapped, **made.get("arguments", {}))
+
+
+def correct_padding() -> None:
+    """Have pictures padded below and beside each other, however few rows they have.
+
+    The processors of tiles do not say which axis is that of colours, and one or three rows look like it.
+    """
+    for kind in (transformers.LlavaNextImageProcessor, transformers.LlavaOnevisionImageProcessor):
+        plain = kind.pad
+
+        def pad(processor: Any, image: Array, padding: Any, *, plain: Any = plain, **options: Any) -> Array:
+            known = {"input_data_format": "channels_last"} if image.ndim == 3 else {}
+            return np.asarray(plain(processor, image, padding, **{**options, **known}))
+
+        kind.pad = pad
 
 
 def prepare(case: Case, pieces: list[tuple[str, str]], processor: Any) -> Any:
@@ -156,6 +173,7 @@ def silent_tensors(model: Any, inputs: Any, unused: list[str]) -> list[str]:
 def main(names: list[str]) -> None:
     """Record the named cases, or all."""
     torch.set_num_threads(1)
+    correct_padding()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     for name in names or vision_case_names():

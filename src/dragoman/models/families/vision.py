@@ -21,6 +21,8 @@ from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
     "LlavaForConditionalGeneration": "llava.Llava",
+    "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
+    "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
 }
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 

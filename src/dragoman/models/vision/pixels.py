@@ -21,8 +21,8 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALVES = (0.5, 0.5, 0.5)
 
-_MOST_PIXELS = 1 << 26
-"""Of a picture that was made larger: 200 MB. Only a strip of a few pixels' width becomes one."""
+_MOST_PIXELS = 1 << 27
+"""Of a picture that was made larger: 400 MB. Only a strip of a few pixels becomes one."""
 
 # Of fast processors: where they compute. Pictures are in colour already, and channels come first in any case.
 _HARMLESS = """

@@ -1,0 +1,337 @@
+"""LLaVA-NeXT and LLaVA-OneVision: a picture as a whole, and again in tiles of the grid that fits it best.
+
+Does: cut pictures into tiles, lay the tiles' embeddings out as one picture without what was padded, a newline behind each
+row. Does not: know towers. Sources: LLaVA-NeXT's release of January 2024 ("anyres"); LLaVA-OneVision, arXiv:2408.03326.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from PIL import Image
+
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, reshape
+from dragoman.models.config import Config
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision import pixels
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor
+from dragoman.models.vision.blocks import tower_input
+from dragoman.models.vision.llava import PIXELS, Llava
+from dragoman.models.vision.transformer import SIGLIP
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+ROWS, SHARES = "rows", "shares"
+_CORNERS = 4  # rows that an embedding between them is made of
+
+_SMALLER = 1.1  # a layout is made smaller if its sides are that many times what is allowed
+
+
+class Grid(NamedTuple):
+    """Tiles below and beside each other."""
+
+    rows: int
+    columns: int
+
+
+class LlavaNext(Llava):
+    """LLaVA-NeXT, also called 1.6."""
+
+    prefixes = (*Llava.prefixes, r"(model\.)?image_newline$")
+    assumed_grids: ClassVar[tuple[tuple[int, int], ...]] = (
+        (336, 672),
+        (672, 336),
+        (672, 672),
+        (1008, 336),
+        (336, 1008),
+    )
+    kind: ClassVar[str] = "LlavaNext"
+    is_reduced: ClassVar[bool] = False
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        super().__init__(config, hidden_size)
+        config.expect(use_image_newline_parameter=True)
+        if self.num_rows != self.transformer.side**2:
+            strategy = '"default"' if self.transformer.has_class_row else '"full"'
+            raise config.error("vision_feature_select_strategy", f"{strategy}, as tiles are laid out by their patches")
+        self.grids = self._read_grids(config)
+        self.most_tiles = self.read_most_tiles(config)
+
+    def read_most_tiles(self, config: Config) -> int:
+        """The tiles that a layout's embeddings may fill, 0 = any number."""
+        return 0
+
+    def processor(self, described: Config) -> PictureProcessor:
+        """As the reference's processor does it."""
+        pixels.read_kind(described, (self.kind,))
+        size = self.transformer.image_size
+        steps = self.read_steps(described)
+        self.check_shape(described, steps)
+        whole = pixels.read_size(described, "size", size, is_square=not self.is_cropped)
+        side = whole.shortest or min(whole.height, whole.width)
+        if "image_grid_pinpoints" in described and self._read_grids(described) != self.grids:
+            raise described.error("image_grid_pinpoints", "what config.json has")
+        described.skip("do_pad")  # of batches
+        described.expect(num_image_tokens=self.num_rows)
+        placeholder = self.read_placeholder(described)
+        color = self.read_background(described)
+        pixels.refuse_unread(described)
+        return TiledPictures(
+            placeholder, steps, (side, side), color, TileLayout(self.grids, size, self.transformer.side, self.most_tiles)
+        )
+
+    is_cropped: ClassVar[bool] = True
+    """True if every tile's middle is cut out, as CLIP's processor does it."""
+
+    def read_steps(self, described: Config) -> pixels.PixelSteps:
+        """What is done to every tile."""
+        return pixels.read_steps(described, 224, crops=self.is_cropped, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
+
+    def read_background(self, described: Config) -> tuple[int, int, int] | None:
+        """The colour of the square on which a picture of low detail is laid; None = it is stretched to a square."""
+        return None
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """From tiles to embeddings, laid out by the processor's `rows`, and their `shares`."""
+        tiles = self.tiles_input()
+        flat = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
+        newline = next((view for view in (weights, weights.at("model")) if "image_newline" in view), weights)
+        row = constant(newline.vector(self.hidden_size, "image_newline").reshape(1, -1))
+        table = ops.concat([flat, row], axis=0).output(0)
+        corners = _CORNERS if self.is_reduced else 1
+        rows = tower_input(ROWS, corners, -1, dtype=ov.Type.i64)
+        shares = tower_input(SHARES, corners, -1)
+        inputs = [tiles, rows]
+        if self.is_reduced:
+            inputs.append(shares)
+            laid = _mixed(table, rows.output(0), shares.output(0))
+        else:
+            laid = gather_rows(table, reshape(rows.output(0), -1))
+        laid.set_names({EMBEDDINGS})
+        return ov.Model([laid], inputs, "tower")
+
+    def _read_grids(self, config: Config) -> tuple[tuple[int, int], ...]:
+        """Heights and widths of what pictures are fitted into, in pixels."""
+        value = config.value("image_grid_pinpoints", [list(grid) for grid in self.assumed_grids])
+        size = self.transformer.image_size
+        pairs = value if isinstance(value, list) else []
+        if not pairs or not all(isinstance(pair, list) and len(pair) == 2 and _are_sides(pair, size) for pair in pairs):
+            raise config.error("image_grid_pinpoints", f"a list of pairs of multiples of {size}, the tower's image_size")
+        return tuple((height, width) for height, width in pairs)
+
+
+class LlavaOnevision(LlavaNext):
+    """LLaVA-OneVision, of single pictures. Larger layouts are made smaller; videos are refused where they are asked for."""
+
+    tower_kind = SIGLIP
+    assumed_tower: ClassVar[dict[str, int]] = {
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 16,
+        "image_size": 384,
+        "patch_size": 14,
+    }
+    assumed_level = -1
+    assumed_selection = "full"
+    assumed_placeholder = 151646
+    assumed_grids = tuple((384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7))
+    kind = "LlavaOnevision"
+    is_reduced = True
+    is_cropped = False
+
+    def read_most_tiles(self, config: Config) -> int:
+        """As in anyres_max_9."""
+        name = config.value("vision_aspect_ratio", "anyres_max_9")
+        found = re.fullmatch(r"anyres_max_([1-9]\d{0,3})", name) if isinstance(name, str) else None
+        if found is None:
+            raise config.error("vision_aspect_ratio", '"anyres_max_" and a number from 1 to 9999')
+        self.aspect_ratio = name
+        return int(found[1])
+
+    def read_background(self, described: Config) -> tuple[int, int, int] | None:
+        """Of the mean colour, as several pictures are prepared by the reference."""
+        described.expect(vision_aspect_ratio=self.aspect_ratio)
+        described.skip("video_token")
+        red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()
+        return int(red * 255), int(green * 255), int(blue * 255)
+
+
+@dataclass(frozen=True, slots=True)
+class TileLayout:
+    """Which tiles a picture is cut into, and how their embeddings lie. `grids`: sizes in pixels that it may be fitted into.
+
+    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: more embeddings than so many tiles have are made
+    fewer, 0 = they are not.
+    """
+
+    grids: tuple[tuple[int, int], ...]
+    tile: int
+    side: int
+    most_tiles: int
+
+    def fitted(self, width: int, height: int) -> tuple[int, int]:
+        """Height and width that the picture fills most pixels of, among equals those with the fewest left over."""
+        best, most, least_left = self.grids[0], 0, math.inf
+        for high, wide in self.grids:
+            scale = min(wide / width, high / height)
+            used = min(int(width * scale) * int(height * scale), width * height)
+            left = high * wide - used
+            if used > most or (used == most and left < least_left):
+                best, most, least_left = (high, wide), used, left
+        return best
+
+    def grid(self, width: int, height: int) -> Grid:
+        """The tiles of the picture."""
+        high, wide = self.fitted(width, height)
+        return Grid(high // self.tile, wide // self.tile)
+
+    def kept(self, width: int, height: int) -> tuple[range, range]:
+        """The rows and columns of patches that are not only padding."""
+        grid = self.grid(width, height)
+        rows, columns = grid.rows * self.side, grid.columns * self.side
+        if width / height > columns / rows:
+            padding = (rows - int(round(height * (columns / width), 7))) // 2
+            return range(padding, rows - padding), range(columns)
+        padding = (columns - int(round(width * (rows / height), 7))) // 2
+        return range(rows), range(padding, columns - padding)
+
+    def reduced(self, width: int, height: int) -> tuple[int, int]:
+        """The rows and columns of embeddings that the tiles' become."""
+        rows, columns = (len(places) for places in self.kept(width, height))
+        if not self.most_tiles:
+            return rows, columns
+        ratio = math.sqrt(rows * columns / (self.most_tiles * self.side**2))
+        return (int(rows // ratio), int(columns // ratio)) if ratio > _SMALLER else (rows, columns)
+
+    def num_embeddings(self, width: int, height: int) -> int:
+        """Of the whole picture and of its tiles, newlines included."""
+        rows, columns = self.reduced(width, height)
+        return int(self.side**2 + rows * (columns + 1))
+
+    def rows(self, width: int, height: int) -> tuple[Array, Array]:
+        """The rows that each embedding is made of, and how much of each: i64 and f32, [corners, embeddings].
+
+        Rows are those of the whole picture, then of each tile, then the newline.
+        """
+        grid, side = self.grid(width, height), self.side
+        places = np.arange(side**2, (1 + grid.rows * grid.columns) * side**2)
+        places = places.reshape(grid.rows, grid.columns, side, side).transpose(0, 2, 1, 3)
+        places = places.reshape(grid.rows * side, grid.columns * side)
+        down, across = self.kept(width, height)
+        places = places[down.start : down.stop, across.start : across.stop]
+        newline = (1 + grid.rows * grid.columns) * side**2
+        corners, shares = _between(places, self.reduced(width, height)) if self.most_tiles else _alone(places)
+        ends = [(0, 0), (0, 0), (0, 1)]
+        corners, shares = np.pad(corners, ends, constant_values=newline), np.pad(shares, ends)
+        shares[0, :, -1] = 1.0
+        base, whole = _alone(np.arange(side**2).reshape(side, side), len(corners))
+        return (
+            np.concatenate([part.reshape(len(corners), -1) for part in (base, corners)], axis=1),
+            np.concatenate([part.reshape(len(corners), -1) for part in (whole, shares)], axis=1),
+        )
+
+    def base_rows(self) -> tuple[Array, Array]:
+        """The same for the picture as a whole, without tiles."""
+        corners, shares = _alone(np.arange(self.side**2 + 1).reshape(1, -1), _CORNERS if self.most_tiles else 1)
+        return corners.reshape(len(corners), -1), shares.reshape(len(corners), -1)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPictures:
+    """Makes tiles of a picture. `whole`: width and height of it as a whole, before `steps`.
+
+    `color`: of the square that a picture of low detail is laid on, None = it is stretched.
+    """
+
+    marker: str
+    steps: pixels.PixelSteps
+    whole: tuple[int, int]
+    color: tuple[int, int, int] | None
+    tiles: TileLayout
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """A placeholder for each embedding; of low detail those of the picture as a whole, and a newline."""
+        count = self.tiles.side**2 + 1 if detail == "low" else self.tiles.num_embeddings(width, height)
+        return PictureLayout(self.marker * count, count)
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """The picture as a whole, its tiles, and how their embeddings are laid out."""
+        image = pixels.as_image(picture)
+        if detail == "low":
+            whole = image if self.color is None else pixels.squared(image, self.color)
+            parts = [whole.resize(self.whole, self.steps.resample)]
+            rows, shares = self.tiles.base_rows()
+        else:
+            parts = [image.resize(self.whole, self.steps.resample), *self._cut(image)]
+            rows, shares = self.tiles.rows(picture.width, picture.height)
+        inputs = {PIXELS: np.stack([self.steps.apply(part) for part in parts]), ROWS: rows}
+        return {**inputs, SHARES: shares} if self.tiles.most_tiles else inputs
+
+    def _cut(self, image: Image.Image) -> list[Image.Image]:
+        """The tiles of the picture, as large as it fits into its grid, with black around it."""
+        high, wide = self.tiles.fitted(*image.size)
+        by_width, by_height = wide / image.width, high / image.height
+        if by_width < by_height:
+            size = wide, min(math.ceil(image.height * by_width), high)
+        else:
+            size = min(math.ceil(image.width * by_height), wide), high
+        fitted = Image.new("RGB", (wide, high))
+        fitted.paste(image.resize(size, self.steps.resample), ((wide - size[0]) // 2, (high - size[1]) // 2))
+        tile = self.tiles.tile
+        return [
+            fitted.crop((left, top, left + tile, top + tile))
+            for top in range(0, high, tile)
+            for left in range(0, wide, tile)
+        ]
+
+
+def _mixed(table: Node, rows: Node, shares: Node) -> Node:
+    """Sums of shares of rows. Shapes: table [R, hidden], rows i64 and shares f32 [corners, M] -> [M, hidden]."""
+    first, *others = [
+        multiply(gather_rows(table, _row(rows, corner)), reshape(_row(shares, corner), -1, 1))
+        for corner in range(_CORNERS)
+    ]
+    for part in others:
+        first = add(first, part)
+    return first
+
+
+def _row(x: Node, index: int) -> Node:
+    return ops.gather(x, ops.constant(np.int64(index)), ops.constant(np.int64(0))).output(0)
+
+
+def _alone(places: Array, num_corners: int = 1) -> tuple[Array, Array]:
+    """Embeddings that are one row each. Shapes: places [rows, columns] -> i64 and f32 [corners, rows, columns]."""
+    shares = np.zeros((num_corners, *places.shape), dtype=np.float32)
+    shares[0] = 1.0
+    return np.repeat(places[None], num_corners, axis=0).astype(np.int64), shares
+
+
+def _between(places: Array, size: tuple[int, int]) -> tuple[Array, Array]:
+    """As `_alone`, of `size`, by bilinear interpolation; samples lie in the middle of what they stand for."""
+    if places.shape == size:
+        return _alone(places, _CORNERS)
+    (top, bottom, down), (left, right, across) = (_samples(*pair) for pair in zip(places.shape, size, strict=True))
+    corners = [places[np.ix_(rows, columns)] for rows in (top, bottom) for columns in (left, right)]
+    shares = [np.outer(high, wide) for high in (1 - down, down) for wide in (1 - across, across)]
+    return np.stack(corners).astype(np.int64), np.stack(shares).astype(np.float32)
+
+
+def _samples(count: int, num_samples: int) -> tuple[Array, Array, Array]:
+    """For each sample the two places that it lies between, and its distance from the first."""
+    scale = np.float32(count / num_samples)
+    where = np.maximum((np.arange(num_samples, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5), 0)
+    first = where.astype(np.int64)
+    return first, np.minimum(first + 1, count - 1), where - first
+
+
+def _are_sides(pair: list[object], size: int) -> bool:
+    return all(isinstance(side, int) and not isinstance(side, bool) and side > 0 and side % size == 0 for side in pair)
