@@ -20,6 +20,7 @@ from dragoman.models.families.qwen_next import Qwen35Experts
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
