@@ -1,7 +1,8 @@
 """LLaVA-NeXT and LLaVA-OneVision: a picture as a whole, and again in tiles of the grid that fits it best.
 
-Does: cut pictures into tiles, lay the tiles' embeddings out as one picture without what was padded, a newline behind each
-row. Does not: know towers. Sources: LLaVA-NeXT's release of January 2024 ("anyres"); LLaVA-OneVision, arXiv:2408.03326.
+Does: cut pictures into tiles, have the tiles' embeddings laid out as one picture, a newline behind each row. Does not: know
+towers, or where embeddings lie (`tile_layout` does). Sources: LLaVA-NeXT's release of January 2024 ("anyres");
+LLaVA-OneVision, arXiv:2408.03326.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import openvino as ov
@@ -24,27 +25,18 @@ from dragoman.models.vision import pixels
 from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor
 from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.llava import PIXELS, Llava
+from dragoman.models.vision.tile_layout import CORNERS, TileLayout
 from dragoman.models.vision.transformer import SIGLIP
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
 ROWS, SHARES = "rows", "shares"
-_CORNERS = 4  # rows that an embedding between them is made of
-
-_SMALLER = 1.1  # a layout is made smaller if its sides are that many times what is allowed
-
-
-class Grid(NamedTuple):
-    """Tiles below and beside each other."""
-
-    rows: int
-    columns: int
 
 
 class LlavaNext(Llava):
     """LLaVA-NeXT, also called 1.6."""
 
-    prefixes = (*Llava.prefixes, r"(model\.)?image_newline$")
+    prefixes: tuple[str, ...] = (*Llava.prefixes, r"(model\.)?image_newline$")
     assumed_grids: ClassVar[tuple[tuple[int, int], ...]] = (
         (336, 672),
         (672, 336),
@@ -53,7 +45,8 @@ class LlavaNext(Llava):
         (336, 1008),
     )
     kind: ClassVar[str] = "LlavaNext"
-    is_reduced: ClassVar[bool] = False
+    is_reduced: ClassVar[bool] = False  # larger layouts are made smaller
+    is_cropped: ClassVar[bool] = True  # of every tile the middle is cut out, as CLIP's processor does it
 
     def __init__(self, config: Config, hidden_size: int) -> None:
         super().__init__(config, hidden_size)
@@ -79,16 +72,17 @@ class LlavaNext(Llava):
         if "image_grid_pinpoints" in described and self._read_grids(described) != self.grids:
             raise described.error("image_grid_pinpoints", "what config.json has")
         described.skip("do_pad")  # of batches
-        described.expect(num_image_tokens=self.num_rows)
+        described.expect(num_image_tokens=self.num_rows, aspect_ratio_setting="anyres")
         placeholder = self.read_placeholder(described)
         color = self.read_background(described)
         pixels.refuse_unread(described)
         return TiledPictures(
-            placeholder, steps, (side, side), color, TileLayout(self.grids, size, self.transformer.side, self.most_tiles)
+            placeholder,
+            steps,
+            (side, side),
+            color,
+            TileLayout(self.grids, size, self.transformer.side, self.most_tiles),
         )
-
-    is_cropped: ClassVar[bool] = True
-    """True if every tile's middle is cut out, as CLIP's processor does it."""
 
     def read_steps(self, described: Config) -> pixels.PixelSteps:
         """What is done to every tile."""
@@ -105,13 +99,11 @@ class LlavaNext(Llava):
         newline = next((view for view in (weights, weights.at("model")) if "image_newline" in view), weights)
         row = constant(newline.vector(self.hidden_size, "image_newline").reshape(1, -1))
         table = ops.concat([flat, row], axis=0).output(0)
-        corners = _CORNERS if self.is_reduced else 1
-        rows = tower_input(ROWS, corners, -1, dtype=ov.Type.i64)
-        shares = tower_input(SHARES, corners, -1)
+        rows = tower_input(ROWS, CORNERS if self.is_reduced else 1, -1, dtype=ov.Type.i64)
         inputs = [tiles, rows]
         if self.is_reduced:
-            inputs.append(shares)
-            laid = _mixed(table, rows.output(0), shares.output(0))
+            inputs.append(tower_input(SHARES, CORNERS, -1))
+            laid = _mixed(table, rows.output(0), inputs[-1].output(0))
         else:
             laid = gather_rows(table, reshape(rows.output(0), -1))
         laid.set_names({EMBEDDINGS})
@@ -123,7 +115,9 @@ class LlavaNext(Llava):
         size = self.transformer.image_size
         pairs = value if isinstance(value, list) else []
         if not pairs or not all(isinstance(pair, list) and len(pair) == 2 and _are_sides(pair, size) for pair in pairs):
-            raise config.error("image_grid_pinpoints", f"a list of pairs of multiples of {size}, the tower's image_size")
+            raise config.error(
+                "image_grid_pinpoints", f"a list of pairs of multiples of {size}, the tower's image_size"
+            )
         return tuple((height, width) for height, width in pairs)
 
 
@@ -165,86 +159,6 @@ class LlavaOnevision(LlavaNext):
 
 
 @dataclass(frozen=True, slots=True)
-class TileLayout:
-    """Which tiles a picture is cut into, and how their embeddings lie. `grids`: sizes in pixels that it may be fitted into.
-
-    `tile`: pixels of a tile's side; `side`: its patches; `most_tiles`: more embeddings than so many tiles have are made
-    fewer, 0 = they are not.
-    """
-
-    grids: tuple[tuple[int, int], ...]
-    tile: int
-    side: int
-    most_tiles: int
-
-    def fitted(self, width: int, height: int) -> tuple[int, int]:
-        """Height and width that the picture fills most pixels of, among equals those with the fewest left over."""
-        best, most, least_left = self.grids[0], 0, math.inf
-        for high, wide in self.grids:
-            scale = min(wide / width, high / height)
-            used = min(int(width * scale) * int(height * scale), width * height)
-            left = high * wide - used
-            if used > most or (used == most and left < least_left):
-                best, most, least_left = (high, wide), used, left
-        return best
-
-    def grid(self, width: int, height: int) -> Grid:
-        """The tiles of the picture."""
-        high, wide = self.fitted(width, height)
-        return Grid(high // self.tile, wide // self.tile)
-
-    def kept(self, width: int, height: int) -> tuple[range, range]:
-        """The rows and columns of patches that are not only padding."""
-        grid = self.grid(width, height)
-        rows, columns = grid.rows * self.side, grid.columns * self.side
-        if width / height > columns / rows:
-            padding = (rows - int(round(height * (columns / width), 7))) // 2
-            return range(padding, rows - padding), range(columns)
-        padding = (columns - int(round(width * (rows / height), 7))) // 2
-        return range(rows), range(padding, columns - padding)
-
-    def reduced(self, width: int, height: int) -> tuple[int, int]:
-        """The rows and columns of embeddings that the tiles' become."""
-        rows, columns = (len(places) for places in self.kept(width, height))
-        if not self.most_tiles:
-            return rows, columns
-        ratio = math.sqrt(rows * columns / (self.most_tiles * self.side**2))
-        return (int(rows // ratio), int(columns // ratio)) if ratio > _SMALLER else (rows, columns)
-
-    def num_embeddings(self, width: int, height: int) -> int:
-        """Of the whole picture and of its tiles, newlines included."""
-        rows, columns = self.reduced(width, height)
-        return int(self.side**2 + rows * (columns + 1))
-
-    def rows(self, width: int, height: int) -> tuple[Array, Array]:
-        """The rows that each embedding is made of, and how much of each: i64 and f32, [corners, embeddings].
-
-        Rows are those of the whole picture, then of each tile, then the newline.
-        """
-        grid, side = self.grid(width, height), self.side
-        places = np.arange(side**2, (1 + grid.rows * grid.columns) * side**2)
-        places = places.reshape(grid.rows, grid.columns, side, side).transpose(0, 2, 1, 3)
-        places = places.reshape(grid.rows * side, grid.columns * side)
-        down, across = self.kept(width, height)
-        places = places[down.start : down.stop, across.start : across.stop]
-        newline = (1 + grid.rows * grid.columns) * side**2
-        corners, shares = _between(places, self.reduced(width, height)) if self.most_tiles else _alone(places)
-        ends = [(0, 0), (0, 0), (0, 1)]
-        corners, shares = np.pad(corners, ends, constant_values=newline), np.pad(shares, ends)
-        shares[0, :, -1] = 1.0
-        base, whole = _alone(np.arange(side**2).reshape(side, side), len(corners))
-        return (
-            np.concatenate([part.reshape(len(corners), -1) for part in (base, corners)], axis=1),
-            np.concatenate([part.reshape(len(corners), -1) for part in (whole, shares)], axis=1),
-        )
-
-    def base_rows(self) -> tuple[Array, Array]:
-        """The same for the picture as a whole, without tiles."""
-        corners, shares = _alone(np.arange(self.side**2 + 1).reshape(1, -1), _CORNERS if self.most_tiles else 1)
-        return corners.reshape(len(corners), -1), shares.reshape(len(corners), -1)
-
-
-@dataclass(frozen=True, slots=True)
 class TiledPictures:
     """Makes tiles of a picture. `whole`: width and height of it as a whole, before `steps`.
 
@@ -259,6 +173,8 @@ class TiledPictures:
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """A placeholder for each embedding; of low detail those of the picture as a whole, and a newline."""
+        if detail == "low" and self.color is not None:
+            pixels.check_square(width, height)
         count = self.tiles.side**2 + 1 if detail == "low" else self.tiles.num_embeddings(width, height)
         return PictureLayout(self.marker * count, count)
 
@@ -297,7 +213,7 @@ def _mixed(table: Node, rows: Node, shares: Node) -> Node:
     """Sums of shares of rows. Shapes: table [R, hidden], rows i64 and shares f32 [corners, M] -> [M, hidden]."""
     first, *others = [
         multiply(gather_rows(table, _row(rows, corner)), reshape(_row(shares, corner), -1, 1))
-        for corner in range(_CORNERS)
+        for corner in range(CORNERS)
     ]
     for part in others:
         first = add(first, part)
@@ -306,31 +222,6 @@ def _mixed(table: Node, rows: Node, shares: Node) -> Node:
 
 def _row(x: Node, index: int) -> Node:
     return ops.gather(x, ops.constant(np.int64(index)), ops.constant(np.int64(0))).output(0)
-
-
-def _alone(places: Array, num_corners: int = 1) -> tuple[Array, Array]:
-    """Embeddings that are one row each. Shapes: places [rows, columns] -> i64 and f32 [corners, rows, columns]."""
-    shares = np.zeros((num_corners, *places.shape), dtype=np.float32)
-    shares[0] = 1.0
-    return np.repeat(places[None], num_corners, axis=0).astype(np.int64), shares
-
-
-def _between(places: Array, size: tuple[int, int]) -> tuple[Array, Array]:
-    """As `_alone`, of `size`, by bilinear interpolation; samples lie in the middle of what they stand for."""
-    if places.shape == size:
-        return _alone(places, _CORNERS)
-    (top, bottom, down), (left, right, across) = (_samples(*pair) for pair in zip(places.shape, size, strict=True))
-    corners = [places[np.ix_(rows, columns)] for rows in (top, bottom) for columns in (left, right)]
-    shares = [np.outer(high, wide) for high in (1 - down, down) for wide in (1 - across, across)]
-    return np.stack(corners).astype(np.int64), np.stack(shares).astype(np.float32)
-
-
-def _samples(count: int, num_samples: int) -> tuple[Array, Array, Array]:
-    """For each sample the two places that it lies between, and its distance from the first."""
-    scale = np.float32(count / num_samples)
-    where = np.maximum((np.arange(num_samples, dtype=np.float32) + np.float32(0.5)) * scale - np.float32(0.5), 0)
-    first = where.astype(np.int64)
-    return first, np.minimum(first + 1, count - 1), where - first
 
 
 def _are_sides(pair: list[object], size: int) -> bool:
