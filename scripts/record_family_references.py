@@ -36,7 +36,7 @@ NUM_POSITIONS = 24
 NUM_COLUMNS = 24
 
 # model_type -> replacements in the names that transformers writes, where the hub's files have others.
-_VISION_TOWER = [(r"^vision_tower\.", "vision_tower.vision_model.")]
+_VISION_TOWER = [(r"^vision_tower\.(?!vision_model\.)", "vision_tower.vision_model.")]  # from version 5 on without it
 HUB_NAMES: dict[str, list[tuple[str, str]]] = {
     "bloom": [(r"^transformer\.", "")],
     "gemma3": _VISION_TOWER,

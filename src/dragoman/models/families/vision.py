@@ -19,7 +19,12 @@ from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_next import Qwen35Experts
 from dragoman.models.vision.base import VisionFamily
 
-TOWERS: dict[str, str] = {}
+TOWERS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
+    "LlavaForConditionalGeneration": "llava.Llava",
+    "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
+    "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
+}
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
 _LAYOUTS = (
