@@ -10,7 +10,7 @@ from collections.abc import Callable
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear, linears
-from dragoman.models.blocks.nodes import multiply, width
+from dragoman.models.blocks.nodes import multiply, scalar, width
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -23,6 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
     "gelu_new": lambda x: ops.gelu(x, "tanh").output(0),
     "gelu_fast": lambda x: ops.gelu(x, "tanh").output(0),
     "gelu_pytorch_tanh": lambda x: ops.gelu(x, "tanh").output(0),
+    "quick_gelu": lambda x: ops.swish(x, scalar(1.702)).output(0),
 }
 """By the names that checkpoints have for them. `gelu_new` and its kin are one function, written in several ways."""
 
