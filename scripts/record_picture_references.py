@@ -1,8 +1,9 @@
 """Records what transformers makes of pictures, for the cases of tests/models/vision, in float32 and with eager attention.
 
-Run: pip install "transformers<5" torch accelerate beside dragoman, then `python scripts/record_picture_references.py [CASE ...]` from
-the repository's root; without a name every case is recorded. Version 4.57.6 has image processors that need Pillow and numpy
-alone; torchvision must not be there. For each case (tests/support/vision_checkpoint.py explains them) it
+Run: pip install "transformers<5" torch accelerate beside dragoman, then
+`python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case is recorded.
+Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be there. For each case
+(tests/support/vision_checkpoint.py explains them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
        `shape_P` and `pixels_P`, `checksum_P` of the array for the tower; `ids_P`, what becomes of the marker; and

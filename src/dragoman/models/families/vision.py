@@ -21,6 +21,7 @@ from dragoman.models.families.qwen_vision import Qwen2Vision, Qwen3Vision, Qwen3
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
+    "LlavaForConditionalGeneration": "llava.Llava",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
     "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
     "Qwen3VLForConditionalGeneration": "qwen3_vl.Qwen3VL",

@@ -1,0 +1,120 @@
+"""What towers are built from: patches, attention in which every patch sees every other, layers.
+
+Does: make nodes. Does not: know families, or read configs. Used by towers while a graph is built, once per start.
+
+Shapes: N tiles of P patches each; a tile is a picture, or a part of one that is as large as the tower's pictures are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear, linears, product
+from dragoman.models.blocks.mlp import plain_mlp
+from dragoman.models.blocks.nodes import add, integers, reshape, width
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.config import ModelError
+from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.weights import Weights
+
+
+class LayerNames(NamedTuple):
+    """What a layer calls its parts."""
+
+    first_norm: str = "layer_norm1"
+    query: str = "self_attn.q_proj"
+    key: str = "self_attn.k_proj"
+    value: str = "self_attn.v_proj"
+    output: str = "self_attn.out_proj"
+    second_norm: str = "layer_norm2"
+    up: str = "mlp.fc1"
+    down: str = "mlp.fc2"
+
+
+class LayerSizes(NamedTuple):
+    """What a layer's weights do not tell. `epsilon`: of its norms; `activation`: as checkpoints spell it."""
+
+    num_heads: int
+    inner_size: int
+    epsilon: float
+    activation: str
+
+
+def tower_input(name: str, *shape: int, dtype: Any = ov.Type.f32) -> Any:
+    """An input of a tower's graph; -1 = any size. Its only output is the node."""
+    parameter = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def dense_tensor(weights: Weights, shape: tuple[int, ...], name: str = "weight") -> Array:
+    """A tensor of numbers, as it is stored. Raises: ModelError."""
+    tensor = weights.tensor(shape, name)
+    if isinstance(tensor, PackedMatrix):
+        raise ModelError(f"a tensor of {list(shape)} of the tower is packed, allowed: numbers")
+    return tensor
+
+
+def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int, *, bias: bool) -> Node:
+    """Each patch by one matrix; what the picture has beyond whole patches is left out.
+
+    Shapes: pixels f32 [N, channels, height, width], weight [size, channels, patch, patch] -> [N, P, size], rows of patches
+    one after the other.
+    """
+    channels, height, wide = (int(pixels.get_partial_shape()[axis].get_length()) for axis in (1, 2, 3))
+    rows, columns = height // patch_size, wide // patch_size
+    ends = integers(rows * patch_size, columns * patch_size)
+    whole = ops.slice(pixels, integers(0, 0), ends, integers(1, 1), integers(2, 3)).output(0)
+    cut = reshape(whole, -1, channels, rows, patch_size, columns, patch_size)
+    flat = reshape(transpose(cut, 0, 2, 4, 1, 3, 5), -1, rows * columns, channels * patch_size**2)
+    stored = dense_tensor(weights, (size, channels, patch_size, patch_size))
+    return product(flat, stored.reshape(size, -1), weights.storage, weights.vector(size, "bias") if bias else None)
+
+
+def full_attention(q: Node, k: Node, v: Node, num_heads: int) -> Node:
+    """Attention of all patches of a tile over all of them, scaled by the root of a head's size.
+
+    Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
+    """
+    size, length = width(q), q.get_partial_shape()[1]
+    rows = int(length.get_length()) if length.is_static else -1
+    tiles = -1 if rows != -1 else 1
+    heads = [transpose(reshape(x, tiles, rows, num_heads, width(x) // num_heads), 0, 2, 1, 3) for x in (q, k, v)]
+    attended = ops.scaled_dot_product_attention(*heads, causal=False).output(0)
+    return reshape(transpose(attended, 0, 2, 1, 3), tiles, rows, size)
+
+
+def encoder_layer(x: Node, weights: Weights, sizes: LayerSizes, names: LayerNames = LayerNames()) -> Node:  # noqa: B008
+    """Attention, then an MLP, each over what a norm gives and added to what was. Shape: x [N, P, hidden] -> the same."""
+    hidden = width(x)
+    normed = layer_norm(x, weights.at(names.first_norm), sizes.epsilon)
+    parts = [weights.at(name) for name in (names.query, names.key, names.value)]
+    is_fused = weights.storage.format.fuses_attention
+    q, k, v = linears(normed, parts, [hidden] * 3, bias=True, is_fused=is_fused)
+    attended = full_attention(q, k, v, sizes.num_heads)
+    x = add(x, linear(attended, weights.at(names.output), hidden, bias=True))
+    normed = layer_norm(x, weights.at(names.second_norm), sizes.epsilon)
+    return add(x, plain_mlp(normed, weights.at(names.up), weights.at(names.down), sizes.inner_size, sizes.activation))
+
+
+def skip_layer(weights: Weights, names: LayerNames = LayerNames()) -> None:  # noqa: B008
+    """A layer that the checkpoint has and the tower does not need."""
+    weights.skip(*(f"{name}.{part}" for name in names for part in ("weight", "bias")))
+
+
+def transpose(x: Node, *order: int) -> Node:
+    """x with its axes in that order."""
+    return ops.transpose(x, integers(*order)).output(0)
+
+
+def rows_before(x: Node, row: Array) -> Node:
+    """x with one row more, the same before each tile's. Shapes: x [N, P, hidden], row [hidden] -> [N, P + 1, hidden]."""
+    num_tiles = ops.gather(ops.shape_of(x), integers(0), ops.constant(np.int64(0)))
+    shape = ops.concat([num_tiles, integers(1, len(row))], axis=0)
+    first = ops.broadcast(constant(row.reshape(1, 1, -1)), shape)
+    return ops.concat([first, x], axis=1).output(0)

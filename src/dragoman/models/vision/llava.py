@@ -1,0 +1,163 @@
+"""LLaVA 1.5: each picture at the tower's one size, its patches through a small MLP to the decoder.
+
+Does: read what config.json and preprocessor_config.json say of pictures, build the tower with its projector. Does not: know
+pictures in tiles (`llava_tiles` does). Source: arXiv:2310.03744.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import concat, integers, reshape
+from dragoman.models.config import Config
+from dragoman.models.facts import PictureFacts
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node
+from dragoman.models.vision import pixels
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor, VisionFamily
+from dragoman.models.vision.blocks import tower_input
+from dragoman.models.vision.transformer import (
+    CLIP,
+    VisionTransformer,
+    projector_weights,
+    read_transformer,
+    tower_weights,
+)
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+PIXELS = "pixel_values"
+
+# The towers that configs mean by having no vision_config.
+_LARGE_CLIP = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
+
+
+class Llava(VisionFamily):
+    """LLaVA 1.5, and LLaVA with another tower."""
+
+    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
+    tower_kind: ClassVar[str] = CLIP
+    assumed_tower: ClassVar[dict[str, Any]] = _LARGE_CLIP
+    assumed_level: ClassVar[int] = -2
+    assumed_selection: ClassVar[str] = "default"
+    assumed_placeholder: ClassVar[int] = 32000
+    steps_of: ClassVar[tuple[str, ...]] = ("CLIP", "Llava", "Siglip")
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        part = config.part("vision_config")
+        described = Config({}, "config.json vision_config") if part is None else part
+        assumed = self.assumed_tower if part is None else {}
+        self.transformer: VisionTransformer = read_transformer(described, self.tower_kind, assumed)
+        config.rename({"image_token_id": "image_token_index"})
+        self.facts = PictureFacts(config.count("image_token_index", self.assumed_placeholder, least=0))
+        self.hidden_size = hidden_size
+        self.has_bias = config.flag("multimodal_projector_bias", default=True)
+        self.activation = config.choice("projector_hidden_act", ACTIVATIONS, "gelu")
+        selection = config.choice("vision_feature_select_strategy", ("default", "full"), self.assumed_selection)
+        self.first_row = 1 if selection == "default" else 0
+        self.levels = self._read_levels(config)
+
+    @property
+    def num_rows(self) -> int:
+        """The embeddings of a tile."""
+        return self.transformer.side**2 + self.transformer.has_class_row - self.first_row
+
+    def processor(self, described: Config) -> PictureProcessor:
+        """As the reference's CLIP or SigLIP processor prepares pictures, or LLaVA's own, which first makes them squares."""
+        kind = pixels.read_kind(described, self.steps_of)
+        size = self.transformer.image_size
+        if kind == "Siglip":
+            steps = pixels.read_steps(described, size, crops=False, numbers=(pixels.HALVES, pixels.HALVES))
+        else:
+            steps = pixels.read_steps(described, 224, crops=True, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
+        color = None
+        if kind == "Llava" and described.flag("do_pad"):
+            red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()
+            color = (int(red * 255), int(green * 255), int(blue * 255))
+        self.check_shape(described, steps)
+        placeholder = self.read_placeholder(described)
+        pixels.refuse_unread(described)
+        layout = PictureLayout(placeholder * self.num_rows, self.num_rows)
+        return WholePictures(placeholder, layout, steps, color)
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """From tiles to embeddings, of one tile after the other."""
+        tiles = self.tiles_input()
+        rows = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
+        rows.set_names({EMBEDDINGS})
+        return ov.Model([rows], [tiles], "tower")
+
+    def tiles_input(self) -> Any:
+        """The input of tiles, f32 [N, 3, size, size]."""
+        size = self.transformer.image_size
+        return tower_input(PIXELS, -1, 3, size, size)
+
+    def projected(self, tiles: Node, weights: Weights) -> Node:
+        """The tiles' embeddings. Shapes: [N, 3, size, size] -> [N, rows, hidden of the decoder]."""
+        states = self.transformer.states(tiles, tower_weights(weights), self.levels)
+        chosen = concat([states[level] for level in self.levels])
+        if self.first_row:
+            begin, end = integers(self.first_row), integers(2**31 - 1)
+            chosen = ops.slice(chosen, begin, end, integers(1), integers(1)).output(0)
+        projector = projector_weights(weights, "linear_1.weight")
+        x = linear(chosen, projector.at("linear_1"), self.hidden_size, bias=self.has_bias)
+        return linear(ACTIVATIONS[self.activation](x), projector.at("linear_2"), self.hidden_size, bias=self.has_bias)
+
+    def check_shape(self, described: Config, steps: pixels.PixelSteps) -> None:
+        """Raises: ModelError if pictures would not come out as large as the tower takes them."""
+        size = self.transformer.image_size
+        if steps.shape != (size, size):
+            key = "size" if steps.crop is None else "crop_size"
+            raise described.error(key, f"what makes every picture {size} x {size} pixels, as the tower takes them")
+
+    def read_placeholder(self, described: Config) -> str:
+        """The text of the placeholder, which is that of the marker. What else is said of counts follows from the tower."""
+        described.skip("patch_size", "vision_feature_select_strategy")
+        return pixels.read_text(described, "image_token", "<image>")
+
+    def _read_levels(self, config: Config) -> tuple[int, ...]:
+        """Which states go into the projector, side by side, counted from the first."""
+        value = config.value("vision_feature_layer", self.assumed_level)
+        count = self.transformer.num_layers + 1
+        levels = value if isinstance(value, list) else [value]
+        if not levels or not all(
+            isinstance(n, int) and not isinstance(n, bool) and -count <= n < count for n in levels
+        ):
+            raise config.error("vision_feature_layer", f"a number from {-count} to {count - 1}, or a list of such")
+        return tuple(level % count for level in levels)
+
+
+@dataclass(frozen=True, slots=True)
+class WholePictures:
+    """Makes one tile of a picture; `color`: of the square that it is laid on before, None = of none."""
+
+    marker: str
+    whole: PictureLayout
+    steps: pixels.PixelSteps
+    color: tuple[int, int, int] | None = None
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """The same for every picture."""
+        side = max(width, height)
+        self.steps.check(*((width, height) if self.color is None else (side, side)))
+        return self.whole
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """The tile."""
+        image = pixels.as_image(picture)
+        if self.color is not None:
+            image = pixels.squared(image, self.color)
+        return {PIXELS: self.steps.apply(image)[None]}

@@ -1,0 +1,147 @@
+"""CLIP's and SigLIP's towers: pictures of one size in patches, through layers in which every patch sees every other.
+
+Does: read a vision_config and build the tower up to the layers that are asked for. Does not: prepare pictures, or project to
+the decoder's size (families do). Sources: CLIP, arXiv:2103.00020; SigLIP, arXiv:2303.15343.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add, unsqueeze
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.config import Config
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision.blocks import (
+    LayerSizes,
+    dense_tensor,
+    encoder_layer,
+    patch_embeddings,
+    rows_before,
+    skip_layer,
+)
+from dragoman.models.weights import Weights
+
+CLIP, SIGLIP = "clip_vision_model", "siglip_vision_model"
+
+# What a vision_config leaves out where it is what transformers assumes.
+_ASSUMED: dict[str, dict[str, Any]] = {
+    CLIP: {"image_size": 224, "patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5},
+    SIGLIP: {"image_size": 224, "patch_size": 16, "hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
+}
+_SIZES = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+# Of training, of the text's half, and of the vector for a whole picture, which nobody needs here.
+_HARMLESS = "dropout initializer_factor logit_scale_init_value projection_dim vision_use_head vocab_size"
+
+_OF_WHOLE_PICTURES = """
+    head.probe head.attention.in_proj_weight head.attention.in_proj_bias head.attention.out_proj.weight
+    head.attention.out_proj.bias head.layernorm.weight head.layernorm.bias head.mlp.fc1.weight head.mlp.fc1.bias
+    head.mlp.fc2.weight head.mlp.fc2.bias embeddings.position_ids
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionTransformer:
+    """A tower's sizes. `has_class_row`: before a tile's patches stands a row that is none of them, as CLIP has it.
+
+    `image_size`: pixels of a tile's sides, `patch_size`: of a patch's.
+    """
+
+    kind: str
+    hidden_size: int
+    num_layers: int
+    image_size: int
+    patch_size: int
+    layer: LayerSizes
+
+    @property
+    def has_class_row(self) -> bool:
+        """True for CLIP."""
+        return self.kind == CLIP
+
+    @property
+    def side(self) -> int:
+        """The patches of a tile's side."""
+        return self.image_size // self.patch_size
+
+    def states(self, pixels: Node, weights: Weights, levels: Collection[int]) -> dict[int, Node]:
+        """What goes into layer N, for each N of `levels`; the number of layers = what comes out of the last one.
+
+        Layers beyond are left out. Shapes: pixels f32 [N, 3, image, image] -> f32 [N, patches, hidden] each, of CLIP with
+        one row more before them.
+        """
+        x = self._embedded(pixels, weights)
+        states = {0: x}
+        for index in range(self.num_layers):
+            layer = weights.at(f"encoder.layers.{index}")
+            if index < max(levels):
+                x = states[index + 1] = encoder_layer(x, layer, self.layer)
+            else:
+                skip_layer(layer)
+        weights.skip("post_layernorm.weight", "post_layernorm.bias", *_OF_WHOLE_PICTURES.split())
+        return {level: states[level] for level in levels}
+
+    def last_norm(self, x: Node, weights: Weights) -> Node:
+        """The norm behind the last layer, where somebody reads what it gives."""
+        return layer_norm(x, weights.at("post_layernorm"), self.layer.epsilon)
+
+    def _embedded(self, pixels: Node, weights: Weights) -> Node:
+        """Patches with their places."""
+        embeddings = weights.at("embeddings")
+        patches = embeddings.at("patch_embedding")
+        x = patch_embeddings(pixels, patches, self.hidden_size, self.patch_size, bias=not self.has_class_row)
+        if self.has_class_row:
+            x = rows_before(x, embeddings.vector(self.hidden_size, "class_embedding"))
+        num_rows = self.side**2 + self.has_class_row
+        places: Array = dense_tensor(embeddings.at("position_embedding"), (num_rows, self.hidden_size))
+        x = add(x, unsqueeze(constant(places.astype("float32")), 0))
+        return layer_norm(x, weights.at("pre_layrnorm"), self.layer.epsilon) if self.has_class_row else x
+
+
+def read_transformer(config: Config, kind: str, assumed: Mapping[str, Any]) -> VisionTransformer:
+    """The tower that a vision_config describes. `kind`, `assumed`: what the family's configs mean by leaving it out.
+
+    Raises: ModelError naming a key that is missing, wrong or not known.
+    """
+    config.assume(model_type=kind)
+    kind = config.choice("model_type", (CLIP, SIGLIP))
+    config.assume(**{**_SIZES, **_ASSUMED[kind], **assumed})
+    config.expect(num_channels=3)
+    config.skip(*_HARMLESS.split())
+    tower = VisionTransformer(
+        kind,
+        config.count("hidden_size"),
+        config.count("num_hidden_layers"),
+        config.count("image_size"),
+        config.count("patch_size"),
+        LayerSizes(
+            config.count("num_attention_heads"),
+            config.count("intermediate_size"),
+            config.positive("layer_norm_eps"),
+            config.choice("hidden_act", ACTIVATIONS),
+        ),
+    )
+    if tower.hidden_size % tower.layer.num_heads:
+        raise config.error("num_attention_heads", f"a divisor of hidden_size, {tower.hidden_size}")
+    if tower.image_size < tower.patch_size:
+        raise config.error("image_size", f"at least patch_size, {tower.patch_size}")
+    config.refuse_unread()
+    return tower
+
+
+def tower_weights(weights: Weights) -> Weights:
+    """Those of the tower, wherever the checkpoint keeps them."""
+    places = ("vision_tower.vision_model", "model.vision_tower.vision_model", "model.vision_tower", "vision_tower")
+    known = "embeddings.patch_embedding.weight"
+    return next((weights.at(place) for place in places if known in weights.at(place)), weights.at(places[0]))
+
+
+def projector_weights(weights: Weights, known: str) -> Weights:
+    """Those of what lies between tower and decoder; `known`: a tensor that it has."""
+    places = ("multi_modal_projector", "model.multi_modal_projector")
+    return next((weights.at(place) for place in places if known in weights.at(place)), weights.at(places[0]))
