@@ -79,10 +79,10 @@ class SeeingModel:
         return float(difference), abs(checksum(pixels) - float(self.reference[f"checksum_{name}"]))
 
     def picture_ids(self, name: str) -> list[int]:
-        """The tokens that the marker becomes."""
+        """The tokens that a picture becomes, with those that the chat template writes around it."""
         picture = self.picture(name)
         layout = self.processor.layout(picture.width, picture.height, "auto")
-        ids = token_ids(self.case, layout.text)
+        ids = token_ids(self.case, self.case["marker"].replace(self.processor.marker, layout.text))
         assert ids.count(self.vision.facts.placeholder_id) == layout.num_embeddings
         return ids
 
@@ -102,11 +102,16 @@ class SeeingModel:
             ids += self.picture_ids(piece) if kind == "picture" else token_ids(self.case, piece)
         return ids
 
+    def positions(self, index: int) -> Array:
+        """The three positions of each of a prompt's tokens. Shape: i64 [3, T]; [3, 0] where tokens have one."""
+        known = self.reference.get(f"positions_{index}", np.zeros((3, 0)))
+        return np.asarray(known, dtype=np.int64)
+
     def logit_error(self, index: int) -> float:
         """Relative difference of the logits of a prompt's last positions."""
         expected = self.reference[f"logits_{index}"]
         pictures = [piece for kind, piece in prompt_pieces(self.name, self.case, index) if kind == "picture"]
-        logits = self._logits(self.prompt_ids(index), [self.picture(name) for name in pictures])
+        logits = self._logits(self.prompt_ids(index), [self.picture(name) for name in pictures], self.positions(index))
         return relative_error(logits[-len(expected) :, self.reference["columns"]], expected)
 
     @cached_property
@@ -122,7 +127,7 @@ class SeeingModel:
         with Checkpoint(self._directory) as checkpoint:
             return compile_source(read_model(self.case["config"], sees=True), checkpoint, self._options)
 
-    def _logits(self, ids: list[int], pictures: list[Picture]) -> Array:
+    def _logits(self, ids: list[int], pictures: list[Picture], positions: Array) -> Array:
         """Of every token of a prompt in one step, the pictures' embeddings in the places of the placeholders, in order."""
         loaded = self._decoder
         count, blocks = len(ids), -(-len(ids) // BLOCK_SIZE)
@@ -141,7 +146,7 @@ class SeeingModel:
             PICTURE_ROWS: rows.astype(np.int64),
             PICTURE_EMBEDDINGS: np.concatenate([*embeddings, np.zeros((0, width), dtype=np.float32)]),
             TOKEN_TYPES: np.isin(np.arange(count), rows).astype(np.int32),
-            ROTARY_POSITIONS: np.zeros((3, 0), dtype=np.int64),
+            ROTARY_POSITIONS: positions,
         }
         request = loaded.compiled.create_infer_request()
         for port in cache_ports(loaded.compiled):

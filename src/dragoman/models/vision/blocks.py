@@ -76,16 +76,18 @@ def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int,
     return product(flat, stored.reshape(size, -1), weights.storage, weights.vector(size, "bias") if bias else None)
 
 
-def full_attention(q: Node, k: Node, v: Node, num_heads: int) -> Node:
+def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None = None) -> Node:
     """Attention of all patches of a tile over all of them, scaled by the root of a head's size.
 
-    Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
+    `mask`: what is added to the scores. Shapes: [N, P, heads * size], three times -> [N, P, heads * size]; mask f32
+    [N, 1, 1, P].
     """
     size, length = width(q), q.get_partial_shape()[1]
     rows = int(length.get_length()) if length.is_static else -1
     tiles = -1 if rows != -1 else 1
     heads = [transpose(reshape(x, tiles, rows, num_heads, width(x) // num_heads), 0, 2, 1, 3) for x in (q, k, v)]
-    attended = ops.scaled_dot_product_attention(*heads, causal=False).output(0)
+    masks = [] if mask is None else [mask]
+    attended = ops.scaled_dot_product_attention(*heads, *masks, causal=False).output(0)
     return reshape(transpose(attended, 0, 2, 1, 3), tiles, rows, size)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import openvino as ov
 
 from dragoman.models.blocks.mlp import gated_mlp, plain_mlp
-from dragoman.models.blocks.nodes import add
+from dragoman.models.blocks.nodes import add, concat
 from dragoman.models.blocks.norms import layer_norm, rms_norm
 from dragoman.models.blocks.rotary import Angles
 from dragoman.models.config import Config
@@ -20,10 +20,10 @@ from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
+from dragoman.models.vision.blocks import tower_input
 from dragoman.models.vision.qwen_blocks import (
     NORM_EPSILON,
     TowerFacts,
-    TowerInputs,
     Windows,
     attention,
     check_output,
@@ -72,25 +72,31 @@ class QwenTower(VisionFamily):
 
     def tower(self, weights: Weights) -> ov.Model:
         """See `VisionFamily`."""
-        inputs, body = TowerInputs(), tower_body(weights)
-        x = self.first(inputs, body)
-        angles = patch_angles(inputs.add(POSITIONS, [2, -1], ov.Type.i64), self.tower_facts)
-        windows = self.windows(inputs)
-        outputs: list[Node] = []
-        for index in range(self.tower_facts.num_layers):
-            block = body.at(f"blocks.{index}")
-            x = self.block(x, block, angles, None if self.sees_all(index) else windows)
-            outputs.extend(self.level(x, body, index))
-        result = self.last(x, outputs, body)
-        result.set_names({EMBEDDINGS})
-        return ov.Model([result], inputs.parameters, "tower")
+        facts, body = self.tower_facts, tower_body(weights)
+        patches = tower_input(PATCHES, -1, facts.cut.width)
+        positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
+        learnt, windows = self.learnt_inputs(), self.windows()
+        x = patch_vectors(patches.output(0), body.at("patch_embed.proj"), facts, bias=self.has_patch_bias)
+        x = self.placed(x, learnt, body)
+        angles = patch_angles(positions.output(0), facts)
+        levels: list[Node] = []
+        for index in range(facts.num_layers):
+            x = self.block(x, body.at(f"blocks.{index}"), angles, None if self.sees_all(index) else windows)
+            levels.extend(self.level(x, body, index))
+        embeddings = concat([self.last(x, body), *levels])
+        embeddings.set_names({EMBEDDINGS})
+        inputs = [patches, positions, *learnt, *(windows.inputs if windows is not None else [])]
+        return ov.Model([embeddings], inputs, "tower")
 
-    def first(self, inputs: TowerInputs, body: Weights) -> Node:
-        """The vectors that go into the first layer. Shape: [patches, hidden]."""
-        patches = inputs.add(PATCHES, [-1, self.tower_facts.cut.width])
-        return patch_vectors(patches, body.at("patch_embed.proj"), self.tower_facts, bias=self.has_patch_bias)
+    def learnt_inputs(self) -> list[Any]:
+        """What the graph is told of places, beside positions that turn heads; few families are told more."""
+        return []
 
-    def windows(self, inputs: TowerInputs) -> Windows | None:
+    def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
+        """The vectors with what is learnt of their places. Shape: [patches, hidden] -> the same."""
+        return x
+
+    def windows(self) -> Windows | None:
         """Those of the layers that do not see everything; None if all do."""
         return None
 
@@ -116,8 +122,8 @@ class QwenTower(VisionFamily):
         """The embeddings of a further level that come out behind that layer, if any do."""
         return []
 
-    def last(self, x: Node, levels: list[Node], body: Weights) -> Node:
-        """The embeddings. Shapes: [patches, hidden] -> [squares of patches, decoder's hidden * levels]."""
+    def last(self, x: Node, body: Weights) -> Node:
+        """The embeddings of the first level. Shapes: [patches, hidden] -> [squares of patches, decoder's hidden]."""
         merger = body.at("merger")
         normed = self.norm(x, merger.at("ln_q"))
         return merged(normed, merger.at("mlp.0"), merger.at("mlp.2"), self.tower_facts, self.out_size)
@@ -161,10 +167,9 @@ class Qwen25VL(QwenTower):
         tables = super().tables(rows, columns)
         return tables | window_tables(cut, rows, columns, self._side) if self._has_windows else tables
 
-    def windows(self, inputs: TowerInputs) -> Windows | None:
+    def windows(self) -> Windows | None:
         """See `QwenTower`."""
-        cut = self.tower_facts.cut
-        return Windows(inputs, (self._side * cut.merge) ** 2) if self._has_windows else None
+        return Windows((self._side * self.tower_facts.cut.merge) ** 2) if self._has_windows else None
 
     def sees_all(self, index: int) -> bool:
         """See `QwenTower`."""

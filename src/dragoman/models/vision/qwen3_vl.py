@@ -7,21 +7,22 @@ Source: the Qwen3-VL release; DeepStack, arXiv:2406.04334.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import openvino as ov
 
 from dragoman.models.blocks.mlp import plain_mlp
-from dragoman.models.blocks.nodes import add, concat, reshape
+from dragoman.models.blocks.nodes import add, reshape
 from dragoman.models.blocks.norms import layer_norm
-from dragoman.models.config import Config, ModelError
-from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.config import Config
+from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, embedding_table
+from dragoman.models.vision.blocks import dense_tensor, tower_input
 from dragoman.models.vision.qwen2_vl import QwenTower, layer_indexes
 from dragoman.models.vision.qwen_blocks import (
     NORM_EPSILON,
     TowerFacts,
-    TowerInputs,
     check_output,
     merged,
     read_tower,
@@ -63,14 +64,15 @@ class Qwen3VL(QwenTower):
             SHARES: np.ascontiguousarray(patches[1].astype(np.float32)),
         }
 
-    def first(self, inputs: TowerInputs, body: Weights) -> Node:
-        """With what is learnt of each position."""
-        vectors = super().first(inputs, body)
-        table = body.at("pos_embed").matrix(self._side**2, self.tower_facts.hidden_size)
-        if isinstance(table, PackedMatrix):
-            raise ModelError("the tower's table of positions is packed, allowed: numbers")
-        rows = embedding_table(table, body.storage)
-        return add(vectors, weighted_rows(rows, inputs.add(CORNERS, [4, -1], ov.Type.i64), inputs.add(SHARES, [4, -1])))
+    def learnt_inputs(self) -> list[Any]:
+        """See `QwenTower`."""
+        return [tower_input(CORNERS, 4, -1, dtype=ov.Type.i64), tower_input(SHARES, 4, -1)]
+
+    def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
+        """See `QwenTower`."""
+        table = dense_tensor(body.at("pos_embed"), (self._side**2, self.tower_facts.hidden_size))
+        corners, shares = (parameter.output(0) for parameter in inputs)
+        return add(x, weighted_rows(embedding_table(table, body.storage), corners, shares))
 
     def norm(self, x: Node, weights: Weights) -> Node:
         """See `QwenTower`."""
@@ -89,10 +91,10 @@ class Qwen3VL(QwenTower):
         normed = self.norm(reshape(x, -1, self.tower_facts.merged_size), merger.at("norm"))
         return [self._merged(normed, merger)]
 
-    def last(self, x: Node, levels: list[Node], body: Weights) -> Node:
+    def last(self, x: Node, body: Weights) -> Node:
         """See `QwenTower`."""
         merger = body.at("merger")
-        return concat([self._merged(self.norm(x, merger.at("norm")), merger), *levels])
+        return self._merged(self.norm(x, merger.at("norm")), merger)
 
     def _merged(self, x: Node, merger: Weights) -> Node:
         return merged(x, merger.at("linear_fc1"), merger.at("linear_fc2"), self.tower_facts, self.out_size)

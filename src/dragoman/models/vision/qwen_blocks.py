@@ -1,4 +1,4 @@
-"""What Qwen's towers have in common: patches to vectors, attention turned by rows and columns, squares of patches to embeddings.
+"""What Qwen's towers have in common: vectors of patches, attention turned by rows and columns, squares of patches merged.
 
 Does: read the keys that their vision_configs share, build nodes. Does not: name a family. Used while a tower is built.
 Source: Qwen2-VL (arXiv:2409.12191), section 2.1; windows: Qwen2.5-VL (arXiv:2502.13923), section 2.1.
@@ -14,12 +14,13 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear, product
 from dragoman.models.blocks.mlp import ACTIVATIONS
-from dragoman.models.blocks.nodes import gather_rows, integers, reshape, scalar, split, width
+from dragoman.models.blocks.nodes import gather_rows, reshape, scalar, split, width
 from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import RotaryRule
-from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
+from dragoman.models.vision.blocks import dense_tensor, full_attention, tower_input
 from dragoman.models.vision.qwen_pictures import Cut
 from dragoman.models.weights import Weights
 
@@ -78,28 +79,17 @@ def check_output(vision: Config, key: str, hidden_size: int) -> None:
         raise vision.error(key, f"the decoder's hidden_size, {hidden_size}")
 
 
-class TowerInputs:
-    """The inputs of a tower's graph: they are `parameters` as soon as they are asked for."""
-
-    def __init__(self) -> None:
-        self.parameters: list[ov.op.Parameter] = []
-
-    def add(self, name: str, shape: list[int], element_type: ov.Type = ov.Type.f32) -> Node:
-        """A new one; -1 = of any size."""
-        parameter = ops.parameter(ov.PartialShape(shape), element_type, name=name)
-        parameter.output(0).set_names({name})
-        self.parameters.append(parameter)
-        return parameter.output(0)
-
-
 class Windows:
     """Attention within windows of patches, padded to whole ones: linear in the size of the picture."""
 
-    def __init__(self, inputs: TowerInputs, num_patches: int) -> None:
+    def __init__(self, num_patches: int) -> None:
         """`num_patches`: those of a whole window."""
-        self._rows = inputs.add(WINDOW_ROWS, [-1, num_patches], ov.Type.i64)
-        self.mask = inputs.add(WINDOW_MASK, [-1, 1, 1, num_patches])
-        self._places = inputs.add(WINDOW_PLACES, [-1], ov.Type.i64)
+        rows = tower_input(WINDOW_ROWS, -1, num_patches, dtype=ov.Type.i64)
+        mask = tower_input(WINDOW_MASK, -1, 1, 1, num_patches)
+        places = tower_input(WINDOW_PLACES, -1, dtype=ov.Type.i64)
+        self.inputs = [rows, mask, places]
+        self.mask: Node = mask.output(0)
+        self._rows, self._places = rows.output(0), places.output(0)
 
     def cut(self, x: Node) -> Node:
         """Shapes: [patches, size] -> [windows, patches of a window, size]."""
@@ -133,15 +123,16 @@ def window_tables(cut: Cut, rows: int, columns: int, side: int) -> dict[str, Arr
 def patch_vectors(patches: Node, weights: Weights, facts: TowerFacts, *, bias: bool) -> Node:
     """The first vectors. Shapes: [patches, 3 * frames * patch * patch] -> [patches, hidden]."""
     side, frames = facts.cut.patch, facts.cut.frames
-    kernel = weights.tensor((facts.hidden_size, 3, frames, side, side))
-    if isinstance(kernel, PackedMatrix):
-        raise ModelError("the kernel of the patches is packed, allowed: numbers")
+    kernel = dense_tensor(weights, (facts.hidden_size, 3, frames, side, side))
     shift = weights.vector(facts.hidden_size, "bias") if bias else None
     return product(patches, kernel.reshape(facts.hidden_size, -1), weights.storage, shift)
 
 
 def patch_angles(positions: Node, facts: TowerFacts) -> Angles:
-    """By how much heads are turned: half of their pairs by the row, half by the column. Shape: positions i64 [2, patches]."""
+    """By how much heads are turned: half of their pairs by the row, half by the column.
+
+    Shape: positions i64 [2, patches].
+    """
     quarter = facts.head_size // 4
     frequencies = tuple(10_000.0 ** (-i / quarter) for i in range(quarter))
     rule = RotaryRule(frequencies * 2, axes=(0,) * quarter + (1,) * quarter)
@@ -154,12 +145,13 @@ def attention(x: Node, weights: Weights, facts: TowerFacts, angles: Angles, wind
     q, k, v = split(linear(x, weights.at("qkv"), 3 * size, bias=True), [size] * 3)
     q, k = (apply_rotary(reshape(part, -1, heads, 1, facts.head_size), angles) for part in (q, k))
     parts = [reshape(part, -1, size) for part in (q, k, v)]
-    cut = [reshape(part, 1, -1, size) if windows is None else windows.cut(part) for part in parts]
-    by_heads = [ops.transpose(ops.reshape(part, integers(0, 0, heads, -1), True), integers(0, 2, 1, 3)) for part in cut]
-    mask = [] if windows is None else [windows.mask]
-    attended = ops.scaled_dot_product_attention(*by_heads, *mask, causal=False)
-    joined = reshape(ops.transpose(attended, integers(0, 2, 1, 3)).output(0), -1, size)
-    return linear(joined if windows is None else windows.join(joined), weights.at("proj"), size, bias=True)
+    if windows is None:
+        q, k, v = (reshape(part, 1, -1, size) for part in parts)
+        attended = reshape(full_attention(q, k, v, heads), -1, size)
+    else:
+        q, k, v = (windows.cut(part) for part in parts)
+        attended = windows.join(reshape(full_attention(q, k, v, heads, windows.mask), -1, size))
+    return linear(attended, weights.at("proj"), size, bias=True)
 
 
 def merged(x: Node, first: Weights, second: Weights, facts: TowerFacts, out_size: int) -> Node:

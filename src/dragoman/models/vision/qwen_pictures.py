@@ -11,20 +11,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
 
 from dragoman.models.config import Config
 from dragoman.models.sources.base import Array
+from dragoman.models.vision import pixels
 from dragoman.models.vision.base import PictureLayout
 from dragoman.types import Detail, Picture
 
-PATCHES, POSITIONS = "patches", "positions"
+PATCHES, POSITIONS = "pixel_values", "positions"
 
 PLACEHOLDER = "<|image_pad|>"  # the text of image_token_id in every released checkpoint
 
-_KINDS = ("Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2_5_VLImageProcessor", "Qwen3VLImageProcessor")
-_CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_BICUBIC = 3  # Pillow's number
+_KINDS = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")
 _MAX_RATIO = 200  # of the longer side to the shorter, from the reference processor
 _LOW_PIXELS = 512 * 512  # what OpenAI's API reference says of detail "low"
 
@@ -68,36 +66,31 @@ Tables = Callable[[int, int], dict[str, Array]]
 
 
 class QwenPictures:
-    """See `PictureProcessor`. A picture's own size decides how many embeddings it has, within `pixels`: the fewest and the most.
+    """See `PictureProcessor`. A picture's own size decides how many embeddings it has, within limits.
 
     Detail "low": at most 512 * 512 pixels, but never fewer than the fewest; "auto" and "high": the checkpoint's limits.
-    Shapes: patches f32 [patches, 3 * frames * patch * patch], and what `tables` gives.
+    Shapes: pixel_values f32 [patches, 3 * frames * patch * patch], and what `tables` gives.
     """
 
     marker = PLACEHOLDER
 
     def __init__(self, described: Config, cut: Cut, tables: Tables) -> None:
         """`described`: preprocessor_config.json. Raises: ModelError naming a key that is missing or not supported."""
-        described.choice("image_processor_type", _KINDS, _KINDS[0])
+        pixels.read_kind(described, _KINDS)
         described.expect(
             patch_size=cut.patch,
             temporal_patch_size=cut.frames,
             merge_size=cut.merge,
             do_resize=True,
-            do_rescale=True,
-            do_normalize=True,
             do_center_crop=False,
             do_pad=False,
-            data_format="channels_first",
         )
-        # pictures are always RGB here; the rest says how the reference is run
-        described.skip("processor_class", "do_convert_rgb", "default_to_square", "disable_grouping", "device")
-        described.skip("input_data_format", "return_tensors")
+        described.skip("default_to_square")  # of sizes that are one number
         self._cut, self._tables = cut, tables
-        self._pixels = _limits(described, cut)
-        self._filter = Image.Resampling(described.count("resample", _BICUBIC, least=0))
-        self._values = _values(described)
-        described.refuse_unread()
+        self._limits = _limits(described)
+        self._resample = pixels.read_resample(described)
+        self._values = pixels.read_values(described, pixels.CLIP_MEAN, pixels.CLIP_STD)
+        pixels.refuse_unread(described)
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """See `PictureProcessor`."""
@@ -108,12 +101,10 @@ class QwenPictures:
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
         """See `PictureProcessor`."""
         size = self._size(picture.width, picture.height, detail)
-        image = Image.frombytes("RGB", (picture.width, picture.height), picture.rgb)
-        pixels = np.asarray(image.resize(size, self._filter))
+        resized = np.asarray(pixels.as_image(picture).resize(size, self._resample))
         patch = self._cut.patch
         columns, rows = (length // patch for length in size)
-        grid = pixels.reshape(rows, patch, columns, patch, 3).swapaxes(1, 2)
-        patches = self._cut.in_squares(grid)
+        patches = self._cut.in_squares(resized.reshape(rows, patch, columns, patch, 3).swapaxes(1, 2))
         shape = (len(patches), 3, self._cut.frames, patch, patch)
         result = np.empty(shape, dtype=np.float32)
         for colour in range(3):
@@ -122,7 +113,7 @@ class QwenPictures:
 
     def _size(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
         """Width and height that the picture is resized to."""
-        fewest, most = self._pixels
+        fewest, most = self._limits
         if detail == "low":
             most = min(most, max(fewest, _LOW_PIXELS))
         return fitted_size(width, height, self._cut.side, fewest, most)
@@ -152,7 +143,7 @@ def fitted_size(width: int, height: int, side: int, fewest: int, most: int) -> t
     return nearest
 
 
-def _limits(described: Config, cut: Cut) -> tuple[int, int]:
+def _limits(described: Config) -> tuple[int, int]:
     """The fewest and the most pixels; older files have them beside `size`, or under these names in it."""
     fewest, most = 56 * 56, 28 * 28 * 1280  # the reference's
     size = described.part("size")
@@ -161,17 +152,6 @@ def _limits(described: Config, cut: Cut) -> tuple[int, int]:
         fewest, most = size.count("shortest_edge"), size.count("longest_edge")
         size.refuse_unread()
     fewest, most = described.count("min_pixels", fewest), described.count("max_pixels", most)
-    if most < max(fewest, cut.side**2):
-        raise described.error("max_pixels" if "max_pixels" in described else "size", f"at least {max(fewest, cut.side**2)}")
+    if most < fewest:
+        raise described.error("max_pixels" if "max_pixels" in described else "size", f"at least the fewest, {fewest}")
     return fewest, most
-
-
-def _values(described: Config) -> Array:
-    """What each of a byte's 256 values becomes, in the reference's arithmetic. Shape: f32 [3, 256]."""
-    described.assume(image_mean=list(_CLIP_MEAN), image_std=list(_CLIP_STD))
-    mean, deviation = (np.array(described.numbers(f"image_{name}", 3), dtype=np.float32) for name in ("mean", "std"))
-    if (deviation <= 0).any():
-        raise described.error("image_std", "a list of 3 numbers above 0")
-    scaled = (np.arange(256) * described.positive("rescale_factor", 1 / 255)).astype(np.float32)
-    values: Array = (scaled[None] - mean[:, None]) / deviation[:, None]
-    return values
