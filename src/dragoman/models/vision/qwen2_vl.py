@@ -186,8 +186,8 @@ class Qwen25VL(QwenTower):
     def mlp(self, x: Node, weights: Weights) -> Node:
         """See `QwenTower`."""
         facts = self.tower_facts
-        parts = (weights.at(f"{name}_proj") for name in ("gate", "up", "down"))
-        return gated_mlp(x, *parts, facts.inner_size, facts.activation, bias=True)
+        gate, up, down = (weights.at(f"{name}_proj") for name in ("gate", "up", "down"))
+        return gated_mlp(x, gate, up, down, facts.inner_size, facts.activation, bias=True)
 
 
 def layer_indexes(vision: Config, key: str, num_layers: int) -> tuple[int, ...]:
