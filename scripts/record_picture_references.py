@@ -106,7 +106,8 @@ def make_processor(case: Case) -> Any:
     described = case["preprocessor"]
     kind = described.get("image_processor_type", described.get("feature_extractor_type"))
     made = case["processor"]
-    image_processor = getattr(transformers, kind.removesuffix("Fast"))(**described, **made.get("image_arguments", {}))
+    image_class = getattr(transformers, made.get("image_class", kind.removesuffix("Fast")))
+    image_processor = image_class(**described, **made.get("image_arguments", {}))
     wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **case.get("tokenizer", {}))
     return getattr(transformers, made["class"])(image_processor, wrapped, **made.get("arguments", {}))
 
@@ -144,7 +145,8 @@ def rotary_positions(model: Any, inputs: Any) -> list[Array]:
     """Of each token its three positions, i16 [3, T]; nothing where tokens have one."""
     if not hasattr(model.model, "get_rope_index"):
         return []
-    found, _ = model.model.get_rope_index(inputs["input_ids"], inputs.get("image_grid_thw"))
+    told = {name: inputs[name] for name in ("image_grid_thw", "mm_token_type_ids") if name in inputs}
+    found, _ = model.model.get_rope_index(inputs["input_ids"], **told)
     return [found[:, 0].numpy().astype(np.int16)]
 
 

@@ -9,27 +9,23 @@ from __future__ import annotations
 from dragoman.models.blocks.experts import ExpertWeights
 from dragoman.models.config import Config
 from dragoman.models.facts import ExpertFacts
-from dragoman.models.families.llama import head_size
 from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.qwen3_5 import Qwen35
 from dragoman.models.families.qwen_experts import Qwen3Experts
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.families.qwen_next import Qwen35Experts
 from dragoman.models.weights import Weights, halves
 
 
 class Qwen2Vision(Qwen2):
     """Of Qwen2-VL and Qwen2.5-VL: the axes' sections lie one after the other."""
 
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """See `Llama`."""
-        return read_rotary(config, head_size(config), axes="sections")
+    axes = "sections"
 
 
 class Qwen3Vision(Qwen3):
     """Of Qwen3-VL: the axes take turns."""
 
-    def read_rotary(self, config: Config) -> RotaryReading:
-        """See `Llama`."""
-        return read_rotary(config, head_size(config), axes="turns")
+    axes = "turns"
 
 
 class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
@@ -52,3 +48,15 @@ class Qwen3VisionExperts(Qwen3Vision, Qwen3Experts):
             )
             for index in range(facts.num_experts)
         ]
+
+
+class Qwen35Vision(Qwen35):
+    """Of Qwen 3.5."""
+
+    axes = "turns"
+
+
+class Qwen35VisionExperts(Qwen35Experts):
+    """Of Qwen 3.5 with experts."""
+
+    axes = "turns"
