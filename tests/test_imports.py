@@ -22,7 +22,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.config": ("dragoman.types",),
     "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
-    "dragoman.models": ("dragoman", "dragoman.errors"),
+    "dragoman.models": ("dragoman", "dragoman.types", "dragoman.errors"),
     "dragoman.hooks": ("dragoman.server.apis.lmi.hooks",),
     "dragoman.server.apis.lmi.hooks": ("dragoman.types", "dragoman.errors"),
     "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),

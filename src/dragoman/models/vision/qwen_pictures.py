@@ -57,7 +57,7 @@ class Cut:
 
     def positions(self, rows: int, columns: int) -> Array:
         """The row and the column of each patch. Shape: i64 [2, patches]."""
-        grid: Array = np.stack(np.mgrid[0:rows, 0:columns], axis=-1)
+        grid = np.moveaxis(np.indices((rows, columns)), 0, -1)
         return np.ascontiguousarray(self.in_squares(grid).T.astype(np.int64))
 
 
