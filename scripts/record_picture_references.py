@@ -1,8 +1,9 @@
 """Records what transformers makes of pictures, for the cases of tests/models/vision, in float32 and with eager attention.
 
 Run: pip install "transformers<5" torch accelerate beside dragoman, then
-`python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case is recorded.
-Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be there. For each case
+`python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case that the
+version knows is recorded. Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be
+there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0: name them. For each case
 (tests/support/vision_checkpoint.py explains them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
@@ -112,6 +113,21 @@ def make_processor(case: Case) -> Any:
     return getattr(transformers, made["class"])(image_processor, wrapped, **made.get("arguments", {}))
 
 
+def correct_padding() -> None:
+    """Have pictures padded below and beside each other, however few rows they have.
+
+    The processors of tiles do not say which axis is that of colours, and one or three rows look like it.
+    """
+    for kind in (transformers.LlavaNextImageProcessor, transformers.LlavaOnevisionImageProcessor):
+        plain = kind.pad
+
+        def pad(processor: Any, image: Array, padding: Any, *, plain: Any = plain, **options: Any) -> Array:
+            known = {"input_data_format": "channels_last"} if image.ndim == 3 else {}
+            return np.asarray(plain(processor, image, padding, **{**options, **known}))
+
+        kind.pad = pad
+
+
 def prepare(case: Case, pieces: list[tuple[str, str]], processor: Any) -> Any:
     """The model's inputs for a prompt."""
     text = "".join(case["marker"] if kind == "picture" else piece for kind, piece in pieces)
@@ -168,12 +184,14 @@ def silent_tensors(model: Any, inputs: Any, unused: list[str]) -> list[str]:
 def main(names: list[str]) -> None:
     """Record the named cases, or all."""
     torch.set_num_threads(1)
+    correct_padding()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    # our tokenizer is of no family's class, and there is nothing for films
+    # the tokenizer is of no family's class; and a processor of videos asks for torchvision
     transformers.ProcessorMixin.check_argument_for_proper_class = lambda *_arguments: None
     for name in names or vision_case_names():
-        record(name)
+        if names or hasattr(transformers, read_vision_case(name)["config"]["architectures"][0]):
+            record(name)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
 
-from dragoman.models import ModelError, ModelOptions
+from dragoman.models import ModelError
 from dragoman.models.config import Config
 from dragoman.models.families import read_model
 from dragoman.models.vision.base import PictureProcessor
 from tests.support.vision_checkpoint import draw, prompt_pieces, read_vision_case, vision_case_names
-from tests.support.vision_model import SeeingModel
 
 NAMES = [name for name in vision_case_names() if name.startswith("qwen")]
 UNIT = {"qwen2_vl": 28, "qwen2_5_vl": 28, "qwen3_vl": 32}  # pixels of an embedding's side
@@ -98,7 +96,6 @@ def test_limits_may_stand_in_size_under_either_name() -> None:
 # --- what files may say -----------------------------------------------------------------------------------------------
 
 PREPROCESSOR_REFUSALS: list[tuple[dict[str, Any], str]] = [
-    ({"sharpen": 2}, r"preprocessor_config.json has keys that are not known for this architecture: sharpen \(2\)"),
     ({"patch_size": 16}, "patch_size is 16, allowed: 14"),
     ({"merge_size": 1}, "merge_size is 1, allowed: 2"),
     ({"temporal_patch_size": 1}, "temporal_patch_size is 1, allowed: 2"),
@@ -142,12 +139,9 @@ def test_vision_configs_that_cannot_be_followed_are_refused(name: str, changes: 
         read_model(config_of(name, **changes), sees=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_key_of_the_tower_that_nobody_knows_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ModelError, match=r"vision_config has keys that are not known .* pooling \(2\)"):
-        read_model(config_of(name, pooling=2), sees=True)
+def test_a_config_without_a_tower_is_refused() -> None:
     with pytest.raises(ModelError, match=r"config\.json has no vision_config"):
-        read_model({**config_of(name), "vision_config": None}, sees=True)
+        read_model({**config_of("qwen2_vl"), "vision_config": None}, sees=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,19 +157,3 @@ def test_tokens_of_a_model_that_sees_have_three_positions(name: str) -> None:
     del described["mrope_interleaved"], described["mrope_section"]
     with pytest.raises(ModelError, match="has no mrope_section"):
         read_model(config)
-
-
-@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
-def test_a_missing_tensor_of_the_tower_and_one_too_many_are_refused_by_name(name: str, tmp_path: Path) -> None:
-    model = SeeingModel(name, tmp_path, ModelOptions(weight_type="f32"))
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    ours = [tensor for tensor in tensors if "visual." in tensor]
-    prefix = ours[0].split("visual.")[0]
-    save_file({**tensors, f"{prefix}visual.gate": np.ones(2, dtype=np.float32)}, file)
-    with pytest.raises(ModelError, match=r"1 tensors that this architecture does not know: .*visual\.gate"):
-        model.embed(model.picture("pixel"))
-    for missing in ours[:: max(len(ours) // 8, 1)]:
-        save_file({tensor: tensors[tensor] for tensor in tensors if tensor != missing}, file)
-        with pytest.raises(ModelError, match=missing):
-            model.embed(model.picture("pixel"))

@@ -15,7 +15,7 @@ import openvino as ov
 from dragoman.models.blocks.convolution import KEPT_ROWS
 from dragoman.models.blocks.embeddings import embedding, logits
 from dragoman.models.blocks.step import LayerInputs, StepInputs
-from dragoman.models.config import Config
+from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import ModelFacts
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.base import VisionFamily
@@ -52,7 +52,12 @@ class Family(ABC):
         """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
 
     def see(self, vision: VisionFamily) -> None:
-        """Take in pictures from now on, as that part embeds them."""
+        """Take in pictures from now on, as that part embeds them. Raises: ModelError if their token is not one of ours."""
+        if vision.facts.placeholder_id >= self.facts.vocab_size:
+            raise ModelError(
+                f"config.json: images stand in the place of token {vision.facts.placeholder_id}, "
+                f"allowed: one of the vocabulary's {self.facts.vocab_size}"
+            )
         self.vision = vision
         self.facts = replace(self.facts, pictures=vision.facts)
 

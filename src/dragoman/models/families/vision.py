@@ -25,7 +25,10 @@ from dragoman.models.families.qwen_vision import (
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
+    "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
     "LlavaForConditionalGeneration": "llava.Llava",
+    "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
+    "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
     "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
     "Qwen3_5ForConditionalGeneration": "qwen3_vl.Qwen3VL",

@@ -36,12 +36,12 @@ class PictureLayout:
 
 
 class PictureProcessor(Protocol):
-    """Prepares pictures for one checkpoint's tower as the reference processor does. Immutable; used on any thread.
+    """Prepares pictures for one checkpoint's tower as the reference processor does. Immutable; used on any thread."""
 
-    `marker`: what a chat template writes where a picture goes.
-    """
-
-    marker: str
+    @property
+    def marker(self) -> str:
+        """What a chat template writes where a picture goes."""
+        ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """What becomes of a picture of that size; quick. Raises: ValueError, one line, if the tower cannot take it."""

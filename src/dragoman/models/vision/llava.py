@@ -48,7 +48,7 @@ _LARGE_CLIP = {
 class Llava(VisionFamily):
     """LLaVA 1.5, and LLaVA with another tower."""
 
-    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
+    prefixes: tuple[str, ...] = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
     tower_kind: ClassVar[str] = CLIP
     assumed_tower: ClassVar[dict[str, Any]] = _LARGE_CLIP
     assumed_level: ClassVar[int] = -2
@@ -84,7 +84,9 @@ class Llava(VisionFamily):
         else:
             steps = pixels.read_steps(described, 224, crops=True, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
         color = None
-        if kind == "Llava" and described.flag("do_pad"):
+        if kind != "Llava":
+            described.expect(do_pad=False)
+        elif described.flag("do_pad"):
             red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()
             color = (int(red * 255), int(green * 255), int(blue * 255))
         self.check_shape(described, steps)
@@ -151,8 +153,10 @@ class WholePictures:
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """The same for every picture."""
-        side = max(width, height)
-        self.steps.check(*((width, height) if self.color is None else (side, side)))
+        if self.color is None:
+            self.steps.check(width, height)
+        else:
+            pixels.check_square(width, height)
         return self.whole
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:

@@ -21,8 +21,8 @@ CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 HALVES = (0.5, 0.5, 0.5)
 
-_MOST_PIXELS = 1 << 26
-"""Of a picture that was made larger: 200 MB. Only a strip of a few pixels' width becomes one."""
+_MOST_PIXELS = 1 << 27
+"""Of a picture that was made larger: 400 MB. Only a strip of a few pixels becomes one."""
 
 # Of fast processors: where they compute. Pictures are in colour already, and channels come first in any case.
 _HARMLESS = """
@@ -69,12 +69,8 @@ class PixelSteps:
 
     def check(self, width: int, height: int) -> None:
         """Raises: ValueError, one line, if a picture of that size would take too much memory."""
-        if self.size is None:
-            return
-        wide, high = self.size.of(width, height)
-        if wide * high > _MOST_PIXELS:
-            most = f"allowed: at most {_MOST_PIXELS}"
-            raise ValueError(f"a picture of {width} x {height} pixels becomes one of {wide} x {high}, {most} pixels")
+        if self.size is not None:
+            _check_memory((width, height), self.size.of(width, height))
 
     def apply(self, image: Image.Image) -> Array:
         """The tower's numbers. Shape: f32 [3, height, width]."""
@@ -103,6 +99,11 @@ def center_cropped(pixels: Array, height: int, width: int) -> Array:
     return pixels
 
 
+def check_square(width: int, height: int) -> None:
+    """Raises: ValueError, one line, if the square around a picture of that size would take too much memory."""
+    _check_memory((width, height), (max(width, height), max(width, height)))
+
+
 def squared(image: Image.Image, color: tuple[int, int, int]) -> Image.Image:
     """The picture in the middle of a square of that colour."""
     side = max(image.size)
@@ -124,6 +125,7 @@ def read_kind(described: Config, kinds: tuple[str, ...]) -> str:
     key = "image_processor_type" if "image_processor_type" in described else "feature_extractor_type"
     generations = {f"{kind}{end}": kind for kind in kinds for end in ("ImageProcessor", "ImageProcessorFast")}
     generations |= {f"{kind}FeatureExtractor": kind for kind in kinds}
+    described.skip("feature_extractor_type")  # where both are there
     return generations[described.choice(key, generations, f"{kinds[0]}ImageProcessor")]
 
 
@@ -185,7 +187,7 @@ def read_steps(described: Config, default: int, *, crops: bool, numbers: tuple[t
     `crops`: the reference cuts out the middle, as CLIP's does; else a lone number is the size of a square.
     """
     resizes = described.flag("do_resize", default=True)
-    size = read_size(described, "size", default, is_square=not crops)
+    size = read_size(described, "size", default, is_square=described.flag("default_to_square", not crops) or not crops)
     crop = None
     if crops:
         middle = read_size(described, "crop_size", default, is_square=True)
@@ -209,6 +211,12 @@ def read_text(described: Config, key: str, default: str) -> str:
     if not isinstance(value, str) or not value:
         raise described.error(key, "a text")
     return value
+
+
+def _check_memory(size: tuple[int, int], becomes: tuple[int, int]) -> None:
+    if becomes[0] * becomes[1] > _MOST_PIXELS:
+        sizes = f"a picture of {size[0]} x {size[1]} pixels becomes one of {becomes[0]} x {becomes[1]}"
+        raise ValueError(f"{sizes}, allowed: at most {_MOST_PIXELS} pixels")
 
 
 def _is_side(value: Any) -> bool:

@@ -1,0 +1,36 @@
+"""Reads how a checkpoint's pictures are prepared, from the one or two files that checkpoints have for it.
+
+Does: bring preprocessor_config.json and processor_config.json together. Does not: understand them (towers do). Called when a
+model is loaded, on any thread.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dragoman.models.config import Config, ModelError, read_json
+
+IMAGES, BOTH = "preprocessor_config.json", "processor_config.json"
+
+# Of processor_config.json: parts for other things than pictures, and what the tokenizer's files say as well.
+_NOT_FOR_PICTURES = frozenset(
+    ("auto_map", "chat_template", "feature_extractor", "processor_class", "tokenizer", "video_processor")
+)
+
+
+def read_described(model_dir: Path) -> Config:
+    """All that the files say of pictures, as one object.
+
+    preprocessor_config.json describes them; newer checkpoints have that as `image_processor` in processor_config.json,
+    beside texts of tokens. What the first file says counts. Raises: ModelError if neither is there, or one cannot be read.
+    """
+    images, both = model_dir / IMAGES, model_dir / BOTH
+    beside: dict[str, Any] = read_json(both) if both.exists() else {}
+    nested = beside.pop("image_processor", {})
+    if not isinstance(nested, dict):
+        raise ModelError(f"{both} image_processor is no object, allowed: an object")
+    if not nested or images.exists():
+        nested = {**nested, **read_json(images)}  # which names the file that is missing
+    known = {key: value for key, value in beside.items() if key not in _NOT_FOR_PICTURES}
+    return Config({**known, **nested}, IMAGES if images.exists() else BOTH)

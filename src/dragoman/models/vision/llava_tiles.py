@@ -1,0 +1,228 @@
+"""LLaVA-NeXT and LLaVA-OneVision: a picture as a whole, and again in tiles of the grid that fits it best.
+
+Does: cut pictures into tiles, have the tiles' embeddings laid out as one picture, a newline behind each row. Does not: know
+towers, or where embeddings lie (`tile_layout` does). Sources: LLaVA-NeXT's release of January 2024 ("anyres");
+LLaVA-OneVision, arXiv:2408.03326.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from PIL import Image
+
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, reshape
+from dragoman.models.config import Config
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision import pixels
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, PictureProcessor
+from dragoman.models.vision.blocks import tower_input
+from dragoman.models.vision.llava import PIXELS, Llava
+from dragoman.models.vision.tile_layout import CORNERS, TileLayout
+from dragoman.models.vision.transformer import SIGLIP
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+ROWS, SHARES = "rows", "shares"
+
+
+class LlavaNext(Llava):
+    """LLaVA-NeXT, also called 1.6."""
+
+    prefixes: tuple[str, ...] = (*Llava.prefixes, r"(model\.)?image_newline$")
+    assumed_grids: ClassVar[tuple[tuple[int, int], ...]] = (
+        (336, 672),
+        (672, 336),
+        (672, 672),
+        (1008, 336),
+        (336, 1008),
+    )
+    kind: ClassVar[str] = "LlavaNext"
+    is_reduced: ClassVar[bool] = False  # larger layouts are made smaller
+    is_cropped: ClassVar[bool] = True  # of every tile the middle is cut out, as CLIP's processor does it
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        super().__init__(config, hidden_size)
+        config.expect(use_image_newline_parameter=True)
+        if self.num_rows != self.transformer.side**2:
+            strategy = '"default"' if self.transformer.has_class_row else '"full"'
+            raise config.error("vision_feature_select_strategy", f"{strategy}, as tiles are laid out by their patches")
+        self.grids = self._read_grids(config)
+        self.most_tiles = self.read_most_tiles(config)
+
+    def read_most_tiles(self, config: Config) -> int:
+        """The tiles that a layout's embeddings may fill, 0 = any number."""
+        return 0
+
+    def processor(self, described: Config) -> PictureProcessor:
+        """As the reference's processor does it."""
+        pixels.read_kind(described, (self.kind,))
+        size = self.transformer.image_size
+        steps = self.read_steps(described)
+        self.check_shape(described, steps)
+        whole = pixels.read_size(described, "size", size, is_square=not self.is_cropped)
+        side = whole.shortest or min(whole.height, whole.width)
+        if "image_grid_pinpoints" in described and self._read_grids(described) != self.grids:
+            raise described.error("image_grid_pinpoints", "what config.json has")
+        described.skip("do_pad")  # of batches
+        described.expect(num_image_tokens=self.num_rows, aspect_ratio_setting="anyres")
+        placeholder = self.read_placeholder(described)
+        color = self.read_background(described)
+        pixels.refuse_unread(described)
+        return TiledPictures(
+            placeholder,
+            steps,
+            (side, side),
+            color,
+            TileLayout(self.grids, size, self.transformer.side, self.most_tiles),
+        )
+
+    def read_steps(self, described: Config) -> pixels.PixelSteps:
+        """What is done to every tile."""
+        return pixels.read_steps(described, 224, crops=self.is_cropped, numbers=(pixels.CLIP_MEAN, pixels.CLIP_STD))
+
+    def read_background(self, described: Config) -> tuple[int, int, int] | None:
+        """The colour of the square on which a picture of low detail is laid; None = it is stretched to a square."""
+        return None
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """From tiles to embeddings, laid out by the processor's `rows`, and their `shares`."""
+        tiles = self.tiles_input()
+        flat = reshape(self.projected(tiles.output(0), weights), -1, self.hidden_size)
+        newline = next((view for view in (weights, weights.at("model")) if "image_newline" in view), weights)
+        row = constant(newline.vector(self.hidden_size, "image_newline").reshape(1, -1))
+        table = ops.concat([flat, row], axis=0).output(0)
+        rows = tower_input(ROWS, CORNERS if self.is_reduced else 1, -1, dtype=ov.Type.i64)
+        inputs = [tiles, rows]
+        if self.is_reduced:
+            inputs.append(tower_input(SHARES, CORNERS, -1))
+            laid = _mixed(table, rows.output(0), inputs[-1].output(0))
+        else:
+            laid = gather_rows(table, reshape(rows.output(0), -1))
+        laid.set_names({EMBEDDINGS})
+        return ov.Model([laid], inputs, "tower")
+
+    def _read_grids(self, config: Config) -> tuple[tuple[int, int], ...]:
+        """Heights and widths of what pictures are fitted into, in pixels."""
+        value = config.value("image_grid_pinpoints", [list(grid) for grid in self.assumed_grids])
+        size = self.transformer.image_size
+        pairs = value if isinstance(value, list) else []
+        if not pairs or not all(isinstance(pair, list) and len(pair) == 2 and _are_sides(pair, size) for pair in pairs):
+            raise config.error(
+                "image_grid_pinpoints", f"a list of pairs of multiples of {size}, the tower's image_size"
+            )
+        return tuple((height, width) for height, width in pairs)
+
+
+class LlavaOnevision(LlavaNext):
+    """LLaVA-OneVision, of single pictures. Larger layouts are made smaller; videos are refused where they are asked for."""
+
+    tower_kind = SIGLIP
+    assumed_tower: ClassVar[dict[str, int]] = {
+        "hidden_size": 1152,
+        "intermediate_size": 4304,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 16,
+        "image_size": 384,
+        "patch_size": 14,
+    }
+    assumed_level = -1
+    assumed_selection = "full"
+    assumed_placeholder = 151646
+    assumed_grids = tuple((384 * rows, 384 * columns) for rows in range(1, 7) for columns in range(1, 7))
+    kind = "LlavaOnevision"
+    is_reduced = True
+    is_cropped = False
+
+    def read_most_tiles(self, config: Config) -> int:
+        """As in anyres_max_9."""
+        name = config.value("vision_aspect_ratio", "anyres_max_9")
+        found = re.fullmatch(r"anyres_max_([1-9]\d{0,3})", name) if isinstance(name, str) else None
+        if found is None:
+            raise config.error("vision_aspect_ratio", '"anyres_max_" and a number from 1 to 9999')
+        self.aspect_ratio = name
+        return int(found[1])
+
+    def read_background(self, described: Config) -> tuple[int, int, int] | None:
+        """Of the mean colour, as several pictures are prepared by the reference."""
+        described.expect(vision_aspect_ratio=self.aspect_ratio)
+        described.skip("video_token")
+        red, green, blue = pixels.read_channels(described, "image_mean", pixels.CLIP_MEAN).astype(float).tolist()
+        return int(red * 255), int(green * 255), int(blue * 255)
+
+
+@dataclass(frozen=True, slots=True)
+class TiledPictures:
+    """Makes tiles of a picture. `whole`: width and height of it as a whole, before `steps`.
+
+    `color`: of the square that a picture of low detail is laid on, None = it is stretched.
+    """
+
+    marker: str
+    steps: pixels.PixelSteps
+    whole: tuple[int, int]
+    color: tuple[int, int, int] | None
+    tiles: TileLayout
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """A placeholder for each embedding; of low detail those of the picture as a whole, and a newline."""
+        if detail == "low" and self.color is not None:
+            pixels.check_square(width, height)
+        count = self.tiles.side**2 + 1 if detail == "low" else self.tiles.num_embeddings(width, height)
+        return PictureLayout(self.marker * count, count)
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """The picture as a whole, its tiles, and how their embeddings are laid out."""
+        image = pixels.as_image(picture)
+        if detail == "low":
+            whole = image if self.color is None else pixels.squared(image, self.color)
+            parts = [whole.resize(self.whole, self.steps.resample)]
+            rows, shares = self.tiles.base_rows()
+        else:
+            parts = [image.resize(self.whole, self.steps.resample), *self._cut(image)]
+            rows, shares = self.tiles.rows(picture.width, picture.height)
+        inputs = {PIXELS: np.stack([self.steps.apply(part) for part in parts]), ROWS: rows}
+        return {**inputs, SHARES: shares} if self.tiles.most_tiles else inputs
+
+    def _cut(self, image: Image.Image) -> list[Image.Image]:
+        """The tiles of the picture, as large as it fits into its grid, with black around it."""
+        high, wide = self.tiles.fitted(*image.size)
+        by_width, by_height = wide / image.width, high / image.height
+        if by_width < by_height:
+            size = wide, min(math.ceil(image.height * by_width), high)
+        else:
+            size = min(math.ceil(image.width * by_height), wide), high
+        fitted = Image.new("RGB", (wide, high))
+        fitted.paste(image.resize(size, self.steps.resample), ((wide - size[0]) // 2, (high - size[1]) // 2))
+        tile = self.tiles.tile
+        return [
+            fitted.crop((left, top, left + tile, top + tile))
+            for top in range(0, high, tile)
+            for left in range(0, wide, tile)
+        ]
+
+
+def _mixed(table: Node, rows: Node, shares: Node) -> Node:
+    """Sums of shares of rows. Shapes: table [R, hidden], rows i64 and shares f32 [corners, M] -> [M, hidden]."""
+    first, *others = [
+        multiply(gather_rows(table, _row(rows, corner)), reshape(_row(shares, corner), -1, 1))
+        for corner in range(CORNERS)
+    ]
+    for part in others:
+        first = add(first, part)
+    return first
+
+
+def _row(x: Node, index: int) -> Node:
+    return ops.gather(x, ops.constant(np.int64(index)), ops.constant(np.int64(0))).output(0)
+
+
+def _are_sides(pair: list[object], size: int) -> bool:
+    return all(isinstance(side, int) and not isinstance(side, bool) and side > 0 and side % size == 0 for side in pair)
