@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.models import ModelError
+from dragoman.models import ModelError, ModelOptions
 from dragoman.models.config import Config
 from dragoman.models.families import read_model
+from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
 from tests.support.vision_checkpoint import draw, prompt_pieces, read_vision_case, vision_case_names
+from tests.support.vision_model import SeeingModel
 
 NAMES = [name for name in vision_case_names() if name.startswith("qwen")]
 UNIT = {"qwen2_vl": 28, "qwen2_5_vl": 28, "qwen3_vl": 32}  # pixels of an embedding's side
@@ -157,3 +159,18 @@ def test_tokens_of_a_model_that_sees_have_three_positions(name: str) -> None:
     del described["mrope_interleaved"], described["mrope_section"]
     with pytest.raises(ModelError, match="has no mrope_section"):
         read_model(config)
+
+
+def test_more_levels_than_the_text_has_layers_to_add_them_to_are_refused() -> None:
+    config = config_of("qwen3_vl", depth=3, deepstack_visual_indexes=[0, 1, 2])
+    with pytest.raises(ModelError, match="pictures come in 4 levels, allowed: at most the text's 3 layers"):
+        read_model(config, sees=True)
+
+
+@pytest.mark.parametrize("name", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
+@pytest.mark.parametrize("weight_type", ["f32", "int8"])
+def test_scores_of_all_patches_are_never_in_memory_at_once(name: str, weight_type: WeightType, tmp_path: Path) -> None:
+    """They would take gigabytes for a large picture; one fused node reads them in parts. Heads turn in one node too."""
+    nodes = SeeingModel(name, tmp_path, ModelOptions(weight_type=weight_type)).tower_nodes()
+    assert not {"Softmax", "MatMul"} & set(nodes)
+    assert nodes["RoPE"] == 2 * read_vision_case(name)["config"]["vision_config"]["depth"]

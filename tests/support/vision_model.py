@@ -6,6 +6,7 @@ not: judge. Used by the tests of towers.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,11 @@ class SeeingModel:
         """What stands in the places of the picture's placeholders. Shape: f32 [placeholders, hidden * levels]."""
         embeddings: Array = self._tower(self.processor.inputs(picture, detail))[EMBEDDINGS]
         return embeddings
+
+    def tower_nodes(self) -> Counter[str]:
+        """The kinds of nodes that the compiled tower is made of."""
+        nodes: list[Any] = self._tower.get_runtime_model().get_ops()
+        return Counter(str(node.get_rt_info()["layerType"].astype(str)) for node in nodes)
 
     def embedding_error(self, name: str) -> float:
         """Relative difference of a picture's embeddings."""
