@@ -15,7 +15,7 @@ from openvino import opset13 as ops
 
 from dragoman.models.blocks.linear import linear, linears, product
 from dragoman.models.blocks.mlp import plain_mlp
-from dragoman.models.blocks.nodes import add, integers, reshape, width
+from dragoman.models.blocks.nodes import add, integers, reshape, scalar, width
 from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix
@@ -72,8 +72,11 @@ def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int,
     whole = ops.slice(pixels, integers(0, 0), ends, integers(1, 1), integers(2, 3)).output(0)
     cut = reshape(whole, -1, channels, rows, patch_size, columns, patch_size)
     flat = reshape(transpose(cut, 0, 2, 4, 1, 3, 5), -1, rows * columns, channels * patch_size**2)
-    stored = dense_tensor(weights, (size, channels, patch_size, patch_size))
-    return product(flat, stored.reshape(size, -1), weights.storage, weights.vector(size, "bias") if bias else None)
+    matrix = dense_tensor(weights, (size, channels, patch_size, patch_size)).reshape(size, -1)
+    if matrix.shape[1] % 2:  # for bf16 the plugin's kernel of int8 is wrong by a fifth where columns are odd
+        flat = ops.pad(flat, integers(0, 0, 0), integers(0, 0, 1), "constant", scalar(0.0)).output(0)
+        matrix = np.pad(matrix, [(0, 0), (0, 1)])
+    return product(flat, matrix, weights.storage, weights.vector(size, "bias") if bias else None)
 
 
 def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None = None) -> Node:

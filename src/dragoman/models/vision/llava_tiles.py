@@ -32,6 +32,8 @@ from dragoman.types import Detail, Picture
 
 ROWS, SHARES = "rows", "shares"
 
+_MOST_PIXELS = 16_384  # of a grid's side
+
 
 class LlavaNext(Llava):
     """LLaVA-NeXT, also called 1.6."""
@@ -115,9 +117,8 @@ class LlavaNext(Llava):
         size = self.transformer.image_size
         pairs = value if isinstance(value, list) else []
         if not pairs or not all(isinstance(pair, list) and len(pair) == 2 and _are_sides(pair, size) for pair in pairs):
-            raise config.error(
-                "image_grid_pinpoints", f"a list of pairs of multiples of {size}, the tower's image_size"
-            )
+            wanted = f"a list of pairs of multiples of {size}, the tower's image_size, up to {_MOST_PIXELS}"
+            raise config.error("image_grid_pinpoints", wanted)
         return tuple((height, width) for height, width in pairs)
 
 
@@ -225,4 +226,7 @@ def _row(x: Node, index: int) -> Node:
 
 
 def _are_sides(pair: list[object], size: int) -> bool:
-    return all(isinstance(side, int) and not isinstance(side, bool) and side > 0 and side % size == 0 for side in pair)
+    return all(
+        isinstance(side, int) and not isinstance(side, bool) and side in range(size, _MOST_PIXELS + 1, size)
+        for side in pair
+    )
