@@ -20,7 +20,7 @@ from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
-from dragoman.models.vision.blocks import tower_input
+from dragoman.models.vision.blocks import patch_vectors, tower_input
 from dragoman.models.vision.qwen_blocks import (
     NORM_EPSILON,
     TowerFacts,
@@ -29,7 +29,6 @@ from dragoman.models.vision.qwen_blocks import (
     check_output,
     merged,
     patch_angles,
-    patch_vectors,
     read_tower,
     tower_body,
     vision_part,
@@ -76,7 +75,8 @@ class QwenTower(VisionFamily):
         patches = tower_input(PATCHES, -1, facts.cut.width)
         positions = tower_input(POSITIONS, 2, -1, dtype=ov.Type.i64)
         learnt, windows = self.learnt_inputs(), self.windows()
-        x = patch_vectors(patches.output(0), body.at("patch_embed.proj"), facts, bias=self.has_patch_bias)
+        kernel = (facts.hidden_size, 3, facts.cut.frames, facts.cut.patch, facts.cut.patch)
+        x = patch_vectors(patches.output(0), body.at("patch_embed.proj"), kernel, bias=self.has_patch_bias)
         x = self.placed(x, learnt, body)
         angles = patch_angles(positions.output(0), facts)
         levels: list[Node] = []

@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.linear import linear, product
+from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.mlp import ACTIVATIONS
 from dragoman.models.blocks.nodes import gather_rows, reshape, scalar, split, width
 from dragoman.models.blocks.rotary import Angles, apply_rotary, rotary_angles
@@ -20,7 +20,7 @@ from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import RotaryRule
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
-from dragoman.models.vision.blocks import dense_tensor, full_attention, tower_input
+from dragoman.models.vision.blocks import full_attention, tower_input
 from dragoman.models.vision.qwen_pictures import Cut
 from dragoman.models.weights import Weights
 
@@ -118,14 +118,6 @@ def window_tables(cut: Cut, rows: int, columns: int, side: int) -> dict[str, Arr
         WINDOW_MASK: mask[:, None, None],
         WINDOW_PLACES: places,
     }
-
-
-def patch_vectors(patches: Node, weights: Weights, facts: TowerFacts, *, bias: bool) -> Node:
-    """The first vectors. Shapes: [patches, 3 * frames * patch * patch] -> [patches, hidden]."""
-    side, frames = facts.cut.patch, facts.cut.frames
-    kernel = dense_tensor(weights, (facts.hidden_size, 3, frames, side, side))
-    shift = weights.vector(facts.hidden_size, "bias") if bias else None
-    return product(patches, kernel.reshape(facts.hidden_size, -1), weights.storage, shift)
 
 
 def patch_angles(positions: Node, facts: TowerFacts) -> Angles:
