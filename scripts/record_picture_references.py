@@ -1,14 +1,16 @@
 """Records what transformers makes of pictures, for the cases of tests/models/vision, in float32 and with eager attention.
 
 Run: pip install "transformers<5" torch accelerate beside dragoman, then
-`python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case is recorded.
-Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be there. For each case
+`python scripts/record_picture_references.py [CASE ...]` from the repository's root; without a name every case that the
+version knows is recorded. Version 4.57.6 has image processors that need Pillow and numpy alone; torchvision must not be
+there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0: name them. For each case
 (tests/support/vision_checkpoint.py explains them) it
     1. has the tensors' layout written into <case>.json and the checkpoint loaded, as record_family_references.py does,
     2. has the reference's processor prepare each picture alone and the model embed it, and records in <case>.npz
        `shape_P` and `pixels_P`, `checksum_P` of the array for the tower; `ids_P`, what becomes of the marker; and
        `embeddings_P`, what stands in the placeholders' places, levels side by side (larger arrays as samples),
-    3. records of each prompt `token_ids_N`, and `logits_N` of its last positions [P, C], C = `columns` of the vocabulary,
+    3. records of each prompt `token_ids_N`, `positions_N` [3, T] where tokens have three, and `logits_N` of its last
+       positions [P, C], C = `columns` of the vocabulary,
     4. says which tensors do not change the logits of the first prompt: a test could not see a mistake in those.
 """
 
@@ -67,6 +69,7 @@ def record(name: str) -> None:
         arrays[f"token_ids_{index}"] = inputs["input_ids"][0].numpy().astype(np.uint16)
         logits, _ = forward(model, inputs)
         arrays[f"logits_{index}"] = logits[-NUM_POSITIONS:, columns]
+        arrays |= {f"positions_{index}": positions for positions in rotary_positions(model, inputs)}
         summary.append(f"{len(logits)} tokens: {np.sqrt(np.mean(logits**2)):.2f}")
     np.savez_compressed(CASES / f"{name}.npz", allow_pickle=False, **arrays)
     print(f"{name}: {(CASES / f'{name}.npz').stat().st_size} bytes, rms of logits {', '.join(summary)}", flush=True)
@@ -103,11 +106,10 @@ def make_processor(case: Case) -> Any:
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in table])
     described = case["preprocessor"]
     kind = described.get("image_processor_type", described.get("feature_extractor_type"))
-    image_processor = getattr(transformers, kind.removesuffix("Fast"))(**described)
-    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **case.get("tokenizer", {}))
-    # which asks for a processor of videos too, and that for torchvision
-    transformers.ProcessorMixin.check_argument_for_proper_class = lambda *_arguments: None
     made = case["processor"]
+    image_class = getattr(transformers, made.get("image_class", kind.removesuffix("Fast")))
+    image_processor = image_class(**described, **made.get("image_arguments", {}))
+    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **case.get("tokenizer", {}))
     return getattr(transformers, made["class"])(image_processor, wrapped, **made.get("arguments", {}))
 
 
@@ -155,6 +157,15 @@ def forward(model: Any, inputs: Any) -> tuple[Array, Array]:
     return np.asarray(logits.numpy(), dtype=np.float32), embedded
 
 
+def rotary_positions(model: Any, inputs: Any) -> list[Array]:
+    """Of each token its three positions, i16 [3, T]; nothing where tokens have one."""
+    if not hasattr(model.model, "get_rope_index"):
+        return []
+    told = {name: inputs[name] for name in ("image_grid_thw", "mm_token_type_ids") if name in inputs}
+    found, _ = model.model.get_rope_index(inputs["input_ids"], **told)
+    return [found[:, 0].numpy().astype(np.int16)]
+
+
 def silent_tensors(model: Any, inputs: Any, unused: list[str]) -> list[str]:
     """The parameters that can be changed without changing a prompt's logits, but for those that `unused` names."""
     before, _ = forward(model, inputs)
@@ -176,8 +187,11 @@ def main(names: list[str]) -> None:
     correct_padding()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+    # the tokenizer is of no family's class; and a processor of videos asks for torchvision
+    transformers.ProcessorMixin.check_argument_for_proper_class = lambda *_arguments: None
     for name in names or vision_case_names():
-        record(name)
+        if names or hasattr(transformers, read_vision_case(name)["config"]["architectures"][0]):
+            record(name)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,11 @@ not: know any family. Used by the tests of towers and by scripts/record_picture_
 
 A case is tests/models/vision/<case>.json; beside the keys that tests/support/family_checkpoint.py explains it has
     preprocessor   preprocessor_config.json as checkpoints of the family have it
-    processor      class of the reference's processor ("class") and what it is made with beside its parts ("arguments")
+    processor      class of the reference's processor ("class"), what it is made with beside its parts ("arguments"), and
+                   what its image processor is beside `preprocessor` ("image_arguments"), or of which class ("image_class")
     tokenizer      what the reference's tokenizer is made with, such as "extra_special_tokens"
     tokens         text -> id of every special text that a picture becomes; ids below num_prompt_ids are words
-    marker         the text that stands where a picture goes
+    marker         the text that stands where a picture goes, with what the chat template writes around it
     pictures       name -> [width, height, kind, number]; kinds: noise, grey (noise without colour), waves (smooth colours)
     prompts        lists of how many words, or which picture, come one after the other
 """

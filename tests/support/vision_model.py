@@ -6,6 +6,7 @@ not: judge. Used by the tests of towers.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import numpy as np
 import openvino as ov
 
 from dragoman.models import BLOCK_SIZE, ModelOptions
+from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.config import Config
+from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.loader import cache_ports, compile_source
 from dragoman.models.profile import kernel_profile
@@ -79,10 +82,10 @@ class SeeingModel:
         return float(difference), abs(checksum(pixels) - float(self.reference[f"checksum_{name}"]))
 
     def picture_ids(self, name: str) -> list[int]:
-        """The tokens that the marker becomes."""
+        """The tokens that a picture becomes, with those that the chat template writes around it."""
         picture = self.picture(name)
         layout = self.processor.layout(picture.width, picture.height, "auto")
-        ids = token_ids(self.case, layout.text)
+        ids = token_ids(self.case, self.case["marker"].replace(self.processor.marker, layout.text))
         assert ids.count(self.vision.facts.placeholder_id) == layout.num_embeddings
         return ids
 
@@ -90,6 +93,11 @@ class SeeingModel:
         """What stands in the places of the picture's placeholders. Shape: f32 [placeholders, hidden * levels]."""
         embeddings: Array = self._tower(self.processor.inputs(picture, detail))[EMBEDDINGS]
         return embeddings
+
+    def tower_nodes(self) -> Counter[str]:
+        """The kinds of nodes that the compiled tower is made of."""
+        nodes: list[Any] = self._tower.get_runtime_model().get_ops()
+        return Counter(str(node.get_rt_info()["layerType"].astype(str)) for node in nodes)
 
     def embedding_error(self, name: str) -> float:
         """Relative difference of a picture's embeddings."""
@@ -102,11 +110,16 @@ class SeeingModel:
             ids += self.picture_ids(piece) if kind == "picture" else token_ids(self.case, piece)
         return ids
 
+    def positions(self, index: int) -> Array:
+        """The three positions of each of a prompt's tokens. Shape: i64 [3, T]; [3, 0] where tokens have one."""
+        known = self.reference.get(f"positions_{index}", np.zeros((3, 0)))
+        return np.asarray(known, dtype=np.int64)
+
     def logit_error(self, index: int) -> float:
         """Relative difference of the logits of a prompt's last positions."""
         expected = self.reference[f"logits_{index}"]
         pictures = [piece for kind, piece in prompt_pieces(self.name, self.case, index) if kind == "picture"]
-        logits = self._logits(self.prompt_ids(index), [self.picture(name) for name in pictures])
+        logits = self._logits(self.prompt_ids(index), [self.picture(name) for name in pictures], self.positions(index))
         return relative_error(logits[-len(expected) :, self.reference["columns"]], expected)
 
     @cached_property
@@ -122,7 +135,7 @@ class SeeingModel:
         with Checkpoint(self._directory) as checkpoint:
             return compile_source(read_model(self.case["config"], sees=True), checkpoint, self._options)
 
-    def _logits(self, ids: list[int], pictures: list[Picture]) -> Array:
+    def _logits(self, ids: list[int], pictures: list[Picture], positions: Array) -> Array:
         """Of every token of a prompt in one step, the pictures' embeddings in the places of the placeholders, in order."""
         loaded = self._decoder
         count, blocks = len(ids), -(-len(ids) // BLOCK_SIZE)
@@ -141,12 +154,15 @@ class SeeingModel:
             PICTURE_ROWS: rows.astype(np.int64),
             PICTURE_EMBEDDINGS: np.concatenate([*embeddings, np.zeros((0, width), dtype=np.float32)]),
             TOKEN_TYPES: np.isin(np.arange(count), rows).astype(np.int32),
-            ROTARY_POSITIONS: np.zeros((3, 0), dtype=np.int64),
+            ROTARY_POSITIONS: positions,
+            **_inputs_of_states(loaded.facts, count, blocks),
         }
         request = loaded.compiled.create_infer_request()
         for port in cache_ports(loaded.compiled):
-            shape = [blocks, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
-            request.set_tensor(port, ov.Tensor(port.get_element_type(), ov.Shape(shape)))
+            shape = [blocks + 1, *(dimension.get_length() for dimension in list(port.get_partial_shape())[1:])]
+            table = ov.Tensor(port.get_element_type(), ov.Shape(shape))
+            table.data[...] = 0
+            request.set_tensor(port, table)
         caches = {port.get_any_name() for port in cache_ports(loaded.compiled)}
         for port in loaded.compiled.inputs:
             name = port.get_any_name()
@@ -156,3 +172,16 @@ class SeeingModel:
         request.infer()
         logits: Array = request.get_output_tensor(0).data.copy()
         return logits
+
+
+def _inputs_of_states(facts: ModelFacts, count: int, blocks: int) -> dict[str, Array]:
+    """Where a sequence that begins finds the state before it, in the last block, and the rows, zeros, before its first."""
+    before = np.arange(count)[None] - np.arange(1, facts.convolution_reach + 1)[:, None]
+    return {
+        "state_blocks": np.array([blocks, *range(blocks)], dtype=np.int32),
+        "state_blocks_begins": np.array([0, blocks + 1], dtype=np.int32),
+        "state_interval": np.full(1, BLOCK_SIZE, dtype=np.int32),
+        PAST_ROWS: np.zeros((1, facts.convolution_width), dtype=np.float32),
+        ROWS_TO_KEEP: np.zeros(0, dtype=np.int64),
+        **{f"{ROWS_BEFORE}.{back + 1}": np.maximum(rows + 1, 0) for back, rows in enumerate(before)},
+    }

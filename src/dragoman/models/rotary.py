@@ -10,12 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.facts import RotaryRule
 
 MAX_SIZE = 4096  # a head above it is a mistake
 _LARGEST = 3e38  # that f32 can hold
+
+Axes = Literal["sections", "turns"]
+"""Which of three positions turns a pair: those of the first so many pairs the first, and so on; or each in its turn."""
 
 _Frequencies = list[float]
 
@@ -50,10 +54,12 @@ def read_rotary(
     part: float | None = None,
     base_key: str = "rope_theta",
     scaling: Config | None = None,
+    axes: Axes | None = None,
 ) -> RotaryReading:
     """The rule for heads of this size. `scaling`: where it is described, None = where checkpoints have it.
 
     `part`: the part of a head that is turned, where the checkpoint does not say it; None = the family turns all of it.
+    `axes`: how the family's tokens have three positions, None = as the checkpoint says, if it says it.
     Raises: ModelError naming the key that is missing or not supported.
     """
     max_position = config.count("max_position_embeddings")
@@ -74,7 +80,7 @@ def read_rotary(
     if not isinstance(kind, str) or kind not in _RULES:
         raise ModelError(f"config.json rope_scaling type {shown(kind)} is not supported, allowed: {', '.join(_RULES)}")
     scaled = _scaled(kind, described, theta, size, config)
-    axes = _axes(described, size // 2)
+    axis_of_pair = _axes(described, size // 2, axes)
     described.skip("finetuned")  # says how the weights were made
     described.refuse_unread()
     rule = RotaryRule(
@@ -82,7 +88,7 @@ def read_rotary(
         scaled.magnitude,
         is_interleaved,
         None if scaled.long is None else tuple(scaled.long),
-        axes,
+        axis_of_pair,
     )
     if scaled.long is not None:
         return RotaryReading(rule, max_position, scaled.boundary)
@@ -103,10 +109,12 @@ def read_two_rotaries(config: Config, size: int, sliding_base_key: str) -> tuple
     return read_rotary(config, size, scaling=full), read_rotary(config, size, scaling=sliding)
 
 
-def _axes(described: Config, num_pairs: int) -> tuple[int, ...]:
+def _axes(described: Config, num_pairs: int, kind: Axes | None) -> tuple[int, ...]:
     """For each pair the position that turns it: sections after each other (Qwen2-VL), or taking turns (Qwen3-VL)."""
-    takes_turns = described.flag("mrope_interleaved")
-    if "mrope_section" not in described:
+    takes_turns = described.flag("mrope_interleaved", kind == "turns")
+    if kind is not None and takes_turns != (kind == "turns"):
+        raise described.error("mrope_interleaved", "false" if takes_turns else "true")
+    if kind is None and "mrope_section" not in described:
         return ()
     sections = [int(number) for number in described.numbers("mrope_section", 3, least=0)]
     if takes_turns:

@@ -72,6 +72,7 @@ FAMILIES: dict[str, str] = {
     "Qwen3MoeForCausalLM": "qwen_experts.Qwen3Experts",
     "Qwen3NextForCausalLM": "qwen_next.Qwen3Next",
     "Qwen3VLForConditionalGeneration": "vision.text_model",
+    "Qwen3VLMoeForConditionalGeneration": "vision.text_model",
     "RWForCausalLM": "falcon.Falcon",
     "SeedOssForCausalLM": "relatives.SeedOss",
     "SmolLM3ForCausalLM": "smollm3.SmolLM3",

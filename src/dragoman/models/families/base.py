@@ -52,11 +52,16 @@ class Family(ABC):
         """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
 
     def see(self, vision: VisionFamily) -> None:
-        """Take in pictures from now on, as that part embeds them. Raises: ModelError if their token is not one of ours."""
+        """Take in pictures from now on, as that part embeds them. Raises: ModelError if token or levels are not for us."""
         if vision.facts.placeholder_id >= self.facts.vocab_size:
             raise ModelError(
                 f"config.json: images stand in the place of token {vision.facts.placeholder_id}, "
                 f"allowed: one of the vocabulary's {self.facts.vocab_size}"
+            )
+        if vision.facts.num_levels > len(self.facts.layers):  # the last layer's rows are not all there to be added to
+            raise ModelError(
+                f"config.json: pictures come in {vision.facts.num_levels} levels, allowed: at most the text's "
+                f"{len(self.facts.layers)} layers"
             )
         self.vision = vision
         self.facts = replace(self.facts, pictures=vision.facts)

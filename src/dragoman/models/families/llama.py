@@ -22,7 +22,7 @@ from dragoman.models.facts import (
 )
 from dragoman.models.families.base import Family
 from dragoman.models.families.windows import read_window
-from dragoman.models.rotary import RotaryReading, read_rotary
+from dragoman.models.rotary import Axes, RotaryReading, read_rotary
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -41,7 +41,7 @@ class Llama(Family):
 
     `epsilon`: the key of the norms' and what it is without one. `output_name`, `mlp_name`: where attention keeps the matrix
     of its output, and a layer its MLP. `is_parallel`: the
-    MLP reads what attention reads, and both are added at once.
+    MLP reads what attention reads, and both are added at once. `axes`: see `read_rotary`.
     """
 
     architectures = ("LlamaForCausalLM",)
@@ -50,6 +50,7 @@ class Llama(Family):
     output_name: ClassVar[str] = "o_proj"
     mlp_name: ClassVar[str] = "mlp"
     is_parallel: bool = False
+    axes: ClassVar[Axes | None] = None
 
     def __init__(self, config: Config) -> None:
         self.norm_epsilon = config.positive(*self.epsilon)
@@ -86,7 +87,7 @@ class Llama(Family):
 
     def read_rotary(self, config: Config) -> RotaryReading:
         """How positions turn queries and keys."""
-        return read_rotary(config, head_size(config))
+        return read_rotary(config, head_size(config), axes=self.axes)
 
     def read_slides(self, config: Config) -> tuple[bool, ...]:
         """Which layers see only a window."""

@@ -48,7 +48,7 @@ class Qwen35(Llama):
 
     def read_rotary(self, config: Config) -> RotaryReading:
         """Of a quarter of each head."""
-        return read_rotary(config, head_size(config), part=0.25)
+        return read_rotary(config, head_size(config), part=0.25, axes=self.axes)
 
     def read_facts(self, config: Config) -> ModelFacts:
         """See `Llama`."""

@@ -15,8 +15,13 @@ from dragoman.models.families.gemma import Gemma3
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
 from dragoman.models.families.qwen import Qwen2, Qwen3
-from dragoman.models.families.qwen3_5 import Qwen35
-from dragoman.models.families.qwen_next import Qwen35Experts
+from dragoman.models.families.qwen_vision import (
+    Qwen2Vision,
+    Qwen3Vision,
+    Qwen3VisionExperts,
+    Qwen35Vision,
+    Qwen35VisionExperts,
+)
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
@@ -24,6 +29,12 @@ TOWERS: dict[str, str] = {
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2_vl.Qwen25VL",
+    "Qwen2VLForConditionalGeneration": "qwen2_vl.Qwen2VL",
+    "Qwen3_5ForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3VLForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
 }
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
@@ -40,14 +51,15 @@ _FAMILIES: dict[str, type[Family]] = {
     "llama": Llama,
     "mistral": Mistral,
     "qwen2": Qwen2,
-    "qwen2_vl": Qwen2,
-    "qwen2_vl_text": Qwen2,
-    "qwen2_5_vl": Qwen2,
-    "qwen2_5_vl_text": Qwen2,
+    "qwen2_vl": Qwen2Vision,
+    "qwen2_vl_text": Qwen2Vision,
+    "qwen2_5_vl": Qwen2Vision,
+    "qwen2_5_vl_text": Qwen2Vision,
     "qwen3": Qwen3,
-    "qwen3_vl_text": Qwen3,
-    "qwen3_5_text": Qwen35,
-    "qwen3_5_moe_text": Qwen35Experts,
+    "qwen3_vl_text": Qwen3Vision,
+    "qwen3_vl_moe_text": Qwen3VisionExperts,
+    "qwen3_5_text": Qwen35Vision,
+    "qwen3_5_moe_text": Qwen35VisionExperts,
 }
 
 # What the text's part leaves out where it is what transformers assumes. (A config of its own has every key.)

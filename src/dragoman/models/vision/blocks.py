@@ -72,23 +72,33 @@ def patch_embeddings(pixels: Node, weights: Weights, size: int, patch_size: int,
     whole = ops.slice(pixels, integers(0, 0), ends, integers(1, 1), integers(2, 3)).output(0)
     cut = reshape(whole, -1, channels, rows, patch_size, columns, patch_size)
     flat = reshape(transpose(cut, 0, 2, 4, 1, 3, 5), -1, rows * columns, channels * patch_size**2)
-    matrix = dense_tensor(weights, (size, channels, patch_size, patch_size)).reshape(size, -1)
+    return patch_vectors(flat, weights, (size, channels, patch_size, patch_size), bias=bias)
+
+
+def patch_vectors(patches: Node, weights: Weights, kernel: tuple[int, ...], *, bias: bool) -> Node:
+    """Each patch's numbers times the kernel's. Shapes: [..., numbers of a patch] -> [..., kernel's first]."""
+    size = kernel[0]
+    matrix = dense_tensor(weights, kernel).reshape(size, -1)
     if matrix.shape[1] % 2:  # for bf16 the plugin's kernel of int8 is wrong by a fifth where columns are odd
-        flat = ops.pad(flat, integers(0, 0, 0), integers(0, 0, 1), "constant", scalar(0.0)).output(0)
+        rank = len(patches.get_partial_shape())
+        behind = integers(*[0] * (rank - 1), 1)
+        patches = ops.pad(patches, integers(*[0] * rank), behind, "constant", scalar(0.0)).output(0)
         matrix = np.pad(matrix, [(0, 0), (0, 1)])
-    return product(flat, matrix, weights.storage, weights.vector(size, "bias") if bias else None)
+    return product(patches, matrix, weights.storage, weights.vector(size, "bias") if bias else None)
 
 
-def full_attention(q: Node, k: Node, v: Node, num_heads: int) -> Node:
+def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None = None) -> Node:
     """Attention of all patches of a tile over all of them, scaled by the root of a head's size.
 
-    Shapes: [N, P, heads * size], three times -> [N, P, heads * size].
+    `mask`: what is added to the scores. Shapes: [N, P, heads * size], three times -> [N, P, heads * size]; mask f32
+    [N, 1, 1, P].
     """
     size, length = width(q), q.get_partial_shape()[1]
     rows = int(length.get_length()) if length.is_static else -1
     tiles = -1 if rows != -1 else 1
     heads = [transpose(reshape(x, tiles, rows, num_heads, width(x) // num_heads), 0, 2, 1, 3) for x in (q, k, v)]
-    attended = ops.scaled_dot_product_attention(*heads, causal=False).output(0)
+    masks = [] if mask is None else [mask]
+    attended = ops.scaled_dot_product_attention(*heads, *masks, causal=False).output(0)
     return reshape(transpose(attended, 0, 2, 1, 3), tiles, rows, size)
 
 

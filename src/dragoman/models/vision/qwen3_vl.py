@@ -1,0 +1,108 @@
+"""The tower of Qwen3-VL, and of Qwen 3.5, which has it without further levels.
+
+Does: read its vision_config, build its graph. Does not: prepare pictures (`qwen_pictures` does). Used when a model loads.
+Source: the Qwen3-VL release; DeepStack, arXiv:2406.04334.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from dragoman.models.blocks.mlp import plain_mlp
+from dragoman.models.blocks.nodes import add, reshape
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.config import Config
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, embedding_table
+from dragoman.models.vision.blocks import dense_tensor, tower_input
+from dragoman.models.vision.qwen2_vl import QwenTower, layer_indexes
+from dragoman.models.vision.qwen_blocks import (
+    NORM_EPSILON,
+    TowerFacts,
+    check_output,
+    merged,
+    read_tower,
+    weighted_rows,
+)
+from dragoman.models.weights import Weights
+
+CORNERS, SHARES = "position_corners", "position_shares"
+
+
+class Qwen3VL(QwenTower):
+    """Qwen3-VL: learnt positions, stretched over the picture, and levels that go into the decoder's first layers."""
+
+    has_patch_bias = True
+
+    def read_facts(self, vision: Config, hidden_size: int) -> TowerFacts:
+        """See `QwenTower`."""
+        check_output(vision, "out_hidden_size", hidden_size)
+        inner_size = vision.count("intermediate_size")
+        facts = read_tower(vision, hidden_key="hidden_size", inner_size=inner_size, activation="gelu_pytorch_tanh")
+        vision.assume(deepstack_visual_indexes=[])
+        self._levels = layer_indexes(vision, "deepstack_visual_indexes", facts.num_layers)
+        self.num_levels = 1 + len(self._levels)
+        num_positions = vision.count("num_position_embeddings")
+        self._side = math.isqrt(num_positions)
+        if self._side**2 != num_positions:
+            raise vision.error("num_position_embeddings", "a square number")
+        return facts
+
+    def tables(self, rows: int, columns: int) -> dict[str, Array]:
+        """See `QwenTower`. Positions lie between four of the table; each counts as much as it is near."""
+        cut = self.tower_facts.cut
+        down, right = (_between(length, self._side) for length in (rows, columns))
+        corners = [row[:, None] * self._side + column for row, _ in down for column, _ in right]
+        shares = [near[:, None] * close for _, near in down for _, close in right]
+        patches = [cut.in_squares(np.stack(grids, axis=-1)).T for grids in (corners, shares)]
+        return super().tables(rows, columns) | {
+            CORNERS: np.ascontiguousarray(patches[0].astype(np.int64)),
+            SHARES: np.ascontiguousarray(patches[1].astype(np.float32)),
+        }
+
+    def learnt_inputs(self) -> list[Any]:
+        """See `QwenTower`."""
+        return [tower_input(CORNERS, 4, -1, dtype=ov.Type.i64), tower_input(SHARES, 4, -1)]
+
+    def placed(self, x: Node, inputs: list[Any], body: Weights) -> Node:
+        """See `QwenTower`."""
+        table = dense_tensor(body.at("pos_embed"), (self._side**2, self.tower_facts.hidden_size))
+        corners, shares = (parameter.output(0) for parameter in inputs)
+        return add(x, weighted_rows(embedding_table(table, body.storage), corners, shares))
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """See `QwenTower`."""
+        return layer_norm(x, weights, NORM_EPSILON)
+
+    def mlp(self, x: Node, weights: Weights) -> Node:
+        """See `QwenTower`."""
+        facts = self.tower_facts
+        return plain_mlp(x, weights.at("linear_fc1"), weights.at("linear_fc2"), facts.inner_size, facts.activation)
+
+    def level(self, x: Node, body: Weights, index: int) -> list[Node]:
+        """See `QwenTower`."""
+        if index not in self._levels:
+            return []
+        merger = body.at(f"deepstack_merger_list.{self._levels.index(index)}")
+        normed = self.norm(reshape(x, -1, self.tower_facts.merged_size), merger.at("norm"))
+        return [self._merged(normed, merger)]
+
+    def last(self, x: Node, body: Weights) -> Node:
+        """See `QwenTower`."""
+        merger = body.at("merger")
+        return self._merged(self.norm(x, merger.at("norm")), merger)
+
+    def _merged(self, x: Node, merger: Weights) -> Node:
+        return merged(x, merger.at("linear_fc1"), merger.at("linear_fc2"), self.tower_facts, self.out_size)
+
+
+def _between(length: int, side: int) -> list[tuple[Array, Array]]:
+    """For each of `length` places, evenly from the first to the last of `side`: the two around it, and their shares."""
+    places = np.linspace(0, side - 1, length)
+    below = places.astype(np.int64)
+    part = places - below
+    return [(below, 1 - part), (np.minimum(below + 1, side - 1), part)]
