@@ -21,9 +21,11 @@ from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
+    "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
+    "SmolVLMForConditionalGeneration": "idefics3.Idefics3",
 }
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 
