@@ -22,6 +22,7 @@ from dragoman.models.vision.base import VisionFamily
 TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
     "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
+    "InternVLForConditionalGeneration": "internvl.InternVL",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
