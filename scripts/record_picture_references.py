@@ -16,6 +16,7 @@ there. The cases of Qwen 3.5, which it does not know, were recorded with 5.23.0:
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tempfile
 from fnmatch import fnmatchcase
@@ -141,7 +142,8 @@ def prepare(case: Case, pieces: list[tuple[str, str]], processor: Any) -> Any:
 def forward(model: Any, inputs: Any) -> tuple[Array, Array]:
     """Logits f32 [T, vocab], and what goes into the decoder [T, hidden * levels]; only placeholders have further levels."""
     taken: dict[str, Any] = {}
-    hook = model.get_decoder().register_forward_pre_hook(
+    decoder = getattr(model.model, "text_model", None) or model.get_decoder()  # of Idefics3 the latter is the whole
+    hook = decoder.register_forward_pre_hook(
         lambda _module, _arguments, options: taken.update(options), with_kwargs=True
     )
     with torch.no_grad():
@@ -181,9 +183,30 @@ def silent_tensors(model: Any, inputs: Any, unused: list[str]) -> list[str]:
     return silent
 
 
+def correct_positions() -> None:
+    """Have the patch in row r of a full tile at row r of the table of positions, as Idefics3 and SmolVLM were trained.
+
+    4.57 puts it at row r - 1 in float32 (not in bfloat16): it rounds r / rows down before it looks for its place. Version 5
+    is right again.
+    """
+    names = ("idefics3.modeling_idefics3.Idefics3", "smolvlm.modeling_smolvlm.SmolVLM")
+    for name in names:
+        module, _, prefix = name.rpartition(".")
+        embeddings = getattr(importlib.import_module(f"transformers.models.{module}"), f"{prefix}VisionEmbeddings")
+
+        def forward(self: Any, pixel_values: Any, patch_attention_mask: Any) -> Any:
+            if not patch_attention_mask.all():
+                raise NotImplementedError("a tile that is padded")
+            patches = self.patch_embedding(pixel_values).flatten(2).transpose(1, 2)
+            return patches + self.position_embedding.weight
+
+        embeddings.forward = forward
+
+
 def main(names: list[str]) -> None:
     """Record the named cases, or all."""
     torch.set_num_threads(1)
+    correct_positions()
     correct_padding()
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()

@@ -26,6 +26,8 @@ from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
+    "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
+    "InternVLForConditionalGeneration": "internvl.InternVL",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
     "LlavaOnevisionForConditionalGeneration": "llava_tiles.LlavaOnevision",
@@ -35,6 +37,7 @@ TOWERS: dict[str, str] = {
     "Qwen3_5MoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
     "Qwen3VLForConditionalGeneration": "qwen3_vl.Qwen3VL",
     "Qwen3VLMoeForConditionalGeneration": "qwen3_vl.Qwen3VL",
+    "SmolVLMForConditionalGeneration": "idefics3.Idefics3",
 }
 """Architectures whose pictures are understood, and what embeds them: classes in modules of `models.vision`."""
 

@@ -1,0 +1,208 @@
+"""Idefics3 and SmolVLM: square tiles of a picture and the whole of it, each embedded by a SigLIP tower.
+
+Source: Idefics3, arXiv:2408.12637; SmolVLM, arXiv:2504.05299. The reference processors are Idefics3ImageProcessor and
+SmolVLMImageProcessor of transformers 4.57, which compute the same.
+
+A picture is resized so that its longer side is `size`, then to whole tiles in both directions; it is cut into them, and a
+copy of it that is one tile large comes last. A picture of one tile is not cut, and none is with do_image_splitting false.
+All tiles are squares as the tower knows them, so that nothing is ever padded.
+
+Does: the processor and the tower. Does not: choose the decoder (`families.vision` does).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import openvino as ov
+from PIL import Image
+
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.config import Config, ModelError
+from dragoman.models.facts import PictureFacts
+from dragoman.models.sources.base import Array
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.blocks import LayerSizes, tower_input
+from dragoman.models.vision.pixels import (
+    HALVES,
+    as_image,
+    read_kind,
+    read_resample,
+    read_text,
+    read_values,
+    refuse_unread,
+)
+from dragoman.models.vision.tiles import PIXELS, cut, folded, stacked
+from dragoman.models.vision.transformer import SIGLIP, VisionTransformer
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+_LARGEST_SIDE = 4096
+
+# What a vision_config leaves out where it is what transformers assumes.
+_ASSUMED: dict[str, Any] = {
+    "hidden_size": 1152,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 16,
+    "image_size": 224,
+    "patch_size": 32,
+    "hidden_act": "gelu_pytorch_tanh",
+    "layer_norm_eps": 1e-6,
+}
+
+
+class Idefics3(VisionFamily):
+    """The seeing part of an Idefics3 or SmolVLM."""
+
+    prefixes = (r"model\.vision_model\.", r"model\.connector\.")
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        part = config.part("vision_config")
+        if part is None:
+            raise ModelError("config.json has no vision_config, allowed: an object")
+        self.hidden_size = hidden_size
+        self.facts = PictureFacts(config.count("image_token_id", least=0))
+        self.transformer = _transformer(part)
+        self.factor = config.count("scale_factor", 2)
+        if self.transformer.side % self.factor:
+            raise config.error("scale_factor", f"a divisor of the {self.transformer.side} patches of a tile's side")
+
+    @property
+    def num_embeddings(self) -> int:
+        """Of a tile."""
+        return (self.transformer.side // self.factor) ** 2
+
+    def processor(self, described: Config) -> Idefics3Processor:
+        """See `VisionFamily.processor`."""
+        return Idefics3Processor(described, self.transformer.image_size, self.num_embeddings)
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """See `VisionFamily.tower`; takes `PIXELS`."""
+        shape, last = self.transformer, self.transformer.num_layers
+        pixels = tower_input(PIXELS, -1, 3, shape.image_size, shape.image_size)
+        body = weights.at("model.vision_model")
+        x = shape.last_norm(shape.states(pixels.output(0), body, [last])[last], body)
+        projection = weights.at("model.connector.modality_projection.proj")
+        result = linear(folded(x, shape.side, self.factor), projection, self.hidden_size)
+        result.set_names({EMBEDDINGS})
+        return ov.Model([result], [pixels], "Idefics3 tower")
+
+
+def _transformer(part: Config) -> VisionTransformer:
+    """The tower of a vision_config. Raises: ModelError."""
+    part.assume(**_ASSUMED)
+    part.expect(num_channels=3)
+    # of the training's class, which the reference's tower does not read
+    part.skip("max_image_size", "size", "tie_word_embeddings", "use_base_siglip")
+    sizes = LayerSizes(
+        part.count("num_attention_heads"),
+        part.count("intermediate_size"),
+        part.positive("layer_norm_eps"),
+        part.choice("hidden_act", ACTIVATIONS),
+    )
+    sides = part.count("image_size"), part.count("patch_size")
+    tower = VisionTransformer(SIGLIP, part.count("hidden_size"), part.count("num_hidden_layers"), *sides, sizes)
+    if tower.hidden_size % sizes.num_heads:
+        raise part.error("num_attention_heads", f"a divisor of hidden_size, {tower.hidden_size}")
+    if not tower.side:
+        raise part.error("image_size", f"at least patch_size, {tower.patch_size}")
+    part.refuse_unread()
+    return tower
+
+
+class Idefics3Processor:
+    """See `PictureProcessor`. With detail "low" a picture is not cut, as with do_image_splitting false."""
+
+    def __init__(self, described: Config, tile_size: int, num_embeddings: int) -> None:
+        """`num_embeddings`: of a tile. Raises: ModelError."""
+        read_kind(described, ("Idefics3", "SmolVLM"))
+        described.expect(do_resize=True)
+        self.values = read_values(described, HALVES, HALVES)
+        self.resample = read_resample(described, Image.Resampling.LANCZOS)
+        self.longest_edge = _longest_edge(described, "size", 4 * 364)
+        self.tile_size = _longest_edge(described, "max_image_size", 364)
+        if self.tile_size != tile_size:
+            raise described.error("max_image_size", f'{{"longest_edge": {tile_size}}}, as image_size of config.json')
+        self.is_split = described.flag("do_image_splitting", True)
+        self.num_embeddings = described.count("image_seq_len", num_embeddings)
+        if self.num_embeddings != num_embeddings:
+            raise described.error("image_seq_len", f"{num_embeddings}, as config.json says")
+        # do_pad: to the size of the largest tile, which all have. video_sampling: of videos, which nobody brings.
+        described.skip("do_pad", "video_sampling")
+        self.marker = read_text(described, "image_token", "<image>")
+        self.around = read_text(described, "fake_image_token", "<fake_token_around_image>")
+        self.whole = read_text(described, "global_image_token", "<global-img>")
+        refuse_unread(described)
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """See `PictureProcessor.layout`."""
+        rows, columns = self._grid(width, height, detail)
+        placeholders = self.marker * self.num_embeddings
+        lines = [
+            "".join(f"{self.around}<row_{row}_col_{column}>{placeholders}" for column in range(1, columns + 1)) + "\n"
+            for row in range(1, rows + 1)
+        ]
+        before = "".join(lines) + ("\n" if rows else "")
+        text = f"{before}{self.around}{self.whole}{placeholders}{self.around}"
+        return PictureLayout(text, (rows * columns + 1) * self.num_embeddings)
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """See `PictureProcessor.inputs`."""
+        scaled = _scaled(picture.width, picture.height, self.longest_edge)
+        image = as_image(picture).resize(scaled, self.resample)
+        rows, columns = self._grid(picture.width, picture.height, detail)
+        size = self.tile_size
+        if rows:
+            image = image.resize((columns * size, rows * size), self.resample)
+        tiles = [*cut(image, rows, columns, size), image.resize((size, size), self.resample)]
+        return {PIXELS: stacked(tiles, self.values)}
+
+    def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
+        """Rows and columns of tiles; (0, 0) if the picture is not cut."""
+        if not self.is_split or detail == "low":
+            return 0, 0
+        width, height = _scaled(width, height, self.longest_edge)
+        ratio = width / height
+        if width >= height:
+            columns = math.ceil(width / self.tile_size)
+            rows = math.ceil(int(columns * self.tile_size / ratio) / self.tile_size)
+        else:
+            rows = math.ceil(height / self.tile_size)
+            columns = math.ceil(int(rows * self.tile_size * ratio) / self.tile_size)
+        return (rows, columns) if rows * columns > 1 else (0, 0)
+
+
+def _scaled(width: int, height: int, longest_edge: int) -> tuple[int, int]:
+    """Width and height with the longer side as told; the shorter one even, as whole numbers fall, and at least 1."""
+    ratio = width / height
+    if width >= height:
+        width, height = longest_edge, _even(longest_edge / ratio)
+    else:
+        width, height = _even(longest_edge * ratio), longest_edge
+    return _bounded(max(width, 1), max(height, 1))
+
+
+def _bounded(width: int, height: int) -> tuple[int, int]:
+    ratio = width / height
+    if width >= height and width > _LARGEST_SIDE:
+        width, height = _LARGEST_SIDE, int(_LARGEST_SIDE / ratio)
+    elif height > width and height > _LARGEST_SIDE:
+        width, height = int(_LARGEST_SIDE * ratio), _LARGEST_SIDE
+    return max(width, 1), max(height, 1)
+
+
+def _even(length: float) -> int:
+    whole = int(length)
+    return whole + whole % 2
+
+
+def _longest_edge(described: Config, key: str, default: int) -> int:
+    part = described.part(key)
+    if part is None:
+        return default
+    longest_edge = part.count("longest_edge")
+    part.refuse_unread()
+    return longest_edge

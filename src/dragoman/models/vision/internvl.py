@@ -1,0 +1,238 @@
+"""InternVL 2.5 and 3: a picture in as many tiles as fit its shape, and a small copy of all of it, each by an InternViT.
+
+Source: InternVL 1.5, arXiv:2404.16821, section 3.2 (tiles), and InternVL 2.5, arXiv:2412.05271; checkpoints as transformers
+lays them out. The reference processor is the slow GotOcr2ImageProcessor of transformers 4.57 as InternVLProcessor calls it,
+which always cuts, whatever crop_to_patches of the file says.
+
+Does: the processor and the tower. Does not: choose the decoder (`families.vision` does), or take OpenGVLab's own layout,
+whose config.json does not say which token a picture's placeholder is.
+"""
+
+from __future__ import annotations
+
+import openvino as ov
+from openvino import opset13 as ops
+from PIL import Image
+
+from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS, plain_mlp
+from dragoman.models.blocks.nodes import add, integers, multiply
+from dragoman.models.blocks.norms import layer_norm, rms_norm
+from dragoman.models.config import Config
+from dragoman.models.facts import PictureFacts
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
+from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_embeddings, rows_before, tower_input
+from dragoman.models.vision.pixels import (
+    CLIP_MEAN,
+    CLIP_STD,
+    as_image,
+    read_kind,
+    read_resample,
+    read_size,
+    read_text,
+    read_values,
+    refuse_unread,
+)
+from dragoman.models.vision.tiles import PIXELS, cut, folded, stacked
+from dragoman.models.vision.transformer import projector_weights
+from dragoman.models.weights import Weights
+from dragoman.types import Detail, Picture
+
+_HEAD_NORM_EPSILON = 1e-6  # of queries and keys, whatever layer_norm_eps says
+_PROJECTOR_EPSILON = 1e-5
+_MOST_TILES = 1000
+
+
+class InternVision:
+    """The tower: patches behind a row that is none of them, through layers whose halves are scaled by learned vectors."""
+
+    def __init__(self, config: Config) -> None:
+        """`config`: the vision_config. Raises: ModelError."""
+        self.size = config.count("hidden_size", 1024)
+        self.num_layers = config.count("num_hidden_layers", 24)
+        self.num_heads = config.count("num_attention_heads", 16)
+        self.inner_size = config.count("intermediate_size", 4096)
+        self.activation = config.choice("hidden_act", ACTIVATIONS, "gelu")
+        self.epsilon = config.positive("layer_norm_eps", 1e-6)
+        self.has_rms_norms = config.choice("norm_type", ("layer_norm", "rms_norm"), "layer_norm") == "rms_norm"
+        self.has_bias = config.flag("attention_bias")
+        self.norms_heads = config.flag("use_qk_norm")
+        self.has_places = config.flag("use_absolute_position_embeddings", default=True)
+        self.has_last_norm = not config.flag("use_mean_pooling", default=True)
+        self.image_size = _side(config, "image_size", 448)
+        self.patch_size = _side(config, "patch_size", 14)
+        self.side = self.image_size // self.patch_size
+        if self.size % self.num_heads:
+            raise config.error("num_attention_heads", f"a divisor of hidden_size, {self.size}")
+        if not self.side:
+            raise config.error("image_size", f"at least patch_size, {self.patch_size}")
+        config.expect(num_channels=3)
+        # of training: how learned vectors began, what was dropped or masked
+        config.skip("layer_scale_init_value", "initializer_factor", "dropout", "projection_dropout", "drop_path_rate")
+        config.skip("use_mask_token")
+        config.refuse_unread()
+
+    def rows(self, pixels: Node, weights: Weights) -> Node:
+        """A row for each patch. Shapes: pixels f32 [tiles, 3, image, image] -> [tiles, patches, size]."""
+        embeddings = weights.at("embeddings")
+        embeddings.skip("mask_token")  # stood for patches that training hid
+        projection = embeddings.at("patch_embeddings.projection")
+        x = patch_embeddings(pixels, projection, self.size, self.patch_size, bias=True)
+        x = rows_before(x, dense_tensor(embeddings, (1, 1, self.size), "cls_token").astype("float32").reshape(-1))
+        if self.has_places:
+            places = dense_tensor(embeddings, (1, self.side**2 + 1, self.size), "position_embeddings")
+            x = add(x, constant(places.astype("float32")))
+        for index in range(self.num_layers):
+            x = self._layer(x, weights.at(f"encoder.layer.{index}"))
+        if self.has_last_norm:
+            x = layer_norm(x, weights.at("layernorm"), self.epsilon)
+        return ops.slice(x, integers(1), integers(2**31 - 1), integers(1), integers(1)).output(0)
+
+    def _layer(self, x: Node, weights: Weights) -> Node:
+        attended = self._attention(self._norm(x, weights.at("layernorm_before")), weights.at("attention"))
+        x = add(x, self._scaled(attended, weights, "lambda_1"))
+        mlp, normed = weights.at("mlp"), self._norm(x, weights.at("layernorm_after"))
+        raised = plain_mlp(normed, mlp.at("fc1"), mlp.at("fc2"), self.inner_size, self.activation)
+        return add(x, self._scaled(raised, weights, "lambda_2"))
+
+    def _attention(self, x: Node, weights: Weights) -> Node:
+        parts = [weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")]
+        is_fused = weights.storage.format.fuses_attention
+        q, k, v = linears(x, parts, [self.size] * 3, bias=self.has_bias, is_fused=is_fused)
+        if self.norms_heads:  # all heads of a row as one
+            q = rms_norm(q, weights.at("q_norm"), _HEAD_NORM_EPSILON)
+            k = rms_norm(k, weights.at("k_norm"), _HEAD_NORM_EPSILON)
+        attended = full_attention(q, k, v, self.num_heads)
+        return linear(attended, weights.at("projection_layer"), self.size, bias=True)
+
+    def _norm(self, x: Node, weights: Weights) -> Node:
+        return (rms_norm if self.has_rms_norms else layer_norm)(x, weights, self.epsilon)
+
+    def _scaled(self, x: Node, weights: Weights, name: str) -> Node:
+        return multiply(x, constant(weights.vector(self.size, name).reshape(1, 1, -1)))
+
+
+class InternVL(VisionFamily):
+    """The seeing part of an InternVL."""
+
+    prefixes = (r"(model\.)?vision_tower\.", r"(model\.)?multi_modal_projector\.")
+
+    def __init__(self, config: Config, hidden_size: int) -> None:
+        """See `VisionFamily`."""
+        self.hidden_size = hidden_size
+        self.facts = PictureFacts(config.count("image_token_id", 151667, least=0))
+        self.vision = InternVision(config.part("vision_config") or Config({}, "config.json vision_config"))
+        self.factor = self._read_factor(config)
+        self.num_embeddings = (self.vision.side // self.factor) ** 2
+        if config.count("image_seq_length", self.num_embeddings) != self.num_embeddings:
+            raise config.error("image_seq_length", f"{self.num_embeddings}, as vision_config and downsample_ratio say")
+        self.activation = config.choice("projector_hidden_act", ACTIVATIONS, "gelu")
+        config.expect(vision_feature_layer=-1, vision_feature_select_strategy="default")
+
+    def processor(self, described: Config) -> InternVLProcessor:
+        """See `VisionFamily.processor`."""
+        return InternVLProcessor(described, self.vision.image_size, self.num_embeddings)
+
+    def tower(self, weights: Weights) -> ov.Model:
+        """See `VisionFamily.tower`; takes `PIXELS`."""
+        pixels = tower_input(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
+        known = "embeddings.cls_token"
+        places = [weights.at(place) for place in ("vision_tower", "model.vision_tower")]
+        rows = self.vision.rows(pixels.output(0), next((place for place in places if known in place), places[0]))
+        projector = projector_weights(weights, "linear_1.weight")
+        x = layer_norm(folded(rows, self.vision.side, self.factor), projector.at("layer_norm"), _PROJECTOR_EPSILON)
+        up, down = projector.at("linear_1"), projector.at("linear_2")
+        raised = ACTIVATIONS[self.activation](linear(x, up, self.hidden_size, bias=True))
+        result = linear(raised, down, self.hidden_size, bias=True)
+        result.set_names({EMBEDDINGS})
+        return ov.Model([result], [pixels], "InternVL tower")
+
+    def _read_factor(self, config: Config) -> int:
+        """The patches of a side that become one embedding's side."""
+        ratio = config.positive("downsample_ratio", 0.5)
+        factor = max(round(1 / ratio), 1)
+        if ratio != 1 / factor or self.vision.side % factor:
+            raise config.error(
+                "downsample_ratio", f"one over a divisor of the {self.vision.side} patches of a tile's side"
+            )
+        return factor
+
+
+class InternVLProcessor:
+    """See `PictureProcessor`. With detail "low" a picture is one tile."""
+
+    def __init__(self, described: Config, tile_size: int, num_embeddings: int) -> None:
+        """`num_embeddings`: of a tile. Raises: ModelError."""
+        read_kind(described, ("GotOcr2",))
+        # The reference resizes tiles with this filter whatever the file says, and whole pictures with the file's.
+        if read_resample(described) != Image.Resampling.BICUBIC:
+            raise described.error("resample", f"{Image.Resampling.BICUBIC:d} (bicubic)")
+        described.expect(do_resize=True)
+        self.values = read_values(described, CLIP_MEAN, CLIP_STD)
+        size = read_size(described, "size", 384, is_square=True)
+        if (size.height, size.width) != (tile_size, tile_size):
+            raise described.error("size", f'{{"height": {tile_size}, "width": {tile_size}}}, as the tower takes them')
+        self.tile_size = tile_size
+        self.num_embeddings = num_embeddings
+        least, most = described.count("min_patches", 1), described.count("max_patches", 12)
+        if most > _MOST_TILES:
+            raise described.error("max_patches", f"at most {_MOST_TILES}")
+        if least > most:
+            raise described.error("min_patches", f"at most max_patches, {most}")
+        self.grids = _grids(least, most)
+        self.marker = read_text(described, "context_image_token", "<IMG_CONTEXT>")
+        self.before = read_text(described, "start_image_token", "<img>")
+        self.after = read_text(described, "end_image_token", "</img>")
+        described.skip("crop_to_patches", "default_to_square")
+        refuse_unread(described)
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
+        """See `PictureProcessor.layout`."""
+        columns, rows = self._grid(width, height, detail)
+        num_tiles = columns * rows + (columns * rows > 1)
+        count = num_tiles * self.num_embeddings
+        return PictureLayout(f"{self.before}{self.marker * count}{self.after}", count)
+
+    def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
+        """See `PictureProcessor.inputs`."""
+        columns, rows = self._grid(picture.width, picture.height, detail)
+        image, size = as_image(picture), self.tile_size
+        whole = image.resize((size, size), Image.Resampling.BICUBIC)
+        if columns * rows == 1:
+            return {PIXELS: stacked([whole], self.values)}
+        large = image.resize((columns * size, rows * size), Image.Resampling.BICUBIC)
+        return {PIXELS: stacked([*cut(large, rows, columns, size), whole], self.values)}
+
+    def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
+        """Columns and rows of tiles: those whose shape is nearest to the picture's.
+
+        Of grids that are equally near, the last one that does not have twice the picture's pixels.
+        """
+        if detail == "low":
+            return 1, 1
+        shape = width / height
+        best, least = (1, 1), float("inf")
+        for columns, rows in self.grids:
+            difference = abs(shape - columns / rows)
+            is_filled = width * height > 0.5 * self.tile_size**2 * columns * rows
+            if difference < least or (difference == least and is_filled):
+                best, least = (columns, rows), difference
+        return best
+
+
+def _grids(least: int, most: int) -> tuple[tuple[int, int], ...]:
+    """Columns and rows of all grids of so many tiles, those of few tiles first."""
+    grids = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)]
+    return tuple(sorted((grid for grid in grids if grid[0] * grid[1] >= least), key=lambda grid: grid[0] * grid[1]))
+
+
+def _side(config: Config, key: str, default: int) -> int:
+    """A number, or two equal ones. Raises: ModelError."""
+    if not isinstance(config.value(key), list):
+        return config.count(key, default)
+    height, width = config.numbers(key, 2, least=1)
+    if height != width or height != int(height):
+        raise config.error(key, "a whole number, or two that are equal")
+    return int(height)

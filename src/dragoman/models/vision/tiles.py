@@ -1,0 +1,41 @@
+"""What towers that look at a picture tile by tile have in common.
+
+Does: cut a picture into squares, make an array of them, fold neighbouring patches into one embedding. Does not: know
+families, or pad. Used by processors on any thread, and by towers while a graph is built.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from dragoman.models.blocks.nodes import reshape, width
+from dragoman.models.sources.base import Array
+from dragoman.models.storage.constants import Node
+from dragoman.models.vision.blocks import transpose
+from dragoman.models.vision.pixels import normalized
+
+PIXELS = "pixel_values"
+"""The input of a tower's graph, f32 [tiles, 3, height, width]."""
+
+
+def folded(x: Node, side: int, factor: int) -> Node:
+    """Squares of `factor` x `factor` neighbours as one row each: their vectors one after the other, row by row.
+
+    Shapes: x [tiles, side * side, size] -> [tiles * (side / factor)**2, size * factor**2]. It is the pixel shuffle of
+    Idefics3 (arXiv:2408.12637) and of InternVL from 1.5 on (arXiv:2404.16821).
+    """
+    size, parts = width(x), side // factor
+    squares = reshape(x, -1, parts, factor, parts, factor, size)
+    return reshape(transpose(squares, 0, 1, 3, 2, 4, 5), -1, size * factor**2)
+
+
+def cut(image: Image.Image, rows: int, columns: int, size: int) -> list[Image.Image]:
+    """Squares of that size, row by row."""
+    corners = [(column * size, row * size) for row in range(rows) for column in range(columns)]
+    return [image.crop((left, top, left + size, top + size)) for left, top in corners]
+
+
+def stacked(tiles: list[Image.Image], values: Array) -> Array:
+    """All tiles of a picture, f32 [tiles, 3, height, width]; `values` as in `pixels.normalized`."""
+    return np.stack([normalized(np.asarray(tile), values) for tile in tiles])
