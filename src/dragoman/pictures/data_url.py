@@ -11,10 +11,9 @@ import binascii
 import re
 from urllib.parse import unquote
 
-from dragoman.pictures.limits import MEBIBYTE, PictureFault, PictureLimits, excerpt
+from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, excerpt, too_large
 
 SCHEME = "data:"
-ALLOWED = "data:image/...;base64,..."
 
 _HEAD = re.compile(r"data:\s*image/[\w.+-]+\s*(?:;[^,;]*)*;\s*base64\s*", re.IGNORECASE | re.ASCII)
 _URL_SAFE = str.maketrans("-_", "+/", " \t\r\n\f\v")  # and white space goes: mail-style encoders break lines
@@ -33,7 +32,7 @@ def read_data_url(url: str, limits: PictureLimits, path: str) -> bytes:
     """
     head, comma, text = url.partition(",")
     if not comma or not _HEAD.fullmatch(head):
-        raise PictureFault(path, "address", f"must be {ALLOWED}, got {excerpt(head)}")
+        raise PictureFault(path, "address", f"must be {DATA_URL}, got {excerpt(head)}")
     if "%" in text:
         text = unquote(text)
     text = text.translate(_URL_SAFE).rstrip("=")
@@ -46,9 +45,3 @@ def read_data_url(url: str, limits: PictureLimits, path: str) -> bytes:
     if not data:
         raise PictureFault(path, "encoding", "must hold base64 data after the comma, got none")
     return data
-
-
-def too_large(path: str, limits: PictureLimits) -> PictureFault:
-    """The error for more bytes than one picture may have."""
-    allowed = f"{limits.max_bytes // MEBIBYTE} MiB" if limits.max_bytes >= MEBIBYTE else f"{limits.max_bytes} bytes"
-    return PictureFault(path, "size", f"must be an image of at most {allowed}, got more")

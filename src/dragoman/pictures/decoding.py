@@ -15,7 +15,6 @@ import logging
 import warnings
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
-from threading import Lock
 
 import numpy as np
 from PIL import Image
@@ -26,7 +25,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from dragoman.pictures.limits import FORMATS, MAX_SIDE, PictureFault, PictureLimits
+from dragoman.pictures.limits import FORMATS, MAX_SIDE, PictureFault, PictureLimits, PixelBudget
 from dragoman.types import Picture
 
 logger = logging.getLogger("dragoman.pictures")
@@ -61,22 +60,6 @@ _UPRIGHT: Mapping[int, Image.Transpose] = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-
-
-class PixelBudget:
-    """The pixels that the pictures of one request may still have. Used on several threads."""
-
-    def __init__(self, limits: PictureLimits) -> None:
-        self._left = self._allowed = limits.max_pixels_per_request
-        self._lock = Lock()
-
-    def take(self, num_pixels: int, path: str) -> None:
-        """Count a picture before it is decoded. Raises: PictureFault if it is too much."""
-        with self._lock:
-            self._left -= num_pixels
-            if self._left < 0:
-                message = f"must leave the images of the request at {self._allowed} pixels in all, got more"
-                raise PictureFault(path, "size", message)
 
 
 def decode_picture(data: bytes, limits: PictureLimits, path: str, budget: PixelBudget | None = None) -> Picture:

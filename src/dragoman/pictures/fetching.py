@@ -24,8 +24,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urljoin
 
 from dragoman.pictures.addresses import Address, is_public
-from dragoman.pictures.data_url import ALLOWED, too_large
-from dragoman.pictures.limits import PictureFault, PictureLimits, excerpt
+from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, excerpt, too_large
 from dragoman.pictures.places import DEFAULT_PORTS, BadPlace, HostRule, Place, read_place
 
 logger = logging.getLogger("dragoman.pictures")
@@ -52,7 +51,7 @@ class Oversized(Unfetched):
 
 
 class Deadline:
-    """The end of one fetch, redirects and all. `end` may be called on any thread."""
+    """When one fetch is over, redirects and all. Used on any thread."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -66,7 +65,7 @@ class Deadline:
         return seconds
 
     def end(self) -> None:
-        """Nobody waits any more: what still runs stops at its next piece."""
+        """Make it now."""
         self._at = float("-inf")
 
 
@@ -109,19 +108,19 @@ class Fetcher:
         self._make_tls = tls
         self._rules = tuple(HostRule.read(word) for word in limits.allowed_hosts)
 
-    def place(self, url: str, path: str) -> Place:
-        """Where `url` is, if the operator allows it; nothing is resolved yet. Raises: PictureFault."""
-        if not self._rules:
-            message = f"must be {ALLOWED}: this server fetches no images (--allow-image-hosts), got {excerpt(url)}"
-            raise PictureFault(path, "address", message)
+    def begin(self, url: str, path: str) -> Fetch:
+        """The fetch of `url`, whose time runs from now on; nothing is resolved yet. `path`: the parameter's name.
+
+        Raises: PictureFault if it is no address, or not one that the operator allows.
+        """
         try:
             place = read_place(url)
         except BadPlace as error:
-            raise PictureFault(path, "address", f"{error}, or {ALLOWED}; got {excerpt(url)}") from None
+            raise PictureFault(path, "address", f"{error}, or {DATA_URL}; got {excerpt(url)}") from None
         if not self._is_allowed(place):
             message = f"must be at a host that the operator allows (--allow-image-hosts), got {excerpt(place.origin)}"
             raise PictureFault(path, "address", message)
-        return place
+        return Fetch(self, place, path, self._limits)
 
     def fetch(self, place: Place, deadline: Deadline) -> bytes:
         """What is there, of any kind. Raises: Unfetched."""
@@ -131,15 +130,6 @@ class Fetcher:
                 return answer
             place = answer
         raise Unfetched(f"more than {self._limits.max_redirects} redirects")
-
-    def fault(self, place: Place, path: str, error: Unfetched) -> PictureFault:
-        """What the client learns; the reason goes to the log."""
-        logger.info("%s: no image from %s: %s", path, place.origin, error)
-        if isinstance(error, Oversized):
-            return too_large(path, self._limits)
-        seconds = f"{self._limits.timeout_s:g}"
-        message = f"must be an image at a public address that is sent within {seconds} seconds; it could not be fetched"
-        return PictureFault(path, "fetch", message)
 
     def _is_allowed(self, place: Place) -> bool:
         return any(rule.allows(place) for rule in self._rules)
@@ -233,6 +223,43 @@ class Fetcher:
     def _tls(self) -> ssl.SSLContext:
         """Made at the first https address: reading the machine's certificates takes a while."""
         return self._make_tls()
+
+
+class Fetch:
+    """One fetch. `run` on a worker thread; the rest on any."""
+
+    def __init__(self, fetcher: Fetcher, place: Place, path: str, limits: PictureLimits) -> None:
+        self.has_begun = False
+        self._fetcher = fetcher
+        self._place = place
+        self._path = path
+        self._limits = limits
+        self._deadline = Deadline(limits.timeout_s)
+
+    def run(self) -> bytes:
+        """The bytes of any kind. Raises: PictureFault."""
+        self.has_begun = True
+        try:
+            return self._fetcher.fetch(self._place, self._deadline)
+        except Oversized as error:
+            self._log(str(error))
+            raise too_large(self._path, self._limits) from None
+        except Unfetched as error:
+            raise self.fault(str(error)) from None
+
+    def end(self) -> None:
+        """Nobody waits for it any more: what still runs stops at its next piece."""
+        self._deadline.end()
+
+    def fault(self, reason: str) -> PictureFault:
+        """What the client learns; the reason goes to the log."""
+        self._log(reason)
+        seconds = f"{self._limits.timeout_s:g} seconds"
+        message = f"must be an image at a public address, sent within {seconds}; it could not be fetched"
+        return PictureFault(self._path, "fetch", message)
+
+    def _log(self, reason: str) -> None:
+        logger.info("%s: no image from %s: %s", self._path, self._place.origin, reason)
 
 
 class _Stream(io.RawIOBase):

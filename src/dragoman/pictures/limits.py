@@ -1,12 +1,14 @@
 """What a picture may be, and the error for one that is something else.
 
-Does: hold the operator's limits. Does not: enforce them; `data_url`, `fetching` and `decoding` do. Pure data, any thread.
+Does: hold the operator's limits, and what is left of them. Does not: look at pictures; `data_url`, `fetching` and `decoding` do.
+Used on any thread.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from threading import Lock
 from typing import Literal
 
 from dragoman.errors import InvalidParameter
@@ -19,6 +21,7 @@ MAX_SIDE = 65_535  # pixels. Source: the widest that JPEG and GIF can say
 PICTURES_PER_REQUEST = 4  # pictures of `max_pixels` that one request may hold, in any number of smaller ones
 MAX_SHOWN = 60  # characters of a client's text that a message repeats
 
+DATA_URL = "data:image/...;base64,..."
 FORMATS = "a png, jpeg, webp, gif or bmp image"
 
 
@@ -49,6 +52,28 @@ class PictureFault(InvalidParameter):
         self.problem = problem
 
 
+class PixelBudget:
+    """The pixels that the pictures of one request may still have. Used on several threads."""
+
+    def __init__(self, limits: PictureLimits) -> None:
+        self._left = self._allowed = limits.max_pixels_per_request
+        self._lock = Lock()
+
+    def take(self, num_pixels: int, path: str) -> None:
+        """Count a picture before it is decoded. Raises: PictureFault if it is too much."""
+        with self._lock:
+            self._left -= num_pixels
+            if self._left < 0:
+                message = f"must leave the images of the request at {self._allowed} pixels in all, got more"
+                raise PictureFault(path, "size", message)
+
+
 def excerpt(text: str) -> str:
     """The beginning of a client's text as a message repeats it: one line, quoted."""
     return json.dumps(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...", ensure_ascii=True)
+
+
+def too_large(path: str, limits: PictureLimits) -> PictureFault:
+    """The error for more bytes than one picture may have."""
+    allowed = f"{limits.max_bytes // MEBIBYTE} MiB" if limits.max_bytes >= MEBIBYTE else f"{limits.max_bytes} bytes"
+    return PictureFault(path, "size", f"must be an image of at most {allowed}, got more")

@@ -11,14 +11,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dragoman.errors import Overloaded
 from dragoman.pictures.data_url import is_data_url, read_data_url
-from dragoman.pictures.decoding import PixelBudget, decode_picture
-from dragoman.pictures.fetching import Deadline, Fetcher, Unfetched
-from dragoman.pictures.limits import PictureLimits
+from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, PixelBudget, excerpt
 from dragoman.types import Picture
+
+if TYPE_CHECKING:
+    from dragoman.pictures.fetching import Fetcher
 
 DECODING_THREADS = 4  # each may hold several copies of a picture's pixels
 FETCHING_THREADS = 16
@@ -40,7 +41,7 @@ class PictureLoader:
 
     def __init__(self, limits: PictureLimits | None = None, fetcher: Fetcher | None = None) -> None:
         self.limits = limits or PictureLimits()
-        self._fetcher = fetcher or Fetcher(self.limits)
+        self._fetcher = fetcher or _make_fetcher(self.limits)
         self._decoding = _Lane("picture-decoding", DECODING_THREADS)  # apart: slow hosts must not hold up data URLs
         self._fetching = _Lane("picture-fetching", FETCHING_THREADS)
 
@@ -79,26 +80,46 @@ class PictureLoader:
         url, path = source
         if is_data_url(url):
             return await self._decoding.run(partial(_read_and_decode, source, self.limits, budget))
-        data = await self._fetch(url, path)
-        return await self._decoding.run(partial(decode_picture, data, self.limits, path, budget))
+        if self._fetcher is None:
+            message = f"must be {DATA_URL}: this server fetches no images (--allow-image-hosts), got {excerpt(url)}"
+            raise PictureFault(path, "address", message)
+        data = await self._fetch(self._fetcher, url, path)
+        return await self._decoding.run(partial(_decode, data, path, self.limits, budget))
 
-    async def _fetch(self, url: str, path: str) -> bytes:
+    async def _fetch(self, fetcher: Fetcher, url: str, path: str) -> bytes:
         """The bytes at an address, before its deadline. Raises: PictureFault, Overloaded."""
-        place = self._fetcher.place(url, path)
-        deadline = Deadline(self.limits.timeout_s)
+        fetch = fetcher.begin(url, path)
         try:
             async with asyncio.timeout(self.limits.timeout_s):  # names are resolved without one
-                return await self._fetching.run(partial(self._fetcher.fetch, place, deadline))
+                return await self._fetching.run(fetch.run)
         except TimeoutError:
-            raise self._fetcher.fault(place, path, Unfetched("the time is over")) from None
-        except Unfetched as error:
-            raise self._fetcher.fault(place, path, error) from None
+            if not fetch.has_begun:
+                raise Overloaded("too many images are being fetched already; try again later") from None
+            raise fetch.fault("it takes too long") from None
         finally:
-            deadline.end()
+            fetch.end()
+
+
+# What takes long to import is imported with the first picture: most servers never see any.
+
+
+def _make_fetcher(limits: PictureLimits) -> Fetcher | None:
+    """None where nothing is to be fetched."""
+    if not limits.allowed_hosts:
+        return None
+    from dragoman.pictures.fetching import Fetcher
+
+    return Fetcher(limits)
 
 
 def _read_and_decode(source: PictureSource, limits: PictureLimits, budget: PixelBudget) -> Picture:
-    return decode_picture(read_data_url(source.url, limits, source.path), limits, source.path, budget)
+    return _decode(read_data_url(source.url, limits, source.path), source.path, limits, budget)
+
+
+def _decode(data: bytes, path: str, limits: PictureLimits, budget: PixelBudget) -> Picture:
+    from dragoman.pictures.decoding import decode_picture
+
+    return decode_picture(data, limits, path, budget)
 
 
 class _Lane:
@@ -113,7 +134,7 @@ class _Lane:
         """The result of `work`; given up by its caller, it does not begin, or ends unheard. Raises: Overloaded."""
         with self._lock:
             if self._free == 0:
-                raise Overloaded(f"{MAX_WAITING} images wait to be read already; try again later")
+                raise Overloaded("too many images wait to be read already; try again later")
             self._free -= 1
         future = self._executor.submit(work)
         future.add_done_callback(self._leave)
