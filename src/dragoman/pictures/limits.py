@@ -1,7 +1,7 @@
 """What a picture may be, and the error for one that is something else.
 
-Does: hold the operator's limits, and what is left of them. Does not: look at pictures; `data_url`, `fetching` and `decoding` do.
-Used on any thread.
+Does: hold the operator's limits, and what is left of them. Does not: look at pictures; `data_url`, `fetching` and `decoding`
+do. Used on any thread.
 """
 
 from __future__ import annotations
