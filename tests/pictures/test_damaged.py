@@ -58,8 +58,8 @@ class TestNoPicture:
     @pytest.mark.parametrize(
         "data",
         [
-            b"", b"x", b"this is text", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7",
-            b"%!PS-Adobe-3.0 EPSF-3.0", b"II*\0\x08\0\0\0", b"\0\0\x01\0\x01\0", b"P6 1 1 255 abc", b"RIFF\0\0\0\0WAVE", bytes(1000),
+            b"", b"x", b"this is text", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7", b"II*\0\x08\0\0\0",
+            b"%!PS-Adobe-3.0 EPSF-3.0", b"\0\0\x01\0\x01\0", b"P6 1 1 255 abc", b"RIFF\0\0\0\0WAVE", bytes(1000),
         ],
     )  # fmt: skip
     def test_other_files_are_refused(self, data: bytes) -> None:

@@ -53,7 +53,7 @@ class Oversized(Unfetched):
 class Deadline:
     """When one fetch is over, redirects and all. Used on any thread."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._at = clock() + seconds
 
@@ -102,8 +102,10 @@ class Fetcher:
         limits: PictureLimits,
         network: Network | None = None,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = limits
+        self._clock = clock
         self._network = network or SystemNetwork()
         self._make_tls = tls
         self._rules = tuple(HostRule.read(word) for word in limits.allowed_hosts)
@@ -120,7 +122,7 @@ class Fetcher:
         if not self._is_allowed(place):
             message = f"must be at a host that the operator allows (--allow-image-hosts), got {excerpt(place.origin)}"
             raise PictureFault(path, "address", message)
-        return Fetch(self, place, path, self._limits)
+        return Fetch(self, place, path, self._limits, Deadline(self._limits.timeout_s, self._clock))
 
     def fetch(self, place: Place, deadline: Deadline) -> bytes:
         """What is there, of any kind. Raises: Unfetched."""
@@ -138,10 +140,10 @@ class Fetcher:
         """One request: the bytes, or the place that the host sends us to. Raises: Unfetched."""
         try:
             with self._connected(place, deadline) as connected:
-                stream = _Stream(connected, deadline, 2 * self._limits.max_bytes + HEAD_BYTES)
+                line = _Line(connected, deadline, 2 * self._limits.max_bytes + HEAD_BYTES)
                 connection = HTTPConnection(place.host, place.port)
                 connection.default_port = DEFAULT_PORTS[place.scheme]
-                connection.sock = cast(Any, stream)  # so that it never connects by itself
+                connection.sock = cast(Any, line)  # so that it never connects by itself
                 connection.request("GET", place.target, headers=_HEADERS)
                 answer = connection.getresponse()
                 if answer.status in REDIRECTS:
@@ -228,13 +230,13 @@ class Fetcher:
 class Fetch:
     """One fetch. `run` on a worker thread; the rest on any."""
 
-    def __init__(self, fetcher: Fetcher, place: Place, path: str, limits: PictureLimits) -> None:
+    def __init__(self, fetcher: Fetcher, place: Place, path: str, limits: PictureLimits, deadline: Deadline) -> None:
         self.has_begun = False
         self._fetcher = fetcher
         self._place = place
         self._path = path
         self._limits = limits
-        self._deadline = Deadline(limits.timeout_s)
+        self._deadline = deadline
 
     def run(self) -> bytes:
         """The bytes of any kind. Raises: PictureFault."""
@@ -262,7 +264,7 @@ class Fetch:
         logger.info("%s: no image from %s: %s", self._path, self._place.origin, reason)
 
 
-class _Stream(io.RawIOBase):
+class _Line:
     """A connection as `HTTPConnection` uses one, on which every wait ends at the deadline and no more than `max_bytes` come.
 
     A timeout of the socket alone would begin anew with each byte that a slow host sends.
@@ -275,18 +277,14 @@ class _Stream(io.RawIOBase):
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         """The answer."""
-        return io.BufferedReader(self)
+        return io.BufferedReader(_Stream(self))
 
     def sendall(self, data: bytes) -> None:
         """Send all of it. Raises: Unfetched, OSError."""
         self._connected.settimeout(self._deadline.remaining())
         self._connected.sendall(data)
 
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
+    def receive_into(self, buffer: Any) -> int:
         """What has come. Raises: Unfetched, OSError."""
         self._connected.settimeout(self._deadline.remaining())
         count = self._connected.recv_into(buffer)
@@ -294,3 +292,21 @@ class _Stream(io.RawIOBase):
         if self._left < 0:
             raise Oversized("an endless answer")
         return count
+
+    def close(self) -> None:
+        """Nothing: `HTTPConnection` closes before it reads an answer that ends with the connection; `_ask` closes."""
+
+
+class _Stream(io.RawIOBase):
+    """What comes on a line."""
+
+    def __init__(self, line: _Line) -> None:
+        self._line = line
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """What has come. Raises: Unfetched, OSError."""
+        return self._line.receive_into(buffer)
