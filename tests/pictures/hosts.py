@@ -76,9 +76,14 @@ class Host:
                 path = self.heads[-1].split()[1]
                 (self.answers.get(path) or self.answers[""])(served)
 
-    def hang(self, _: socket.socket) -> None:
-        """An answer that never comes."""
-        self.released.wait()
+    def answer_only(self, first: bytes) -> None:
+        """Send this, for every path, and then nothing until the end."""
+
+        def answer(connection: socket.socket) -> None:
+            connection.sendall(first)
+            self.released.wait()
+
+        self.answers[""] = answer
 
     def close(self) -> None:
         """Stop, with all connections at their end."""

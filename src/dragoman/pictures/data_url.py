@@ -15,7 +15,7 @@ from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, exce
 
 SCHEME = "data:"
 
-_HEAD = re.compile(r"data:\s*image/[\w.+-]+\s*(?:;[^,;]*)*;\s*base64\s*", re.IGNORECASE | re.ASCII)
+_HEAD = re.compile(r"data:\s*image/[\w.+*-]+\s*(?:;[^,;]*)*;\s*base64\s*", re.IGNORECASE | re.ASCII)
 _URL_SAFE = str.maketrans("-_", "+/", " \t\r\n\f\v")  # and white space goes: mail-style encoders break lines
 
 

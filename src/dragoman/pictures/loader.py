@@ -13,7 +13,7 @@ from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from dragoman.errors import Overloaded
+from dragoman.errors import Overloaded, Unavailable
 from dragoman.pictures.data_url import is_data_url, read_data_url
 from dragoman.pictures.limits import DATA_URL, PictureFault, PictureLimits, PixelBudget, excerpt
 from dragoman.types import Picture
@@ -128,15 +128,18 @@ class _Lane:
     def __init__(self, name: str, num_threads: int) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix=name)
         self._free = num_threads + MAX_WAITING
+        self._is_closed = False
         self._lock = Lock()
 
     async def run(self, work: Callable[[], Result]) -> Result:
         """The result of `work`; given up by its caller, it does not begin, or ends unheard. Raises: Overloaded."""
         with self._lock:
+            if self._is_closed:
+                raise Unavailable("the model is being unloaded; try again later")
             if self._free == 0:
                 raise Overloaded("too many images wait to be read already; try again later")
             self._free -= 1
-        future = self._executor.submit(work)
+            future = self._executor.submit(work)
         future.add_done_callback(self._leave)
         return await asyncio.wrap_future(future)
 
@@ -145,4 +148,6 @@ class _Lane:
             self._free += 1
 
     def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
         self._executor.shutdown(wait=False, cancel_futures=True)
