@@ -75,8 +75,9 @@ def test_a_head_alone_is_refused() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "not base64!", "a", "AAAAA", "AA=A", "=AAA", "AAAA,AAAA", "<svg></svg>", "AAA\0", "ä", "\ud800", "%", "%zz", "%FF", "", "=",
-        "===", " \n",
+        "not base64!", "a", "AAAAA", "AA=A", "=AAA", "AAAA,AAAA", "<svg></svg>", "AAA\0", "ä", "\ud800", "%", "%zz",
+        "%FF", "",
+        "=", "===", " \n",
     ],
 )  # fmt: skip
 def test_text_that_is_not_base64_is_refused(text: str) -> None:

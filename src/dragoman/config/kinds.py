@@ -292,7 +292,9 @@ def _check_host(word: str) -> None:
         raise ValueError(word)
     name = host.removeprefix("*.")
     if host.startswith("["):
-        IPv6Address(host[1:].removesuffix("]"))
+        if not host.endswith("]") or "%" in host:
+            raise ValueError(word)
+        IPv6Address(host[1:-1])
     elif name.rpartition(".")[2].isdigit():
         IPv4Address(host)
     elif host != "*" and (len(name) > 253 or not _HOST.fullmatch(name) or max(map(len, name.split("."))) > 63):
