@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from dragoman.pictures.addresses import Address
 from dragoman.pictures.fetching import Fetcher, SystemNetwork
 from dragoman.pictures.limits import PictureFault, PictureLimits
 from tests.pictures.drawing import png
@@ -184,6 +187,53 @@ class TestHosts:
         answers["/3"] = redirect("/4")
         answers["/4"] = ok(png())
         assert refused(answers).message == FAULT
+
+
+class OneAnswer(MadeUpNetwork):
+    """Every connection leads to these bytes and its end."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__({HOST: [[PUBLIC]]})
+        self._answer = answer
+        self._kept: list[socket.socket] = []  # open, so that requests can be sent
+
+    def connect(self, address: Address, port: int, timeout_s: float) -> socket.socket:
+        """As `Network`."""
+        near, far = socket.socketpair()
+        far.sendall(self._answer)
+        far.shutdown(socket.SHUT_WR)
+        self._kept.append(far)
+        return near
+
+    def close(self) -> None:
+        """Close the other ends."""
+        for far in self._kept:
+            far.close()
+
+
+ANSWERS = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-Y: z\r\n\r\nabc",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nabc\r\n0\r\nZ: z\r\n\r\n",
+    b"HTTP/1.0 302 Found\r\nLocation: //pictures.example:80/b?c#d\r\nContent-Encoding: identity\r\n\r\n",
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Type: multipart/mixed; boundary=a\r\n\r\n--a",
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_mutated_answer_gives_bytes_or_a_fault(data: st.DataObject) -> None:
+    answer = bytearray(data.draw(st.sampled_from(ANSWERS)))
+    for _ in range(data.draw(st.integers(1, 6))):
+        place = data.draw(st.integers(0, len(answer)))
+        answer[place : place + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    network = OneAnswer(bytes(answer))
+    outcome: bytes | PictureFault
+    try:
+        outcome = Fetcher(LIMITS, network).begin(f"http://{HOST}/", NAME).run()
+    except PictureFault as fault:
+        outcome = fault
+    network.close()
+    assert isinstance(outcome, bytes) or outcome.message in (FAULT, TestSize.TOO_LARGE)
 
 
 class TestSize:
