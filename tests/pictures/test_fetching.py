@@ -181,6 +181,17 @@ class TestHosts:
         fault_of(lambda: fetched(sends(b"HTTP/1.1 403 Forbidden\r\n\r\n"), url=f"http://{HOST}/a?signature=s3cret"))
         assert caplog.messages == [f"{NAME}: no image from http://{HOST}:80: status 403"]
 
+    def test_what_a_host_says_cannot_write_lines_of_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "dragoman.pictures")
+        for answer in (
+            sends(b"\x1b[2Jnonsense\rINFO all is well\r\n"),
+            redirect("http://\x1b[2J/"),
+            ok(b"", "Content-Encoding: \x1b[2J"),
+        ):
+            refused(answer)
+        assert len(caplog.messages) == 3
+        assert all(message.isprintable() for message in caplog.messages)
+
     def test_as_many_redirects_as_are_allowed(self) -> None:
         answers = {"/a.png": redirect("/1"), **{f"/{n}": redirect(f"/{n + 1}") for n in range(1, 5)}, "/3": ok(png())}
         assert fetched(answers) == png()

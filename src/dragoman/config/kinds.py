@@ -258,6 +258,8 @@ class Names:
 
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what makes a host an address, if it ends in one. Source: WHATWG URL
+
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
@@ -295,7 +297,7 @@ def _check_host(word: str) -> None:
         if not host.endswith("]") or "%" in host:
             raise ValueError(word)
         IPv6Address(host[1:-1])
-    elif name.rpartition(".")[2].isdigit():
+    elif _NUMBER.fullmatch(name.rpartition(".")[2]):
         IPv4Address(host)
     elif host != "*" and (len(name) > 253 or not _HOST.fullmatch(name) or max(map(len, name.split("."))) > 63):
         raise ValueError(word)

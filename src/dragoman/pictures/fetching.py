@@ -150,7 +150,7 @@ class Fetcher:
                     return self._redirected(place, answer)
                 return self._body(answer)
         except (OSError, HTTPException, ValueError) as error:
-            raise Unfetched(f"{place.origin}: {type(error).__name__}: {error}") from error
+            raise Unfetched(f"{place.origin}: {type(error).__name__}: {excerpt(str(error))}") from error
 
     def _connected(self, place: Place, deadline: Deadline) -> socket.socket:
         """A connection to a public address of the host, TLS spoken where the scheme says so. Raises: Unfetched, OSError."""

@@ -27,7 +27,7 @@ FORMATS = "a png, jpeg, webp, gif or bmp image"
 
 @dataclass(frozen=True, slots=True)
 class PictureLimits:
-    """The operator's bounds. `allowed_hosts` () = nothing is fetched; its words are those of `hosts.HostRule`.
+    """The operator's bounds. `allowed_hosts` () = nothing is fetched; its words are those of `places.HostRule`.
 
     `max_bytes` and `max_pixels` are of one picture; `timeout_s` is for one fetch from beginning to end, waiting included.
     """

@@ -67,7 +67,7 @@ class PictureLoader:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(one(source)) for source in sources]
-        except* Exception as failed:
+        except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return tuple(task.result() for task in tasks)
 
