@@ -237,9 +237,9 @@ def test_no_parts_are_no_text() -> None:
 @pytest.mark.parametrize(
     "url", [f"data:image/png;base64,{PNG}", "https://example.com/a.png", "http://example.com/a.png?b=c"]
 )
-def test_an_image_stays_a_part_between_joined_text(url: str) -> None:
-    parts = content_of(text("look"), text("here"), image(url), text("what?"))
-    assert parts == [text("look\nhere"), image(url), text("what?")]
+def test_an_image_stays_a_part_and_parts_beside_it_stay_in_their_places(url: str) -> None:
+    parts = [text("look"), text("here"), image(url), text("what?")]
+    assert content_of(*parts) == parts
 
 
 def test_bare_base64_data_becomes_a_data_address() -> None:
