@@ -25,6 +25,7 @@ from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
+from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
@@ -243,6 +244,17 @@ def _aliases(config: Config) -> tuple[str, ...]:
     """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
     return (*config.model.name[1:], *versioned)
+
+
+def picture_limits(config: Config) -> PictureLimits:
+    """The operator's bounds on the pictures of requests."""
+    settings = config.pictures
+    return PictureLimits(
+        max_bytes=settings.max_image_mb * MEBIBYTE,
+        max_pixels=settings.max_image_pixels,
+        timeout_s=settings.image_fetch_timeout_s,
+        allowed_hosts=settings.allow_image_hosts,
+    )
 
 
 def _limits(config: Config) -> Limits:

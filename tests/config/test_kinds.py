@@ -8,11 +8,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dragoman.config.kinds import Choice, FilePath, Integer, Kind, Names, Number, Switch, Text, Value, WordOrAddress
+from dragoman.config.kinds import (
+    Choice,
+    FilePath,
+    Hosts,
+    ImageLimit,
+    Integer,
+    Kind,
+    Names,
+    Number,
+    Switch,
+    Text,
+    Value,
+    WordOrAddress,
+)
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
-    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)),
+    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(),
 ]  # fmt: skip
 
 

@@ -68,6 +68,11 @@ _IDLE = (
         "option.draft_model drafts; n-grams are matched by option.prompt_lookup",
     ),
     _Idle(
+        ("image_fetch_timeout_s",),
+        lambda values: not values["allow_image_hosts"],
+        "nothing is fetched without option.allow_image_hosts",
+    ),
+    _Idle(
         ("entry_point", "handler", "handler_threads", "hook_timeout_s"),
         lambda values: not values["hooks"],
         "option.enable_hooks=false keeps the file from being read",

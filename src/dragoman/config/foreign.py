@@ -44,7 +44,7 @@ NO_CODE = "a checkpoint's own code is never run"
 NO_EMBEDDINGS = "embeddings are not served"
 NO_GPU = "the model runs on the CPU"
 NO_HUB = "models are directories on this machine; nothing is downloaded"
-NO_IMAGES = "images are not understood by this engine"
+NO_IMAGE_GENERATION = "images are read, not generated"
 NO_LORA = "LoRA adapters are not served"
 NO_SESSIONS = "sessions are not kept"
 NO_TLS = "plain HTTP is spoken; a proxy in front can speak TLS"
@@ -155,8 +155,8 @@ _COMMON = (  # of LMI, or of several of its backends
     *_options(NO_SESSIONS, "enable_stateful_sessions", harmless=OFF),
     *_options(NO_SESSIONS, "sessions_path sessions_expiration"),
     *_options(NO_EMBEDDINGS, "normalize"),
-    *_options(NO_IMAGES, "limit_mm_per_prompt", harmless=NOTHING),
-    *_options(NO_IMAGES, "image_placeholder_token height width num_images_per_prompt use_stable_diffusion"),
+    *_options("images stand where the model's chat template puts them", "image_placeholder_token"),
+    *_options(NO_IMAGE_GENERATION, "height width num_images_per_prompt use_stable_diffusion"),
     *_options(NO_LORA, "enable_lora enable_lora_bias", harmless=OFF),
     *_options(
         NO_LORA, "adapters max_loras max_lora_rank max_cpu_loras lora_dtype fully_sharded_loras default_mm_loras"
@@ -227,12 +227,17 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options("logits processors of your own are not run", "logits_processors logits_processor_pattern"),
     *_options("prompts are text or token ids", "enable_prompt_embeds", harmless=OFF),
     *_options(NO_EMBEDDINGS, "pooler_config override_pooler_config"),
-    *_options(NO_IMAGES, "mm_processor_kwargs media_io_kwargs", harmless=NOTHING),
-    *_options(NO_IMAGES, "allowed_local_media_path allowed_media_domains disable_mm_preprocessor_cache"),
-    *_options(NO_IMAGES, "mm_processor_cache_gb mm_processor_cache_type mm_shm_cache_max_object_size_mb"),
-    *_options(NO_IMAGES, "mm_encoder_tp_mode mm_encoder_attn_backend enable_mm_embeds interleave_mm_strings"),
-    *_options(NO_IMAGES, "skip_mm_profiling video_pruning_rate io_processor_plugin disable_chunked_mm_input"),
-    *_options(NO_IMAGES, "enable_multimodal_encoder_data_parallel language_model_only"),
+    *_options(AS_IT_LIES, "mm_processor_kwargs", harmless=NOTHING),
+    *_options("images are read in one way, see pictures.md", "media_io_kwargs", harmless=NOTHING),
+    *_options("no request can have files of this machine read", "allowed_local_media_path", harmless=("",)),
+    *_options(BUILT_IN, "disable_mm_preprocessor_cache mm_processor_cache_gb mm_processor_cache_type"),
+    *_options(BUILT_IN, "mm_shm_cache_max_object_size_mb mm_encoder_attn_backend skip_mm_profiling"),
+    *_options(BUILT_IN, "io_processor_plugin disable_chunked_mm_input"),
+    *_options(NO_GPU, "mm_encoder_tp_mode enable_multimodal_encoder_data_parallel"),
+    *_options("images are sent as images", "enable_mm_embeds", harmless=OFF),
+    *_options("content is fitted to the template", "interleave_mm_strings", harmless=OFF),
+    *_options("videos are not taken", "video_pruning_rate"),
+    *_options("option.limit_mm_per_prompt with image=0 does that", "language_model_only", harmless=OFF),
     *_options(NO_ADAPTERS_OF_PROMPTS, "enable_prompt_adapter", harmless=OFF),
     *_options(NO_ADAPTERS_OF_PROMPTS, "max_prompt_adapters max_prompt_adapter_token prompt_adapters"),
     *_options("text is sent as it is made", "stream_interval", harmless=("1",)),

@@ -6,11 +6,14 @@ Called by `resolve` and by the help and docs writers, at start-up only.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 
@@ -251,6 +254,106 @@ class Names:
         if not names or len(set(names)) < len(names):
             raise ValueError(text)
         return names
+
+
+_HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
+
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what makes a host an address, if it ends in one. Source: WHATWG URL
+
+
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Hosts of the network, separated by commas or blanks: `*`, a name, `*.domain`, an address; each perhaps with a port."""
+
+    @property
+    def allowed(self) -> str:
+        """The forms."""
+        return (
+            "hosts separated by commas, each a name, *.DOMAIN for all names below it, an IPv4 address, [IPv6] or * for all, "
+            "and :PORT behind it where that is not the usual one"
+        )
+
+    @property
+    def placeholder(self) -> str:
+        """`HOST,...`."""
+        return "HOST,..."
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The hosts in lower case, none twice. Raises: ValueError if there is none, or one of another form."""
+        words = tuple(dict.fromkeys(text.lower().replace(",", " ").split()))
+        if not words:
+            raise ValueError(text)
+        for word in words:
+            _check_host(word)
+        return words
+
+
+def _check_host(word: str) -> None:
+    host, port = re.fullmatch(r"(.*?)(?::([0-9]{1,5}))?", word, re.DOTALL).groups()  # type: ignore[union-attr]
+    if port is not None and not 0 < int(port) < 65536:
+        raise ValueError(word)
+    name = host.removeprefix("*.")
+    if host.startswith("["):
+        if not host.endswith("]") or "%" in host:
+            raise ValueError(word)
+        IPv6Address(host[1:-1])
+    elif _NUMBER.fullmatch(name.rpartition(".")[2]):
+        IPv4Address(host)
+    elif host != "*" and (len(name) > 253 or not _HOST.fullmatch(name) or max(map(len, name.split("."))) > 63):
+        raise ValueError(word)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageLimit:
+    """How many images a prompt may have, as vLLM writes it down beside other media; None = as many as fit."""
+
+    @property
+    def allowed(self) -> str:
+        """The forms."""
+        return (
+            'image=N as in image=2, the same as JSON ({"image": 2}), or none; video and audio may stand beside it, and are '
+            "not taken in any case"
+        )
+
+    @property
+    def placeholder(self) -> str:
+        """`image=N`."""
+        return "image=N"
+
+    def parse(self, text: str) -> int | None:
+        """The number for images. Raises: ValueError for other media, and for what is no number of them."""
+        if text.lower() in ("", "none", "null", "{}", "[]"):
+            return None
+        if text.isdecimal():
+            return int(text)
+        limits = _media_limits(text)
+        if not limits.keys() <= {"image", "video", "audio"}:
+            raise ValueError(text)
+        return {medium: _medium_limit(limit) for medium, limit in limits.items()}.get("image")
+
+
+def _media_limits(text: str) -> dict[str, Any]:
+    """A limit by medium, as numbers or vLLM's objects with a `count`. Raises: ValueError."""
+    if text.lstrip().startswith("{"):
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except RecursionError as error:
+            raise ValueError(text) from error
+        return found
+    pairs = [pair.partition("=") for pair in text.replace(",", " ").split()]
+    limits: dict[str, Any] = {medium: int(limit) for medium, _, limit in pairs}
+    if not pairs or len(limits) < len(pairs):
+        raise ValueError(text)
+    return limits
+
+
+def _medium_limit(limit: Any) -> int | None:
+    count = limit.get("count") if isinstance(limit, dict) else limit
+    if isinstance(limit, dict) and count is None:
+        return None
+    if type(count) is not int or count < 0:
+        raise ValueError(count)
+    return count
 
 
 @dataclass(frozen=True, slots=True)

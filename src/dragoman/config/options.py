@@ -7,6 +7,7 @@ Does not: read anything. Used by `resolve`, by the help and docs writers, and (t
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
@@ -16,6 +17,8 @@ from dragoman.config.kinds import (
     Choice,
     FilePath,
     FunctionOr,
+    Hosts,
+    ImageLimit,
     Integer,
     Names,
     Number,
@@ -36,6 +39,16 @@ def _prefix_mode(text: str) -> str:
 
 def _mebibytes(text: str) -> str:
     return str(int(text) * 1024 * 1024)
+
+
+def _listed(text: str) -> str:
+    """The words of a JSON array, which is how vLLM's configurations write lists, else the text."""
+    if not text.lstrip().startswith("["):
+        return text
+    try:
+        return ",".join(json.loads(text))
+    except (TypeError, RecursionError) as error:
+        raise ValueError(text) from error
 
 
 def split_address(text: str) -> tuple[str, str]:
@@ -250,6 +263,44 @@ class SpeculationSettings:
         "With more running sequences nobody speculates: verifying drafts then costs more than it saves.",
         unit="sequences",
         keys=(Alias("option.speculative_disable_by_batch_size"),),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PictureSettings:
+    """Pictures"""
+
+    limit_mm_per_prompt: int | None = option(
+        None,
+        ImageLimit(),
+        "Most images one prompt may have. image=0: none, and the part of the model that sees is not even loaded.",
+        unset="as many as fit into the context",
+    )
+    allow_image_hosts: tuple[str, ...] = option(
+        (),
+        Hosts(),
+        "Hosts from which images are fetched for clients, at public addresses only (see pictures.md).",
+        unset="none: clients send images as data",
+        keys=(Alias("option.allowed_media_domains", _listed, "hosts separated by commas, or a JSON array of them"),),
+    )
+    image_fetch_timeout_s: float = option(
+        5.0,  # 5: default of VLLM_IMAGE_FETCH_TIMEOUT
+        Number(0, maximum=600),
+        "Longest time that fetching one image may take, with all redirects.",
+        unit="seconds",
+        env=(Alias("VLLM_IMAGE_FETCH_TIMEOUT"),),
+    )
+    max_image_mb: int = option(
+        20,
+        Integer(1, 1024),
+        "Largest image file, sent or fetched.",
+        unit="MiB",
+    )
+    max_image_pixels: int = option(
+        50_000_000,  # the largest of today's telephones; 150 MB once decoded
+        Integer(1, 178_956_970),  # past it Pillow refuses by itself
+        "Most pixels of one image; those of one request may have four times as many together.",
+        unit="pixels",
     )
 
 
@@ -484,7 +535,14 @@ class ClientSettings:
     )
 
 
-GROUPS: tuple[type, ...] = (ModelSettings, EngineSettings, SpeculationSettings, ServerSettings, ClientSettings)
+GROUPS: tuple[type, ...] = (
+    ModelSettings,
+    EngineSettings,
+    SpeculationSettings,
+    PictureSettings,
+    ServerSettings,
+    ClientSettings,
+)
 """The settings classes, in the order of help and docs; a class's docstring is its heading."""
 
 OPTIONS: tuple[Option, ...] = tuple(

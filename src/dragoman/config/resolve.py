@@ -28,6 +28,7 @@ from dragoman.config.options import (
     ClientSettings,
     EngineSettings,
     ModelSettings,
+    PictureSettings,
     ServerSettings,
     SpeculationSettings,
     split_address,
@@ -68,6 +69,7 @@ class Config:
     model: ModelSettings
     engine: EngineSettings
     speculation: SpeculationSettings
+    pictures: PictureSettings
     server: ServerSettings
     clients: ClientSettings
     directory: Path
@@ -84,7 +86,7 @@ class Config:
 
     def value(self, option: Option) -> Value:
         """The value of one option of the table."""
-        for group in (self.model, self.engine, self.speculation, self.server, self.clients):
+        for group in (self.model, self.engine, self.speculation, self.pictures, self.server, self.clients):
             if type(group) is option.group:
                 found: Value = getattr(group, option.name)
                 return found
@@ -140,6 +142,7 @@ def resolve(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
         speculation=_build(SpeculationSettings, values),
+        pictures=_build(PictureSettings, values),
         server=_build(ServerSettings, values),
         clients=_build(ClientSettings, values),
         directory=directory,

@@ -1,6 +1,6 @@
 """`decode` and `encode`: request and answer content by its content type, for a model.py.
 
-Does: what the two helpers of LMI's `encode_decode` module do. Does not: bring Pillow, which images need.
+Does: what the two helpers of LMI's `encode_decode` module do. Does not: know requests.
 Called by the operator's code, on a hook thread.
 """
 

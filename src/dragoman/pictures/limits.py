@@ -1,0 +1,79 @@
+"""What a picture may be, and the error for one that is something else.
+
+Does: hold the operator's limits, and what is left of them. Does not: look at pictures; `data_url`, `fetching` and `decoding`
+do. Used on any thread.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from threading import Lock
+from typing import Literal
+
+from dragoman.errors import InvalidParameter
+
+Problem = Literal["address", "encoding", "content", "size", "fetch"]
+"""What is wrong with a picture: where it is said to be, its base64, its bytes, how large it is, or getting it at all."""
+
+MEBIBYTE = 1024 * 1024
+MAX_SIDE = 65_535  # pixels. Source: the widest that JPEG and GIF can say
+PICTURES_PER_REQUEST = 4  # pictures of `max_pixels` that one request may hold, in any number of smaller ones
+MAX_SHOWN = 60  # characters of a client's text that a message repeats
+
+DATA_URL = "data:image/...;base64,..."
+FORMATS = "a png, jpeg, webp, gif or bmp image"
+
+
+@dataclass(frozen=True, slots=True)
+class PictureLimits:
+    """The operator's bounds. `allowed_hosts` () = nothing is fetched; its words are those of `places.HostRule`.
+
+    `max_bytes` and `max_pixels` are of one picture; `timeout_s` is for one fetch from beginning to end, waiting included.
+    """
+
+    max_bytes: int = 20 * MEBIBYTE
+    max_pixels: int = 50_000_000  # three bytes each once decoded
+    timeout_s: float = 5.0  # 5: VLLM_IMAGE_FETCH_TIMEOUT of vLLM
+    max_redirects: int = 3
+    allowed_hosts: tuple[str, ...] = ()
+
+    @property
+    def max_pixels_per_request(self) -> int:
+        """What all pictures of one request may have together, so that small files cannot become all of the memory."""
+        return PICTURES_PER_REQUEST * self.max_pixels
+
+
+class PictureFault(InvalidParameter):
+    """A picture of a request that cannot be had. `problem` is for APIs that have a text of their own for it."""
+
+    def __init__(self, path: str, problem: Problem, message: str) -> None:
+        super().__init__(f"{path} {message}", param=path)
+        self.problem = problem
+
+
+class PixelBudget:
+    """The pixels that the pictures of one request may still have. Used on several threads."""
+
+    def __init__(self, limits: PictureLimits) -> None:
+        self._left = self._allowed = limits.max_pixels_per_request
+        self._lock = Lock()
+
+    def take(self, num_pixels: int, path: str) -> None:
+        """Count a picture before it is decoded. Raises: PictureFault if it is too much."""
+        with self._lock:
+            self._left -= num_pixels
+            if self._left < 0:
+                message = f"must leave the images of the request at {self._allowed} pixels in all, got more"
+                raise PictureFault(path, "size", message)
+
+
+def excerpt(text: str) -> str:
+    """The beginning of a client's text as a message repeats it: one line, quoted."""
+    return json.dumps(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...", ensure_ascii=True)
+
+
+def too_large(path: str, limits: PictureLimits) -> PictureFault:
+    """The error for more bytes than one picture may have."""
+    allowed = f"{limits.max_bytes // MEBIBYTE} MiB" if limits.max_bytes >= MEBIBYTE else f"{limits.max_bytes} bytes"
+    return PictureFault(path, "size", f"must be an image of at most {allowed}, got more")
