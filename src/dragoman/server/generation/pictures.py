@@ -1,24 +1,30 @@
 """Pictures in prompts: how they are brought, what text stands for them, and where their tokens are.
 
 Does: count them, have them brought, put each one's text in the place of its marker, find its placeholders among the tokens.
-Does not: fetch or decode (whoever `bring` belongs to does), render templates, or tokenise. `brought` runs on the event loop,
-the rest wherever prompts are prepared.
+Does not: fetch or decode (the loader does), render templates, or tokenise. `brought` runs on the event loop, the rest where
+prompts are prepared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from dragoman.engine.base import PictureRules, PictureText
 from dragoman.errors import InvalidParameter, InvalidRequest
+from dragoman.pictures import PictureSource
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.message_content import PicturePart, picture_parts
 from dragoman.types import ChatPrompt, Picture, PictureSpan
 
-BringPictures = Callable[[Sequence[PicturePart]], Awaitable[Sequence[Picture]]]
-"""The pictures of one request, in their order. Raises: ServerError. Cancelled, it brings no more."""
+
+class Loader(Protocol):
+    """What brings pictures: `dragoman.pictures.PictureLoader`."""
+
+    async def load_all(self, sources: Sequence[PictureSource]) -> Sequence[Picture]:
+        """The pictures of one request, in their order. Raises: ServerError. Cancelled, it brings no more."""
+        ...
 
 
 class PlacedPicture(NamedTuple):
@@ -34,7 +40,7 @@ class PicturePrompts:
     """How prompts with pictures are made for one model. `max_pictures`: of one prompt, None = as many as fit."""
 
     rules: PictureRules
-    bring: BringPictures
+    loader: Loader
     max_pictures: int | None = None
 
     @property
@@ -43,7 +49,7 @@ class PicturePrompts:
         return self.rules.processor.marker
 
     async def brought(self, prompt: ChatPrompt) -> ChatPrompt:
-        """The prompt with its pictures. Raises: InvalidRequest for too many of them, and what `bring` raises."""
+        """The prompt with its pictures. Raises: InvalidRequest for too many of them, and what the loader raises."""
         parts = picture_parts(prompt.messages)
         if not parts or prompt.pictures:
             return prompt
@@ -52,7 +58,8 @@ class PicturePrompts:
                 f"messages must hold at most {self.max_pictures} images (option.limit_mm_per_prompt), got {len(parts)}",
                 param="messages",
             )
-        return replace(prompt, pictures=tuple(await self.bring(parts)))
+        sources = [PictureSource(part.url, part.address_path) for part in parts]
+        return replace(prompt, pictures=tuple(await self.loader.load_all(sources)))
 
     def place(self, part: PicturePart, picture: Picture) -> PlacedPicture:
         """The picture as it stands in a prompt. Raises: InvalidRequest if the model cannot take one of that size."""

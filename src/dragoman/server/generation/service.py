@@ -152,7 +152,7 @@ class Service:
         return fold.result()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, and what bringing its pictures raises."""
+        """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what bringing its pictures raises."""
         if self._may_hold_pictures(prompt):
             prompt = await self._with_pictures(prompt, self._deadline())
         if num_characters(prompt) <= self._limits.max_inline_chars:
