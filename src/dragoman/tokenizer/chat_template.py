@@ -131,13 +131,14 @@ class ChatTemplate:
 
     def _check_markers(self, text: str, num_pictures: int) -> None:
         """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
-        if self._marker is None or num_pictures == 0 or text.count(self._marker) == num_pictures:
+        if self._marker is None or num_pictures == 0:
             return
-        raise InvalidRequest(
-            f"messages make a prompt with {num_pictures} pictures that holds {self._marker}, which stands for a picture, "
-            f"{text.count(self._marker)} times: there must be one for each",
-            param="messages",
-        )
+        num_markers = text.count(self._marker)
+        if num_markers != num_pictures:
+            raise InvalidRequest(
+                f"messages must make a prompt with {num_pictures} times {self._marker}, once for each image, got {num_markers}",
+                param="messages",
+            )
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the template prints this content as text, and not as the Python value that it is."""

@@ -68,8 +68,8 @@ def as_text(parts: Sequence[Part], marker: str, position: int) -> str:
     num_there = text.count(marker)
     if num_there > num_pictures:
         raise InvalidRequest(
-            f"messages[{position}].content holds {marker} {num_there} times, which stands for a picture, "
-            f"and {num_pictures} pictures",
+            f"messages[{position}].content must hold {marker} at most {num_pictures} times, once for each of its images, "
+            f"got {num_there}",
             param="messages",
         )
     lines = [marker] * (num_pictures - num_there)

@@ -92,8 +92,7 @@ class PicturePrompts:
         if len(places) != expected:
             name = tokenizer.decode([placeholder_id], skip_special_tokens=False)
             raise InvalidRequest(
-                f"messages make a prompt that holds {name}, which stands for a part of a picture, {len(places)} times, "
-                f"while its pictures have {expected} parts: texts must not hold it",
+                f"messages must make a prompt with {expected} times {name}, for its images alone, got {len(places)}",
                 param="messages",
             )
         spans, done = [], 0
