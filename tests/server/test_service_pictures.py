@@ -203,7 +203,7 @@ def test_what_cannot_be_done_is_refused_on_one_line_before_it_runs(
 
 def test_a_marker_in_another_message_is_refused_beside_pictures() -> None:
     messages = ({"role": "user", "content": [image()]}, {"role": "user", "content": "<image>"})
-    with pytest.raises(InvalidRequest, match="must make .* 1 times <image>, .* got 2"):
+    with pytest.raises(InvalidRequest, match=r"must make .* 1 times <image>, .* got 2"):
         run(seeing_service(), GenerationRequest("r1", ChatPrompt(messages)))
 
 

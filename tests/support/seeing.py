@@ -1,4 +1,4 @@
-"""A model that takes pictures, made of fakes: a tokenizer with a placeholder, texts for pictures, what an engine says of them."""
+"""A model that takes pictures, made of fakes: its tokenizer, the texts of its pictures, what its engine says of them."""
 
 from __future__ import annotations
 

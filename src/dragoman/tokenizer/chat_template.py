@@ -135,10 +135,8 @@ class ChatTemplate:
             return
         num_markers = text.count(self._marker)
         if num_markers != num_pictures:
-            raise InvalidRequest(
-                f"messages must make a prompt with {num_pictures} times {self._marker}, once for each image, got {num_markers}",
-                param="messages",
-            )
+            wanted = f"{num_pictures} times {self._marker}, once for each image"
+            raise InvalidRequest(f"messages must make a prompt with {wanted}, got {num_markers}", param="messages")
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the template prints this content as text, and not as the Python value that it is."""
