@@ -25,6 +25,7 @@ from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.config import read_json
 from dragoman.models.fingerprint import model_fingerprint
+from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile, ProposerKind
@@ -45,6 +46,7 @@ from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneratio
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
+from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.hosting import ModelMemory
@@ -64,7 +66,7 @@ class ComposedModel:
     """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
 
     `can_generate` False = only the operator's handler answers. `memory`: what it takes, None = nothing worth counting.
-    `hooks`: the operator's file.
+    `hooks`: the operator's file. `loader`: what brings its pictures, None for a model that takes none.
     """
 
     served: ServedModel
@@ -73,9 +75,12 @@ class ComposedModel:
     can_generate: bool = True
     memory: ModelMemory | None = None
     hooks: Hooks | None = None
+    loader: PictureLoader | None = None
 
     def close(self) -> None:
-        """Forget the operator's code; after the engine's shutdown, when no call is left."""
+        """Forget the operator's code, and bring no more pictures; after the engine's shutdown, when no call is left."""
+        if self.loader is not None:
+            self.loader.close()
         if self.hooks is not None:
             self.hooks.close()
 
@@ -158,13 +163,14 @@ async def _build_generating(
     tools = engine_tools(text.tokenizer, text.turn_end_ids)
     built = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
     await built.engine.start()
+    loader = None if built.pictures is None else PictureLoader(picture_limits(config))
     service = Service(
         name=config.name,
         engine=built.engine,
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
         limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
-        extensions=_extensions(text, tools),
+        extensions=replace(_extensions(text, tools), pictures=_picture_prompts(config, built, loader)),
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
@@ -172,7 +178,7 @@ async def _build_generating(
     served = _served(config, service, built.engine, dialects, built.dtype)
     needs, hooks = memory_needs(config), None if code is None else code.hooks
     memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
-    return ComposedModel(served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks)
+    return ComposedModel(served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks, loader=loader)
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
@@ -244,6 +250,13 @@ def _aliases(config: Config) -> tuple[str, ...]:
     """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
     return (*config.model.name[1:], *versioned)
+
+
+def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader | None) -> PicturePrompts | None:
+    """How prompts with pictures are made, None for a model that takes none."""
+    if built.pictures is None or loader is None:
+        return None
+    return PicturePrompts(built.pictures, loader, config.pictures.limit_mm_per_prompt)
 
 
 def picture_limits(config: Config) -> PictureLimits:

@@ -5,6 +5,7 @@
     │   ├── InvalidPayload      the body itself (not JSON, a field missing or of the wrong shape)
     │   ├── InvalidParameter    one generation parameter (wrong type, out of range, contradicts another)
     │   └── UnsupportedFeature  legal, but this engine or model cannot do it
+    │       └── TextOnly        a picture, for a model that takes text only
     ├── NotFound                no such model
     ├── Conflict                there is one already: the model to load, or the one that is being changed
     ├── NoMemory                the model does not fit beside what is loaded
@@ -71,6 +72,10 @@ class UnsupportedFeature(InvalidRequest):
     """A legal request for something this model or engine cannot do."""
 
     kind = "unsupported"
+
+
+class TextOnly(UnsupportedFeature):
+    """A picture for a model that takes text only; of the same kind, but some APIs have a text of their own for it."""
 
 
 class NotFound(ServerError):

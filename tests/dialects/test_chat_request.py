@@ -237,13 +237,46 @@ def test_no_parts_are_no_text() -> None:
 @pytest.mark.parametrize(
     "url", [f"data:image/png;base64,{PNG}", "https://example.com/a.png", "http://example.com/a.png?b=c"]
 )
-def test_an_image_stays_a_part_between_joined_text(url: str) -> None:
-    parts = content_of(text("look"), text("here"), image(url), text("what?"))
-    assert parts == [text("look\nhere"), image(url), text("what?")]
+def test_an_image_stays_a_part_and_parts_beside_it_stay_in_their_places(url: str) -> None:
+    parts = [text("look"), text("here"), image(url), text("what?")]
+    assert content_of(*parts) == parts
 
 
 def test_bare_base64_data_becomes_a_data_address() -> None:
     assert content_of(image(PNG)) == [image(f"data:image/png;base64,{PNG}")]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"), [("/9j/4AAQ", "jpeg"), ("R0lGODlh", "gif"), ("UklGRiQA", "webp"), ("Qk1GAAAA", "bmp")]
+)
+def test_bare_base64_data_of_every_format_is_known_by_its_beginning(data: str, kind: str) -> None:
+    assert content_of(image(data)) == [image(f"data:image/{kind};base64,{data}")]
+
+
+@pytest.mark.parametrize("detail", ["auto", "low", "high"])
+def test_how_closely_to_look_reaches_the_template_side(detail: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}}
+    assert content_of(part) == [part]
+
+
+@pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
+@pytest.mark.parametrize("detail", ["original", "", "LOW"])
+def test_another_detail_is_refused_with_what_is_allowed(route: str, detail: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": "https://example.com/a.png", "detail": detail}}
+    answer = refusal(chats(route), http_call({"model": "m", "messages": [{"role": "user", "content": [part]}]}))
+    assert answer.param == "messages[0].content[0].image_url.detail"
+    assert f'detail must be auto, low or high, got "{detail}"' in answer.message
+
+
+def test_a_tag_that_ovms_restricts_is_text_where_there_are_no_images() -> None:
+    assert content_of(text("<ov_genai_image_0>"), route="v3") == "<ov_genai_image_0>"
+
+
+def test_a_refused_address_is_shown_in_short_however_long_it_is() -> None:
+    answer = refusal(
+        chats("v3"), http_call({"model": "m", "messages": [{"role": "user", "content": [image("x" * 10**7)]}]})
+    )
+    assert len(answer.message) < 300
 
 
 def test_an_image_address_may_come_without_its_object() -> None:
@@ -258,11 +291,14 @@ def test_an_image_address_of_another_kind_is_refused(url: str) -> None:
     assert (answer.status, answer.param) == (400, "messages[0].content[0].image_url.url")
 
 
-def test_a_part_of_an_unknown_type_is_refused_and_not_dropped() -> None:
-    parts = [{"type": "input_audio", "input_audio": {}}]
-    answer = refusal(chats("invocations"), http_call({"messages": [{"role": "user", "content": parts}]}))
-    assert (answer.status, answer.param) == (424, "messages[0].content[0].type")
-    assert "input_audio" in answer.message
+@pytest.mark.parametrize("kind", ["input_audio", "video", "video_url", "file"])
+@pytest.mark.parametrize("route", ["v1", "invocations"])
+def test_a_part_of_an_unknown_type_is_refused_and_not_dropped(route: str, kind: str) -> None:
+    parts = [{"type": kind, kind: {"url": "https://example.com/a", "data": "AAAA"}}]
+    dialect = chats(route, chat_format="openai")
+    answer = refusal(dialect, http_call({"messages": [{"role": "user", "content": parts}]}))
+    assert (answer.status, answer.param) == (424 if route == "invocations" else 400, "messages[0].content[0].type")
+    assert answer.message == f'messages[0].content[0].type must be text or image_url, got "{kind}"'
 
 
 # --- prefills and template arguments ----------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ COMPLETIONS: list[tuple[dict[str, Any], str]] = [
 ]
 
 _FUNCTION = {"name": "f"}
+_PICTURE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 _NO_ROLES: list[Any] = [None, "", False, 5, []]
 CHAT: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": "5"}, "max_completion_tokens is not an unsigned integer"),
@@ -152,7 +153,17 @@ CHAT: list[tuple[dict[str, Any], str]] = [
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
         "Invalid message structure - image_url does not have url field",
     ),
-    ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "Unsupported content type"),
+    *(
+        ({"messages": [{"role": "user", "content": [{"type": kind, kind: {}}]}]}, "Unsupported content type")
+        for kind in ("smell", "input_audio", "video", "video_url")
+    ),
+    *(
+        ({"messages": messages}, "Message contains restricted <ov_genai_image> tag")
+        for messages in (
+            [{"role": "user", "content": [_PICTURE, {"type": "text", "text": "<ov_genai_image_0>"}]}],
+            [{"role": "system", "content": "a <ov_genai_image_1>"}, {"role": "user", "content": [_PICTURE]}],
+        )
+    ),
     ({"tools": {}}, "Tools are not an array"),
     ({"tools": [1]}, "Tool is not a JSON object"),
     ({"tools": [{"type": "function", "function": 1}]}, "Function is not a valid JSON object"),

@@ -318,7 +318,7 @@ def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) ->
         limits=ServiceLimits(max_inline_chars=max_inline_chars),
     )
     tokens = asyncio.run(service.tokenize(ChatPrompt(({"role": "user", "content": "Hi"},))))
-    assert tokens == ("[user]Hi", tuple(b"[user]Hi"))
+    assert (tokens.text, tokens.token_ids) == ("[user]Hi", tuple(b"[user]Hi"))
     assert asyncio.run(service.tokenize(TextPrompt("Hi"))).token_ids == (BOS_ID, *b"Hi")
 
 

@@ -23,6 +23,7 @@ import msgspec
 from dragoman import errors
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, Dialect, HttpCall, IndexedEvent, Reply
+from dragoman.server.registry import GenerationService
 from dragoman.server.responder import error_reply
 from tests.support.scripted import scripted_events, scripted_result
 
@@ -119,6 +120,20 @@ def answer(dialect: Dialect, http: HttpCall, failure: Failure | None = None) -> 
     if call.stream:
         return _stream(call, events, failure)
     return _of_reply(call.encoder.full([scripted_result(request) for request in call.requests]), call.ignored)
+
+
+async def answer_of_service(dialect: Dialect, http: HttpCall, service: GenerationService) -> Answer:
+    """Take `http` through parse, a service and the encoder; a failure of the service comes before anything is sent."""
+    try:
+        call = dialect.open(http).parse()
+        if not call.stream:
+            results = [await service.generate(request) for request in call.requests]
+            return _of_reply(call.encoder.full(results), call.ignored)
+        indexed = enumerate(call.requests)
+        events = [IndexedEvent(index, event) for index, one in indexed async for event in service.stream(one)]
+        return _stream(call, events, None)
+    except ServerError as error:
+        return _of_reply(error_reply(dialect, error, http), ())
 
 
 def interleaved_events(call: Call) -> Iterator[IndexedEvent]:

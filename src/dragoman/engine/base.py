@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.types import EngineOutput, EngineRequest, Grammar, StopCriterion, StopStrings, TokenMasker
+from dragoman.types import Detail, EngineOutput, EngineRequest, Grammar, StopCriterion, StopStrings, TokenMasker
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Capabilities:
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other
-    pictures: bool = False  # prompts may have them
+    pictures: bool = False  # prompts may hold pictures
 
     def check(self, request: EngineRequest) -> None:
         """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
@@ -55,10 +55,10 @@ class Capabilities:
             raise _unsupported("adapter", request.adapter, f"one of: {', '.join(self.adapters) or 'none'}")
         if request.cache_salt and not self.cache_salt:
             raise _unsupported("cache_salt", request.cache_salt, "empty")
-        if request.pictures and not self.pictures:
-            raise UnsupportedFeature("pictures are not supported by this engine: it takes text only", param="messages")
         if request.priority and not self.priority:
             raise _unsupported("priority", request.priority, "0")
+        if request.pictures and not self.pictures:
+            raise _unsupported("pictures", len(request.pictures), "none")
 
 
 def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
@@ -119,6 +119,41 @@ class EngineTools:
 
     compile_grammar: Callable[[Grammar], TokenMasker]
     watch_stops: Callable[[StopStrings, int], StopCriterion]
+
+
+class PictureText(Protocol):
+    """What becomes of one picture in a prompt: the text in the place of its marker, and the placeholders in that text."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def num_embeddings(self) -> int: ...
+
+
+class PictureTexts(Protocol):
+    """What has to be known of pictures to write prompts with them. Immutable; used on any thread.
+
+    `marker`: what a chat template writes where a picture goes.
+    """
+
+    @property
+    def marker(self) -> str: ...
+
+    def layout(self, width: int, height: int, detail: Detail) -> PictureText:
+        """What becomes of a picture of that size; quick. Raises: ValueError, one line, if the model cannot take it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PictureRules:
+    """How pictures stand in the prompts of an engine that takes them in.
+
+    `placeholder_id`: the token that stands for one embedding; the text of a picture has it as often as it says.
+    """
+
+    processor: PictureTexts
+    placeholder_id: int
 
 
 class Outputs(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
@@ -45,13 +45,14 @@ class EngineSetup:
 class BuiltEngine:
     """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
 
-    `cache_bytes`: what it has allocated, or will, besides its weights.
+    `cache_bytes`: what it has allocated, or will, besides its weights. `pictures`: of an engine that is capable of them.
     """
 
     engine: Engine
     facts: tuple[str, ...] = ()
     dtype: str = ""
     cache_bytes: int = 0
+    pictures: PictureRules | None = None
 
 
 class LoadedEngine(Protocol):

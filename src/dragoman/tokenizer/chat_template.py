@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from typing import Any
 
@@ -15,11 +16,19 @@ import jinja2
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
+from dragoman.tokenizer.message_content import (
+    Part,
+    as_parts,
+    as_text,
+    joined_text,
+    num_pictures_in,
+    read_content,
+    refuse_pictures,
+)
 from dragoman.tokenizer.template_environment import CompiledTemplate, RenderLimits, TemplateLimit, TemplateRejection
 from dragoman.types import ChatPrompt
 
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
-PART_SEPARATOR = "\n"  # between the text parts of one message: templates take one string
 
 _PROBE = "dragoman-probe"
 _PROBE_ARGUMENTS = {_PROBE: "é"}
@@ -59,17 +68,28 @@ class ChatTemplate:
             raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
         self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
         self._knows_developer = "developer" in sources["default"]
+        self._marker: str | None = None
+        self._writes_markers = False
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
         self._wants_argument_texts = not self._writes_arguments(_PROBE_ARGUMENTS) and self._writes_arguments(
             json.dumps(_PROBE_ARGUMENTS, ensure_ascii=False)
         )
 
-    def render(self, prompt: ChatPrompt) -> str:
-        """The prompt text of a conversation.
+    def with_pictures(self, marker: str) -> ChatTemplate:
+        """The same template for a model that takes pictures, in whose prompts `marker` stands for one."""
+        seeing = copy(self)
+        seeing._marker = marker
+        seeing._writes_markers = self._writes_marker(marker)
+        return seeing
 
-        Raises: InvalidRequest if the template does not take these messages, UnsupportedFeature for parts other than text.
+    def render(self, prompt: ChatPrompt) -> str:
+        """The prompt text of a conversation, with a marker for each of its pictures.
+
+        Raises: InvalidRequest if the template does not take these messages, TextOnly for pictures that the model does not
+        take, UnsupportedFeature for parts of other kinds.
         """
-        messages = [self._message(message, i) for i, message in enumerate(prompt.messages)]
+        contents = [read_content(message.get("content"), i) for i, message in enumerate(prompt.messages)]
+        messages = [self._message(*one, i) for i, one in enumerate(zip(prompt.messages, contents, strict=True))]
         if not messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
         if prompt.continue_final_message:
@@ -89,6 +109,7 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt) and not prompt.continue_final_message,
         }
         text = self._render(self._templates[name], variables)
+        self._check_markers(text, sum(map(num_pictures_in, contents)))
         return _up_to_mark(text) if prompt.continue_final_message else text
 
     def _compile(self, name: str, text: str, now: Callable[[], datetime]) -> CompiledTemplate:
@@ -108,18 +129,36 @@ class ChatTemplate:
             problem = f"messages cannot be rendered by the model's chat template: {type(error).__name__}: {error}"
         raise InvalidRequest(problem, param="messages")
 
+    def _check_markers(self, text: str, num_pictures: int) -> None:
+        """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
+        if self._marker is None or num_pictures == 0:
+            return
+        num_markers = text.count(self._marker)
+        if num_markers != num_pictures:
+            wanted = f"{num_pictures} times {self._marker}, once for each image"
+            raise InvalidRequest(f"messages must make a prompt with {wanted}, got {num_markers}", param="messages")
+
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the template prints this content as text, and not as the Python value that it is."""
+        text = self._probed(content)
+        printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
+        return _PROBE in text and not printed_as_value
+
+    def _writes_marker(self, marker: str) -> bool:
+        """Whether the template writes the marker for a part that is a picture."""
+        text = self._probed([{"type": "image"}, {"type": "text", "text": _PROBE}])
+        return _PROBE in text and text.count(marker) == 1
+
+    def _probed(self, content: str | list[dict[str, str]]) -> str:
+        """What the template makes of one message, "" if it does not take it."""
         messages = [{"role": "user", "content": content}]
         try:
-            text = self._render(
+            return self._render(
                 self._templates["default"],
                 {**self._special_tokens, "messages": messages, "tools": None, "add_generation_prompt": True},
             )
         except InvalidRequest:
-            return False
-        printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
-        return _PROBE in text and not printed_as_value
+            return ""
 
     def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
         """Whether the template writes a call with these arguments, and not as the Python value that they are."""
@@ -139,42 +178,25 @@ class ChatTemplate:
             return False
         return _PROBE in text and (isinstance(arguments, str) or repr(arguments) not in text)
 
-    def _message(self, message: Mapping[str, Any], position: int) -> dict[str, Any]:
-        """The message in the form that the template understands."""
+    def _message(self, message: Mapping[str, Any], parts: Sequence[Part], position: int) -> dict[str, Any]:
+        """The message in the form that the template understands; `parts` are its content."""
         fitted = dict(message)
         if fitted.get("role") == "developer" and not self._knows_developer:
             fitted["role"] = "system"
-        content = _joined_text(message.get("content"), position)
-        fitted["content"] = [{"type": "text", "text": content}] if self._wants_parts else content
+        fitted["content"] = self._content(parts, position)
         if calls := message.get("tool_calls"):
             fitted["tool_calls"] = [_tool_call(call, as_text=self._wants_argument_texts) for call in calls]
         reasoning = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
         return fitted if reasoning is None else {"thinking": reasoning, **fitted, "reasoning_content": reasoning}
 
-
-def _joined_text(content: Any, position: int) -> str:
-    """A message's content as one text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, Sequence):
-        raise InvalidRequest(
-            f"messages[{position}].content must be a string, null or an array of parts, got {type(content).__name__}",
-            param="messages",
-        )
-    return PART_SEPARATOR.join(_part_text(part, f"messages[{position}].content[{i}]") for i, part in enumerate(content))
-
-
-def _part_text(part: Any, path: str) -> str:
-    match part:
-        case str(text):
-            return text
-        case {"type": "text", "text": str(text)}:
-            return text
-        case {"type": str(kind)} if kind != "text":
-            raise UnsupportedFeature(
-                f"{path} of type {kind} is not supported: this model takes text only", param="messages"
-            )
-    raise InvalidRequest(f"{path} must be an object with a type and a text", param="messages")
+    def _content(self, parts: Sequence[Part], position: int) -> str | list[dict[str, str]]:
+        """The content of the message at `position`; a text that has a marker in it says itself where pictures go."""
+        if self._marker is None:
+            refuse_pictures(parts)
+        elif self._writes_markers and num_pictures_in(parts) and self._marker not in joined_text(parts):
+            return as_parts(parts)
+        text = as_text(parts, self._marker or "", position)
+        return [{"type": "text", "text": text}] if self._wants_parts else text
 
 
 def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
@@ -206,7 +228,10 @@ def _marked(message: dict[str, Any]) -> dict[str, Any]:
     content, mark = message["content"], f"{_END_MARK} "
     if isinstance(content, str):
         return {**message, "content": content + mark}
-    return {**message, "content": [{**content[0], "text": content[0]["text"] + mark}]}
+    *before, last = content
+    if last["type"] != "text":
+        return {**message, "content": [*content, {"type": "text", "text": mark}]}
+    return {**message, "content": [*before, {**last, "text": last["text"] + mark}]}
 
 
 def _up_to_mark(text: str) -> str:

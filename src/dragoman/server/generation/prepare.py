@@ -8,20 +8,23 @@ thread for long prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
+from dragoman.server.generation.pictures import PicturePrompts, PlacedPicture
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.message_content import picture_parts
 from dragoman.types import (
     ChatPrompt,
     EngineRequest,
     GenerationRequest,
     Grammar,
     Limits,
+    PictureSpan,
     Prompt,
     SamplingParams,
     StopStrings,
@@ -32,6 +35,9 @@ from dragoman.types import (
 
 MAX_TEXT_CHARS = Limits().max_text_chars
 _ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
+_PICTURE_CHARS = (
+    10_000  # that a picture counts for, roughly: its text has as many as its place in the prompt has tokens
+)
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
 """Raises InvalidRequest for a grammar that does not compile; remembers those that do, for the engine asks again."""
@@ -54,10 +60,14 @@ class ServiceLimits:
 
 
 class PromptTokens(NamedTuple):
-    """A prompt in both forms; `text` is what the model saw, except that a fill-in-the-middle prompt shows its first part."""
+    """A prompt in both forms; `pictures`: where they are among the tokens.
+
+    `text` is what the model saw, except that a fill-in-the-middle prompt shows its first part, and a picture its marker.
+    """
 
     text: str
     token_ids: tuple[int, ...]
+    pictures: tuple[PictureSpan, ...] = ()
 
 
 class PreparedRequest(NamedTuple):
@@ -82,6 +92,7 @@ class Preparer:
     draw_seed: Callable[[], int]
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
+    pictures: PicturePrompts | None = None
 
     @property
     def max_model_len(self) -> int:
@@ -104,12 +115,14 @@ class Preparer:
         self._check_token_ids(sampling)
         if "" in request.stop:
             raise InvalidParameter("stop must not hold an empty string", param="stop")
-        text, token_ids = self.tokenize(request.prompt, self._max_prompt_len(request))
+        _check_truncation(request)
+        text, token_ids, pictures = self.tokenize(request.prompt, self._max_prompt_len(request))
         grammar = self._grammar(request, text)
         if grammar is not sampling.grammar:
             sampling = replace(sampling, grammar=grammar)
             request = replace(request, sampling=sampling)
-        token_ids = _truncated(token_ids, request.truncate_prompt_tokens)
+        if request.truncate_prompt_tokens is not None:
+            token_ids = token_ids[-request.truncate_prompt_tokens :]
         return PreparedRequest(
             text,
             EngineRequest(
@@ -122,6 +135,7 @@ class Preparer:
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
                 stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
                 deadline_s=deadline_s,
+                pictures=pictures,
             ),
             request,
         )
@@ -148,6 +162,8 @@ class Preparer:
                 return PromptTokens(self.tokenizer.decode(ids, skip_special_tokens=False), ids)
             case ChatPrompt():
                 text = self._render(prompt)
+                if prompt.pictures:
+                    return self._tokenize_with_pictures(text, prompt, most)
                 self._check_text(text, most)
                 ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
                 return PromptTokens(text, ids or self._empty_prompt())
@@ -171,6 +187,23 @@ class Preparer:
                 param="messages",
             )
         return self.chat_template.render(prompt)
+
+    def _tokenize_with_pictures(self, text: str, prompt: ChatPrompt, most: int | None) -> PromptTokens:
+        """The tokens of a rendered prompt, its markers replaced. Raises: as `tokenize`."""
+        assert self.pictures is not None  # else the template has refused the pictures
+        placed: list[PlacedPicture] = []
+        num_embeddings = num_chars = 0
+        for part, picture in zip(picture_parts(prompt.messages), prompt.pictures, strict=True):
+            placed.append(self.pictures.place(part, picture))
+            num_embeddings += placed[-1].text.num_embeddings
+            num_chars += len(placed[-1].text.text)
+            if most is not None and num_embeddings > most:
+                raise self._too_long(f"the pictures of your prompt alone have {num_embeddings} tokens", num_embeddings)
+            self._check_num_chars(num_chars)
+        expanded = self.pictures.expanded(text, placed)
+        self._check_text(expanded, most)
+        ids = tuple(self.tokenizer.encode(expanded, add_special_tokens=False))
+        return PromptTokens(text, ids, self.pictures.spans(ids, placed, self.tokenizer))
 
     def _empty_prompt(self) -> tuple[int, ...]:
         """The token that stands for an empty prompt: a model needs one token to start from."""
@@ -214,10 +247,11 @@ class Preparer:
             least = len(text) // self.tokenizer.max_token_chars
             if least > most:
                 raise self._too_long(f"your prompt alone has at least {least} tokens", least)
-        if len(text) > MAX_TEXT_CHARS:
-            raise CapacityError(
-                f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {len(text)}", param="prompt"
-            )
+        self._check_num_chars(len(text))
+
+    def _check_num_chars(self, count: int) -> None:
+        if count > MAX_TEXT_CHARS:
+            raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
 
     def _too_long(self, problem: str, num_prompt: int) -> CapacityError:
         return self._overflow(num_prompt, None, problem, "prompt")
@@ -325,14 +359,30 @@ def num_characters(prompt: Prompt) -> int:
         case TokenPrompt():
             return len(prompt.token_ids)
         case ChatPrompt():
-            # Tools and parts weigh by their printed form; it need not be exact.
+            # Tools weigh by their printed form; it need not be exact.
             tools = len(str(prompt.tools)) if prompt.tools else 0
-            return tools + sum(len(str(message.get("content"))) for message in prompt.messages)
+            return tools + sum(_content_characters(message.get("content")) for message in prompt.messages)
 
 
-def _truncated(token_ids: tuple[int, ...], keep: int | None) -> tuple[int, ...]:
+def _content_characters(content: object) -> int:
+    """The same for a message's content; an address may have megabytes, and is not tokenised."""
+    if isinstance(content, str):
+        return len(content)
+    if not isinstance(content, Sequence):
+        return 0
+    texts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
+    return sum(len(text) if isinstance(text, str) else _PICTURE_CHARS for text in texts)
+
+
+def _check_truncation(request: GenerationRequest) -> None:
+    """Raises: InvalidRequest unless the prompt can be cut as asked."""
+    keep = request.truncate_prompt_tokens
     if keep is None:
-        return token_ids
+        return
     if keep < 1:
         raise InvalidParameter(f"truncate_prompt_tokens must be at least 1, got {keep}", param="truncate_prompt_tokens")
-    return token_ids[-keep:]
+    if isinstance(request.prompt, ChatPrompt) and request.prompt.pictures:
+        raise UnsupportedFeature(
+            f"truncate_prompt_tokens {keep} is not supported together with pictures, which cannot be cut: leave it out",
+            param="truncate_prompt_tokens",
+        )

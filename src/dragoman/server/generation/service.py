@@ -1,8 +1,9 @@
 """The one path from a request in neutral words to its events, whatever dialect asked and whatever engine answers.
 
-Does: prepare the request, run it, turn engine outputs into text events, end it at stop strings, time limits, aborts.
-Does not: know wire formats, admit requests (the responder does), or generate. Runs on the event loop; long prompts are
-prepared on `pool`. Closing a stream, at any moment and for any reason, aborts the request in the engine.
+Does: have its pictures brought, prepare the request, run it, turn engine outputs into text events, end it at stop strings,
+time limits, aborts. Does not: know wire formats, fetch, admit requests (the responder does), or generate. Runs on the event
+loop; long prompts are prepared on `pool`. Closing a stream, at any moment and for any reason, aborts the request in the
+engine, and the bringing of its pictures.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, TypeGuard, TypeVar
 
 from dragoman.engine.base import Engine, Outputs
 from dragoman.errors import EngineFailed, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
+from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
     Constrain,
     GrammarCompiler,
@@ -31,7 +33,15 @@ from dragoman.server.generation.prepare import (
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
-from dragoman.types import EngineOutput, GenerationEvent, GenerationRequest, GenerationResult, Prompt, PromptInfo
+from dragoman.types import (
+    ChatPrompt,
+    EngineOutput,
+    GenerationEvent,
+    GenerationRequest,
+    GenerationResult,
+    Prompt,
+    PromptInfo,
+)
 
 T = TypeVar("T")
 
@@ -44,7 +54,8 @@ class Extensions:
 
     `make_parser` splits reasoning and tool calls from the text, None = all of it is the answer; it sees the special tokens
     in `marker_ids`. `constrain` makes room for both in a request's grammar. `turn_end_ids` end a chat's answer besides the
-    tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none.
+    tokenizer's end-of-sequence tokens. `draw_seed` gives the seed of requests that name none. `pictures`: of a model that
+    takes them.
     """
 
     compile_grammar: GrammarCompiler | None = None
@@ -53,6 +64,7 @@ class Extensions:
     constrain: Constrain | None = None
     turn_end_ids: frozenset[int] = frozenset()
     draw_seed: Callable[[], int] | None = None
+    pictures: PicturePrompts | None = None
 
 
 class Service:
@@ -75,6 +87,8 @@ class Service:
         self._limits = limits or ServiceLimits()
         self._pieces = TokenPieces(tokenizer)
         self._extensions = extensions
+        if chat_template is not None and extensions.pictures is not None:
+            chat_template = chat_template.with_pictures(extensions.pictures.marker)
         self._preparer = Preparer(
             model_name=name,
             capabilities=engine.capabilities,
@@ -86,6 +100,7 @@ class Service:
             draw_seed=extensions.draw_seed or _draw_seed,
             constrain=extensions.constrain,
             turn_end_ids=extensions.turn_end_ids,
+            pictures=extensions.pictures,
         )
 
     @property
@@ -109,6 +124,8 @@ class Service:
         Raises: InvalidRequest, CapacityError, RequestTimeout, and what the engine raises.
         """
         deadline = self._deadline()
+        if self._may_hold_pictures(request.prompt):
+            request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
         prepared = await self._prepare(request, deadline)
         progress = _Progress(prepared, self._pieces, self._extensions)
         outputs = self._engine.generate(prepared.engine_request)
@@ -135,7 +152,9 @@ class Service:
         return fold.result()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """A prompt as the model would see it. Raises: InvalidRequest, UnsupportedFeature."""
+        """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what bringing its pictures raises."""
+        if self._may_hold_pictures(prompt):
+            prompt = await self._with_pictures(prompt, self._deadline())
         if num_characters(prompt) <= self._limits.max_inline_chars:
             return self._preparer.tokenize(prompt)
         loop = asyncio.get_running_loop()
@@ -150,6 +169,18 @@ class Service:
     def _detokenize(self, token_ids: Sequence[int]) -> str:
         self._preparer.check_vocabulary(token_ids, "tokens")
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _may_hold_pictures(self, prompt: Prompt) -> TypeGuard[ChatPrompt]:
+        """True for a conversation with a model that takes pictures."""
+        return (
+            self._extensions.pictures is not None and self.chat_template is not None and isinstance(prompt, ChatPrompt)
+        )
+
+    async def _with_pictures(self, prompt: ChatPrompt, deadline: _Deadline | None) -> ChatPrompt:
+        """The conversation, its pictures brought. Raises: InvalidRequest, RequestTimeout, what bringing them raises."""
+        assert self._extensions.pictures is not None
+        work = self._extensions.pictures.brought(prompt)
+        return await (work if deadline is None else deadline.run(work))
 
     async def _prepare(self, request: GenerationRequest, deadline: _Deadline | None) -> PreparedRequest:
         ends_at_s = None if deadline is None else deadline.unix_s

@@ -49,7 +49,7 @@ LIMITS = Limits()
 
 ERROR_KINDS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
-    "unavailable", "engine_dead", "server_error",
+    "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
 )  # fmt: skip
 """What can go wrong where nothing is generated."""
 
@@ -92,7 +92,7 @@ async def tokenize(http: HttpCall, server: Server) -> Tokenized:
     raw = decode_object(http, V1)
     body = read_struct(raw, TokenizeBody, V1)
     service = text_service(server.models.find(body.model))
-    _, token_ids = await service.tokenize(_prompt(body, raw))
+    token_ids = (await service.tokenize(_prompt(body, raw))).token_ids
     if not body.return_token_strs:
         return Tokenized(len(token_ids), service.max_model_len, token_ids, None)
     if len(token_ids) > LIMITS.max_token_ids:

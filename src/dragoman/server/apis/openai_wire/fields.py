@@ -147,6 +147,8 @@ def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> 
 
 def shown(value: object) -> str:
     """The value as an error message repeats it: one line of JSON, cut where it is long."""
+    if isinstance(value, str):
+        value = value[: MAX_SHOWN_LENGTH + 1]  # it may have megabytes
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from dragoman.errors import CapacityError, ServerError
+from dragoman.errors import CapacityError, ServerError, TextOnly
 from dragoman.server.apis.openai_wire.errors import ErrorRow, ErrorShape
 from dragoman.server.describe.answers import json_errors
 
@@ -41,11 +41,20 @@ def _ovms_capacity(error: ServerError) -> OvmsError:
     return OvmsError(f"{needed} exceeds model max length: {error.max_model_len}")
 
 
+def _ovms_unsupported(error: ServerError) -> OvmsError:
+    is_text_only = isinstance(error, TextOnly)
+    return (
+        OvmsError("This servable supports only text input, but image_url has been provided")
+        if is_text_only
+        else _ovms(error)
+    )
+
+
 OVMS_ERRORS: Mapping[str, ErrorRow] = {
     "invalid_request": ErrorRow(400, _ovms),
     "invalid_payload": ErrorRow(412, _ovms),
     "invalid_parameter": ErrorRow(400, _ovms),
-    "unsupported": ErrorRow(400, _ovms),
+    "unsupported": ErrorRow(400, _ovms_unsupported),
     "not_found": ErrorRow(404, _ovms_not_found),
     "conflict": ErrorRow(409, _ovms),
     "no_memory": ErrorRow(507, _ovms),

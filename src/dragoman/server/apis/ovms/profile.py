@@ -102,6 +102,7 @@ _CHAT_TEXTS: Mapping[str, str] = {
     **_either("messages[].content[].image_url", "Invalid message structure - content image_url missing"),
     **_either("messages[].content[].image_url.url", "Invalid message structure - image_url does not have url field"),
     "messages[].content[].type.value": "Unsupported content type",
+    "messages[].content.restricted": "Message contains restricted <ov_genai_image> tag",
     "tools.type": "Tools are not an array",
     "tools[].type": "Tool is not a JSON object",
     **_either("tools[].function", "Function is not a valid JSON object"),
@@ -136,4 +137,4 @@ V3 = Profile(
     chunk_object="text_completion.chunk",
 )
 
-V3_CHAT = replace(V3, texts={**_SHARED_TEXTS, **_CHAT_TEXTS})
+V3_CHAT = replace(V3, texts={**_SHARED_TEXTS, **_CHAT_TEXTS}, restricted_beside_images="<ov_genai_image_")

@@ -16,6 +16,7 @@ from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.chat.encoder import ChatEncoder, ChatFacts, ChatShape
 from dragoman.server.apis.openai_wire.chat.messages import (
     ToolUse,
+    check_restricted,
     check_sizes,
     continues_final_message,
     template_messages,
@@ -124,6 +125,7 @@ class ChatDialect(PureDialect):
         tools: ToolUse,
     ) -> GenerationRequest:
         messages = template_messages(body.messages, route.profile)
+        check_restricted(messages, route.profile)
         continues = continues_final_message(body, route.profile)
         prompt = ChatPrompt(messages, tools.tools, continues, _template_kwargs(body, continues=continues))
         request = shared_request(

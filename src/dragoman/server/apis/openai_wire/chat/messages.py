@@ -1,15 +1,14 @@
 """Turns a conversation and its tools from the wire into the form that chat templates see.
 
-Does: check messages, parts, tool calls and tool choices; join text parts; put images into one form.
-Does not: fetch images or render templates; the service does. Called by the chat dialect, on the event loop.
+Does: check messages, parts, tool calls and tool choices; put texts and images into one form.
+Does not: fetch or decode images, or render templates; the service does. Called by the chat dialect, on the event loop:
+addresses may have megabytes, of which only the beginning is looked at.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,6 +17,7 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     ChatBody,
     ChatMessage,
     ContentPart,
+    ImageUrl,
     MessageToolCall,
     NamedFunction,
     NamedTool,
@@ -25,12 +25,13 @@ from dragoman.server.apis.openai_wire.chat.schema import (
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
 from dragoman.types import Limits
 
-TEXT_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
-
-_IMAGE_URL = re.compile(r"(?:data:image/[\w.+-]+;base64,|https?://)\S+", re.IGNORECASE)
-_IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}  # as base64 begins
+_IMAGE_URL = re.compile(r"data:image/|https?://\S", re.IGNORECASE)
+# What base64 data begin with.
+_IMAGE_SIGNATURES = {"iVBORw0KGgo": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp", "Qk": "bmp"}
+_URL_ALLOWED = "data:image/...;base64,..., an http(s) address, or base64 data of a png, jpeg, gif, webp or bmp image"
 FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 _TOOL_CHOICES = ("none", "auto", "required")
 
@@ -78,6 +79,19 @@ def template_messages(messages: Sequence[ChatMessage] | None, profile: Profile) 
             entry |= {"role": "tool", **({"tool_call_id": call_id} if call_id else {})}
         entries.append(entry)
     return tuple(entries)
+
+
+def check_restricted(messages: Sequence[Mapping[str, Any]], profile: Profile) -> None:
+    """Raises InvalidRequest if a conversation with images has a text that is not allowed beside them."""
+    contents = [message["content"] for message in messages]
+    if not profile.restricted_beside_images or all(isinstance(content, str) for content in contents):
+        return
+    for position, content in enumerate(contents):
+        texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+        if any(profile.restricted_beside_images in text for text in texts):
+            path = f"messages[{position}].content"
+            message = f"{path} must not hold {profile.restricted_beside_images} beside images"
+            raise profile.fault(path, "restricted", message)
 
 
 def continues_final_message(body: ChatBody, profile: Profile) -> bool:
@@ -142,21 +156,13 @@ def _message(message: ChatMessage, path: str, profile: Profile) -> dict[str, Any
 
 
 def _content(content: str | list[ContentPart] | None, path: str, profile: Profile) -> str | list[dict[str, Any]]:
-    """Text as one string; with images the list of parts, text parts joined where they are neighbours."""
+    """Text as one string; with images the parts, in the places that they have for the client."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = [_part(part, f"{path}[{position}]", profile) for position, part in enumerate(content)]
     if all(part["type"] == "text" for part in parts):
-        return _joined(parts)
-    joined: list[dict[str, Any]] = []
-    for kind, run in groupby(parts, key=itemgetter("type")):
-        neighbours = list(run)
-        joined += [{"type": "text", "text": _joined(neighbours)}] if kind == "text" else neighbours
-    return joined
-
-
-def _joined(parts: Iterable[Mapping[str, Any]]) -> str:
-    return TEXT_SEPARATOR.join(part["text"] for part in parts)
+        return PART_SEPARATOR.join(part["text"] for part in parts)
+    return parts
 
 
 def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
@@ -167,7 +173,7 @@ def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
                 raise profile.fault(f"{path}.{part.type}", "missing", f"{path}.{part.type} is missing")
             return {"type": "text", "text": text}
         case "image_url":
-            return {"type": "image_url", "image_url": {"url": _image_url(part, path, profile)}}
+            return {"type": "image_url", "image_url": _image(part, f"{path}.image_url", profile)}
         case None:
             raise profile.fault(f"{path}.type", "missing", f"{path}.type is missing: it must be text or image_url")
         case other:
@@ -175,20 +181,30 @@ def _part(part: ContentPart, path: str, profile: Profile) -> dict[str, Any]:
             raise profile.fault(f"{path}.type", "value", message)
 
 
-def _image_url(part: ContentPart, path: str, profile: Profile) -> str:
-    """The image's address; bare base64 data, which LMI's documentation shows, becomes a data address."""
-    if part.image_url is None:
-        raise profile.fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
-    url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
-    if url is None:
-        raise profile.fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
-    if _IMAGE_URL.fullmatch(url):
+def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
+    """The image's address, and how closely to look at it if that is said."""
+    image = ImageUrl(url=part.image_url) if isinstance(part.image_url, str) else part.image_url
+    if image is None:
+        raise profile.fault(path, "missing", f"{path} is missing")
+    if image.url is None:
+        raise profile.fault(f"{path}.url", "missing", f"{path}.url is missing")
+    address = {"url": _image_url(image.url, f"{path}.url", profile)}
+    if image.detail is None:
+        return address
+    if image.detail not in DETAILS:
+        message = f"{path}.detail must be {', '.join(DETAILS[:-1])} or {DETAILS[-1]}, got {shown(image.detail)}"
+        raise profile.fault(f"{path}.detail", "value", message)
+    return {**address, "detail": image.detail}
+
+
+def _image_url(url: str, path: str, profile: Profile) -> str:
+    """The address; bare base64 data, which LMI's documentation shows, becomes a data address."""
+    if _IMAGE_URL.match(url):
         return url
     for signature, kind in _IMAGE_SIGNATURES.items():
         if url.startswith(signature):
             return f"data:image/{kind};base64,{url}"
-    allowed = "data:image/...;base64,... or an http(s) address"
-    raise profile.fault(f"{path}.image_url.url", "value", f"{path}.image_url.url must be {allowed}, got {shown(url)}")
+    raise profile.fault(path, "value", f"{path} must be {_URL_ALLOWED}, got {shown(url)}")
 
 
 def _tool_call(call: MessageToolCall) -> dict[str, Any]:

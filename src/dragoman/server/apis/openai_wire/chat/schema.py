@@ -14,15 +14,19 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.tokenizer.message_content import DETAILS
 
 # --- request ----------------------------------------------------------------------------------------------------------
 
 
+ImageDetail = Annotated[str, Meta(extra_json_schema={"enum": list(DETAILS)})]
+
+
 class ImageUrl(msgspec.Struct, kw_only=True):
-    """`image_url` of a content part."""
+    """`image_url` of a content part. `url`: `data:image/...;base64,...`, an http(s) address or bare base64 data."""
 
     url: str | None = None
-    detail: str | None = None
+    detail: ImageDetail | None = None
 
 
 class ContentPart(msgspec.Struct, kw_only=True):

@@ -1,0 +1,102 @@
+"""Pictures in prompts: how they are brought, what text stands for them, and where their tokens are.
+
+Does: count them, have them brought, put each one's text in the place of its marker, find its placeholders among the tokens.
+Does not: fetch or decode (the loader does), render templates, or tokenise. `brought` runs on the event loop, the rest where
+prompts are prepared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
+
+from dragoman.engine.base import PictureRules, PictureText
+from dragoman.errors import InvalidParameter, InvalidRequest
+from dragoman.pictures import PictureSource
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.tokenizer.message_content import PicturePart, picture_parts
+from dragoman.types import ChatPrompt, Picture, PictureSpan
+
+
+class Loader(Protocol):
+    """What brings pictures: `dragoman.pictures.PictureLoader`."""
+
+    async def load_all(self, sources: Sequence[PictureSource]) -> Sequence[Picture]:
+        """The pictures of one request, in their order. Raises: ServerError. Cancelled, it brings no more."""
+        ...
+
+
+class PlacedPicture(NamedTuple):
+    """A picture of a prompt, with what becomes of it there."""
+
+    part: PicturePart
+    picture: Picture
+    text: PictureText
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePrompts:
+    """How prompts with pictures are made for one model. `max_pictures`: of one prompt, None = as many as fit."""
+
+    rules: PictureRules
+    loader: Loader
+    max_pictures: int | None = None
+
+    @property
+    def marker(self) -> str:
+        """What stands for a picture in a rendered prompt."""
+        return self.rules.processor.marker
+
+    async def brought(self, prompt: ChatPrompt) -> ChatPrompt:
+        """The prompt with its pictures. Raises: InvalidRequest for too many of them, and what the loader raises."""
+        parts = picture_parts(prompt.messages)
+        if not parts or prompt.pictures:
+            return prompt
+        if self.max_pictures is not None and len(parts) > self.max_pictures:
+            raise InvalidParameter(
+                f"messages must hold at most {self.max_pictures} images (option.limit_mm_per_prompt), got {len(parts)}",
+                param="messages",
+            )
+        sources = [PictureSource(part.url, part.address_path) for part in parts]
+        return replace(prompt, pictures=tuple(await self.loader.load_all(sources)))
+
+    def place(self, part: PicturePart, picture: Picture) -> PlacedPicture:
+        """The picture as it stands in a prompt. Raises: InvalidRequest if the model cannot take one of that size."""
+        try:
+            text = self.rules.processor.layout(picture.width, picture.height, part.detail)
+        except ValueError as error:
+            raise InvalidParameter(
+                f"{part.address_path} cannot be taken in: {error}", param=part.address_path
+            ) from error
+        return PlacedPicture(part, picture, text)
+
+    def expanded(self, text: str, placed: Sequence[PlacedPicture]) -> str:
+        """The rendered prompt with each picture's text in the place of its marker; there is one marker for each."""
+        first, *others = text.split(self.marker)
+        pieces = [first]
+        for one, after in zip(placed, others, strict=True):
+            pieces += (one.text.text, after)
+        return "".join(pieces)
+
+    def spans(
+        self, token_ids: Sequence[int], placed: Sequence[PlacedPicture], tokenizer: Tokenizer
+    ) -> tuple[PictureSpan, ...]:
+        """Where the pictures are among a prompt's tokens: each has the placeholders that come next.
+
+        Raises: InvalidRequest if there are more placeholders than those of the pictures, or fewer.
+        """
+        placeholder_id = self.rules.placeholder_id
+        places = [i for i, token_id in enumerate(token_ids) if token_id == placeholder_id]
+        expected = sum(one.text.num_embeddings for one in placed)
+        if len(places) != expected:
+            name = tokenizer.decode([placeholder_id], skip_special_tokens=False)
+            raise InvalidRequest(
+                f"messages must make a prompt with {expected} times {name}, for its images alone, got {len(places)}",
+                param="messages",
+            )
+        spans, done = [], 0
+        for one in placed:
+            begin, done = places[done], done + one.text.num_embeddings
+            spans.append(PictureSpan(one.picture, begin, places[done - 1] + 1 - begin, one.part.detail))
+        return tuple(spans)

@@ -1,0 +1,135 @@
+"""Reads the content of a conversation's messages, and writes it in the two forms that chat templates take.
+
+Does: tell texts from pictures, join texts, put markers for pictures into a text. Does not: render, fetch or check addresses.
+Pure functions; called by the chat template and the service, on the event loop or a tokenise thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple, get_args
+
+from dragoman.errors import InvalidParameter, InvalidRequest, TextOnly, UnsupportedFeature
+from dragoman.types import Detail
+
+PART_SEPARATOR = "\n"  # between the text parts of one message. Source: LMI's chat handler
+DETAILS: tuple[Detail, ...] = get_args(Detail)
+
+
+class PicturePart(NamedTuple):
+    """A picture in a message. `path`: where it stands in the conversation, for errors."""
+
+    path: str
+    url: str
+    detail: Detail
+
+    @property
+    def address_path(self) -> str:
+        """The name of its address."""
+        return f"{self.path}.image_url.url"
+
+
+Part = str | PicturePart
+
+
+def picture_parts(messages: Sequence[Mapping[str, Any]]) -> list[PicturePart]:
+    """The pictures of a conversation in their order. Raises: InvalidRequest for content that is none."""
+    return [
+        part
+        for position, message in enumerate(messages)
+        if not isinstance(message.get("content"), str)
+        for part in read_content(message.get("content"), position)
+        if isinstance(part, PicturePart)
+    ]
+
+
+def read_content(content: Any, position: int) -> list[Part]:
+    """The texts and pictures of the message at `position`. Raises: InvalidRequest naming the part that is neither."""
+    if content is None or isinstance(content, str):
+        return [content] if content else []
+    path = f"messages[{position}].content"
+    if not isinstance(content, Sequence):
+        kind = type(content).__name__
+        raise InvalidRequest(f"{path} must be a string, null or an array of parts, got {kind}", param="messages")
+    return [_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
+
+
+def as_text(parts: Sequence[Part], marker: str, position: int) -> str:
+    """The parts as one text, for templates that take no others.
+
+    The text may hold the markers of the message's pictures; those that it does not hold come before it, each on a line.
+    Source: LMI's chat handler. Raises: InvalidRequest if it holds more markers than there are pictures.
+    """
+    text = joined_text(parts)
+    num_pictures = num_pictures_in(parts)
+    if num_pictures == 0:
+        return text
+    num_there = text.count(marker)
+    if num_there > num_pictures:
+        raise InvalidRequest(
+            f"messages[{position}].content must hold {marker} at most {num_pictures} times, once for each of its images, "
+            f"got {num_there}",
+            param="messages",
+        )
+    lines = [marker] * (num_pictures - num_there)
+    return "\n".join([*lines, text] if text else lines)
+
+
+def as_parts(parts: Sequence[Part]) -> list[dict[str, str]]:
+    """The parts as templates take them, neighbouring texts joined."""
+    fitted: list[dict[str, str]] = []
+    for is_text, run in groupby(parts, key=lambda part: isinstance(part, str)):
+        neighbours = list(run)
+        if is_text:
+            fitted.append({"type": "text", "text": joined_text(neighbours)})
+        else:
+            fitted += [{"type": "image"} for _ in neighbours]
+    return fitted
+
+
+def joined_text(parts: Sequence[Part]) -> str:
+    """All texts among the parts."""
+    return PART_SEPARATOR.join(part for part in parts if isinstance(part, str))
+
+
+def num_pictures_in(parts: Sequence[Part]) -> int:
+    """How many pictures there are among the parts."""
+    return sum(isinstance(part, PicturePart) for part in parts)
+
+
+def refuse_pictures(parts: Sequence[Part]) -> None:
+    """Raises: TextOnly for the first picture among the parts."""
+    for part in parts:
+        if isinstance(part, PicturePart):
+            message = f"{part.path} of type image_url is not supported: this model takes text only"
+            raise TextOnly(message, param=part.path)
+
+
+def _part(part: Any, path: str) -> Part:
+    match part:
+        case str(text):
+            return text
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image_url", "image_url": str(url)}:
+            return PicturePart(path, url, "auto")
+        case {"type": "image_url", "image_url": {"url": str(url), **rest}}:
+            return PicturePart(path, url, _detail(rest.get("detail"), path))
+        case {"type": "image_url"}:
+            raise InvalidRequest(f"{path}.image_url must be an object with a url", param="messages")
+        case {"type": str(kind)} if kind != "text":
+            raise UnsupportedFeature(
+                f"{path} of type {kind} is not supported: it must be text or image_url", param="messages"
+            )
+    raise InvalidRequest(f"{path} must be an object with a type and a text", param="messages")
+
+
+def _detail(detail: Any, path: str) -> Detail:
+    if detail is None:
+        return "auto"
+    for known in DETAILS:
+        if detail == known:
+            return known
+    name = f"{path}.image_url.detail"
+    raise InvalidParameter(f"{name} must be {', '.join(DETAILS[:-1])} or {DETAILS[-1]}, got {detail!r}", param=name)
