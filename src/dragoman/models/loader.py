@@ -31,7 +31,7 @@ from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.vision.description import read_description
+from dragoman.models.vision.described import is_described, read_described
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
@@ -90,8 +90,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
-    description = read_description(model_dir) if options.sees else None
-    model = read_model(read_json(model_dir / "config.json"), sees=description is not None)
+    model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
     profile = _profile(model, options)
     properties = dict(profile.properties)
     if options.num_threads is not None:
@@ -99,8 +98,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     plan = _Plan(model_dir, options, profile, model.facts, properties, report)
     compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
     tower = None
-    if model.vision is not None and description is not None:
-        processor = model.vision.processor(description)
+    if model.vision is not None:
+        processor = model.vision.processor(read_described(model_dir))
         seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
     return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower), report)

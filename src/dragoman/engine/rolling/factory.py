@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.rolling.needs import (
     cache_shape,
@@ -84,7 +84,9 @@ class LoadedRolling:
         )
         for departure in self.model.facts.departures:
             logger.warning("%s: %s", self.model.facts.architecture, departure)
-        return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks))
+        tower = self.model.tower
+        pictures = None if tower is None else PictureRules(tower.processor, tower.facts.placeholder_id)
+        return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks), pictures)
 
 
 def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:

@@ -6,6 +6,7 @@ Does: add up bytes. Does not: load anything, or know what memory there is. Calle
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.vision.described import is_described
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
@@ -48,7 +50,7 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     draft = None
     if options.draft_model is not None:
         directory = draft_directory(options.draft_model, model.facts)
-        draft = _model_size(directory, options.model_options)
+        draft = _model_size(directory, replace(options.model_options, sees=False))
     refuse_guesses(options, model.facts, draft.facts if draft else None)
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
@@ -100,13 +102,16 @@ def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
-    model = read_model(read_json(model_dir / "config.json"))
+    model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
+    seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
     stored = 0.0
     for name, shape in unpacked_shapes(tensor_shapes(model_dir)).items():
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
-        elif not any(re.search(pattern, name) for pattern in model.unread):
+        elif any(re.match(pattern, name) for pattern in seeing) or not any(
+            re.search(pattern, name) for pattern in model.unread
+        ):
             stored += _stored_bytes(shape, weight_type)
     profile = kernel_profile(options, has_states=bool(facts.delta_layers))
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own

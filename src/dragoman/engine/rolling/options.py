@@ -35,6 +35,7 @@ class RollingOptions:
     num_assistant_tokens: int = 5
     max_ngram_size: int = 3
     speculative_max_batch: int = 8
+    limit_mm_per_prompt: int | None = None
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> RollingOptions:
@@ -53,4 +54,11 @@ class RollingOptions:
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
         kv_type: Any = self.kv_dtype
-        return ModelOptions(weight_type, kv_type, self.threads, self.cache_dir, takes_back=self.speculates)
+        return ModelOptions(
+            weight_type,
+            kv_type,
+            self.threads,
+            self.cache_dir,
+            takes_back=self.speculates,
+            sees=self.limit_mm_per_prompt != 0,
+        )

@@ -103,7 +103,10 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
     model = family(config)
     tower = _find_tower(served) if sees else None
     if tower is not None:
-        model.see(tower(config, model.facts.hidden_size))
+        try:
+            model.see(tower(config, model.facts.hidden_size))
+        except ModelError as error:
+            raise ModelError(f"{error}; limit_mm_per_prompt image=0 serves its texts alone") from error
     config.refuse_unread()
     return model
 

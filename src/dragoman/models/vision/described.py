@@ -19,6 +19,11 @@ _NOT_FOR_PICTURES = frozenset(
 )
 
 
+def is_described(model_dir: Path) -> bool:
+    """Whether the checkpoint says how its pictures are prepared."""
+    return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file()
+
+
 def read_described(model_dir: Path) -> Config:
     """All that the files say of pictures, as one object.
 
