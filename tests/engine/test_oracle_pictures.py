@@ -1,0 +1,133 @@
+"""The oracle with pictures, on real kernels: whatever the batch looks like, a request's tokens are those that it gets alone.
+
+One small model of each kind of seeing: pictures whose tokens see each other (with windows), three positions, levels that are
+added behind the first layers, plain ones. All in f32, where the order of sums is all that a batch can change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, PromptPictures
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import Prepared
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.vision.tower import Tower
+from dragoman.types import EngineRequest, PictureSpan
+from tests.engine.naive import Collector, make_request, masker_of
+from tests.support.live_parts import criterion_of
+from tests.support.vision_model import SeeingModel
+
+MODELS = {"bidirectional": "gemma3", "three positions": "qwen2_vl", "levels": "qwen3_vl", "plain": "idefics3_whole"}
+NUM_IDS = 300
+KINDS: Sequence[dict[str, float | int]] = (
+    {},
+    {"temperature": 0.9, "top_p": 0.95},
+    {"temperature": 1.0, "n": 3},
+    {"num_beams": 3, "n": 2, "best_of": 3},
+)
+# Numbers are words; requests of one kind begin alike, but for the picture in the sixth.
+PROMPTS: Sequence[Sequence[int | str]] = (
+    (5, "grey", 3, "odd", 9),
+    (40,),
+    (20, "odd", 40, "small", 20),
+    ("exact", "exact", 2),
+    (20, "odd", 40, "exact", 30),
+    (20, "small", 40, "small", 20),
+    (70, "grey", 30, "odd", 1),
+    (40, "grey", 1, "wide"),
+)
+
+
+class Seeing:
+    """A model that is loaded, and the requests for it."""
+
+    def __init__(self, case: SeeingModel, loaded: LoadedModel) -> None:
+        self.case = case
+        self.loaded = loaded
+        assert loaded.tower is not None
+        self.tower: Tower = loaded.tower
+        self.words = np.random.RandomState(8).randint(1, NUM_IDS, 200).tolist()
+        self.requests = [self._request(number) for number in range(len(PROMPTS))]
+        self.alone: dict[int, list[list[int]]] = {}
+
+    def _request(self, number: int) -> EngineRequest:
+        ids: list[int] = []
+        spans = []
+        for piece in PROMPTS[number]:
+            if isinstance(piece, int):
+                ids += self.words[len(ids) : len(ids) + piece]
+                continue
+            picture_ids = self.case.picture_ids(piece)
+            places = [i for i, token in enumerate(picture_ids) if token == self.tower.facts.placeholder_id]
+            length = places[-1] - places[0] + 1
+            spans.append(PictureSpan(self.case.picture(piece), len(ids) + places[0], length))
+            ids += picture_ids
+        request = make_request(ids, 40, seed=number, name=f"r{number}", ignore_eos=True, **KINDS[number % 4])
+        return msgspec.structs.replace(request, pictures=tuple(spans))
+
+    def answers(
+        self, keys: Sequence[int], config: RollingConfig, num_blocks: int
+    ) -> tuple[dict[int, list[list[int]]], Collector]:
+        """The tokens of every sequence of these requests, computed together."""
+        runner = OpenVinoRunner(self.loaded, num_blocks)
+        core = EngineCore(runner, Sampler(runner.vocab_size), config)
+        collector = Collector(core)
+        for key in keys:
+            request = self.requests[key]
+            embedded = [
+                EmbeddedPicture(self.tower.embed(s.picture, s.detail), self.tower.grid(s.picture, s.detail))
+                for s in request.pictures
+            ]
+            pictures = PromptPictures(request, embedded, self.tower.facts) if embedded else None
+            core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request), pictures)))
+        collector.run()
+        assert not collector.errors
+        runner.close()
+        found = {
+            key: [list(collector.sequence(key, i).token_ids) for i in range(self.requests[key].sampling.n)]
+            for key in keys
+        }
+        return found, collector
+
+
+@pytest.fixture(scope="module", params=MODELS.values(), ids=list(MODELS))
+def seeing(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
+    directory = tmp_path_factory.mktemp("model")
+    case = SeeingModel(request.param, directory, ModelOptions(weight_type="f32"))
+    seen = Seeing(case, load_model(directory, ModelOptions(weight_type="f32")))
+    config = RollingConfig(max_batch_tokens=1024, prefix_cache="off")
+    for key in range(len(PROMPTS)):
+        seen.alone |= seen.answers([key], config, 128)[0]
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("max_batch_tokens", "num_blocks", "prefix_cache"), [(1024, 256, "prompt"), (80, 16, "all"), (96, 16, "off")]
+)
+def test_together_every_request_gets_the_tokens_that_it_gets_alone(
+    seeing: Seeing, max_batch_tokens: int, num_blocks: int, prefix_cache: str
+) -> None:
+    config = RollingConfig(max_batch_tokens, max_num_seqs=8, prefix_cache=prefix_cache, assumed_output_tokens=1)  # type: ignore[arg-type]
+    together, collector = seeing.answers(range(len(PROMPTS)), config, num_blocks)
+    assert together == seeing.alone
+    assert collector.core.stats.num_preemptions or num_blocks > 200
+    answers = {tuple(tokens) for answer in seeing.alone.values() for tokens in answer}
+    assert len(answers) > len(PROMPTS), "prompts decide"
+
+
+def test_a_prefix_is_reused_up_to_the_first_picture_that_differs(seeing: Seeing) -> None:
+    config = RollingConfig(max_batch_tokens=1024, max_num_seqs=1)
+    for second, is_shared in ((4, True), (5, False)):
+        found, collector = seeing.answers([2, second], config, 256)
+        num_alike = seeing.requests[2].pictures[1].begin if is_shared else 0  # placeholders are alike, pictures are not
+        assert collector.outputs[second][0].num_cached_tokens == num_alike // 32 * 32
+        assert found[second] == seeing.alone[second]
