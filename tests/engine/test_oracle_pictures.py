@@ -22,8 +22,8 @@ from dragoman.engine.rolling.sequence import Prepared
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.vision.tower import Tower
 from dragoman.types import EngineRequest, PictureSpan
-from tests.engine.naive import Collector, make_request, masker_of
-from tests.support.live_parts import criterion_of
+from tests.engine.naive import Collector, make_request
+from tests.support.live_parts import criterion_of, masker_of
 from tests.support.vision_model import SeeingModel
 
 MODELS = {"bidirectional": "gemma3", "three positions": "qwen2_vl", "levels": "qwen3_vl", "plain": "idefics3_whole"}
