@@ -4,6 +4,9 @@ Every slot stores a hash of its token, its position and the slot before it, as t
 all slots that it sees, in every cache kind. A wrong block, a lost copy, a stale slot or a block shared by different prefixes
 therefore changes tokens. Writing a slot that another sequence of the step can see raises, and so does a visible slot that a
 table leaves out.
+
+A picture's embedding f32 [id, first, last] stands for a token of that id, which no text has, and says which placeholders of
+its row have to be in the same step (first to last).
 """
 
 from __future__ import annotations
@@ -158,6 +161,7 @@ class FakeRunner:
         table = _table(tables, row)
         num_left_out = self._num_left_out(batch, tables, row)
         is_chained = self.pools[kind].window != 1
+        embedded = _embedded_ids(batch, row)
         for flat in range(first, last):
             position = int(batch.position_ids[flat])
             place = position - num_left_out
@@ -166,7 +170,7 @@ class FakeRunner:
                 assert place, "the slot before the first new token is left out"
                 previous = int(slots[table[(place - 1) // self.block_size], (place - 1) % self.block_size])
             regime = 0 if batch.regimes is None else int(batch.regimes[flat])
-            value = slot_value(previous, int(batch.input_ids[flat]), position, regime)
+            value = slot_value(previous, embedded.get(flat, int(batch.input_ids[flat])), position, regime)
             slots[table[place // self.block_size], place % self.block_size] = value
         shown = slots[table].reshape(-1)[: tables.past_lens[row] + last - first].tolist()
         return dict(enumerate(shown, num_left_out))
@@ -204,6 +208,21 @@ class FakeRunner:
             assert num_left_out == 0 or pool.window, "a block is left out though everything is visible"
             written = _table(tables, row)[past // self.block_size :]
             assert (readers[written] == 1).all(), "a block is written by one sequence and used by another"
+
+
+def _embedded_ids(batch: ForwardBatch, row: int) -> dict[int, int]:
+    """The ids that embeddings stand for, by the places of their tokens. Checks that no picture of the row is cut."""
+    if batch.pictures is None:
+        return {}
+    first, last = batch.subsequence_begins[row : row + 2]
+    begin = int(batch.position_ids[first])
+    assert batch.pictures.positions.shape == (3, len(batch.input_ids))
+    found = {}
+    for flat, (token_id, least, most) in zip(batch.pictures.rows.tolist(), batch.pictures.embeddings, strict=True):
+        if first <= flat < last:
+            assert begin <= least <= most < begin + last - first, "a picture was cut"
+            found[flat] = int(token_id)
+    return found
 
 
 def _tables_of(batch: ForwardBatch, kind: int) -> BlockTables:
