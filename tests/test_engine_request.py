@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.types import EngineRequest, Grammar, SamplingParams, StopStrings
+from dragoman.types import EngineRequest, Grammar, Picture, PictureSpan, SamplingParams, StopStrings
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 token_ids = st.integers(0, 300_000)
@@ -44,6 +44,13 @@ samplings = st.builds(
     grammar=st.one_of(st.none(), grammars),
     assistant_confidence_threshold=st.one_of(st.none(), numbers),
 )
+pictures = st.builds(
+    PictureSpan,
+    picture=st.builds(Picture, width=counts, height=counts, rgb=st.binary(max_size=12), digest=texts),
+    begin=counts,
+    length=counts,
+    detail=st.sampled_from(["auto", "low", "high"]),
+)
 requests = st.builds(
     EngineRequest,
     request_id=texts,
@@ -58,6 +65,7 @@ requests = st.builds(
     cache_salt=texts,
     priority=st.integers(-5, 5),
     deadline_s=st.one_of(st.none(), st.floats(0, 2e9)),
+    pictures=st.lists(pictures, max_size=2).map(tuple),
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from dragoman.config.kinds import Value
 from dragoman.config.resolve import ConfigError, demo_model_dir
-from dragoman.errors import InvalidRequest, ServerError
+from dragoman.errors import InvalidRequest, ServerError, TextOnly
 from dragoman.llm import LLM
 from dragoman.models import ModelError
 from dragoman.types import FinishReason, SamplingParams
@@ -50,6 +50,12 @@ def test_sampling_parameters_have_their_effect(llm: LLM) -> None:
     assert [sequence.text for sequence in result.sequences] == [sequence.text for sequence in again.sequences]
     assert len({sequence.text for sequence in result.sequences}) > 1
     assert all(len(token.top) == 2 for token in result.sequences[0].tokens)
+
+
+def test_a_picture_is_refused_by_a_model_that_takes_text_only(llm: LLM) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    with pytest.raises(TextOnly, match=r"messages\[0\].content\[1\] of type image_url is not supported"):
+        llm.chat([{"role": "user", "content": [{"type": "text", "text": "What is it?"}, image]}], max_tokens=4)
 
 
 def test_stop_strings_end_a_text(llm: LLM) -> None:

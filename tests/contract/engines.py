@@ -17,6 +17,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
 from tests.support.toy_engine import ToyEngine
@@ -24,9 +25,16 @@ from tests.support.toy_engine import ToyEngine
 MAX_MODEL_LEN = 256
 
 
+def _three_tokens(picture: Picture) -> tuple[int, ...]:
+    """Whatever the picture."""
+    return (1, 1, 1)
+
+
 @dataclass(frozen=True)
 class EngineUnderTest:
     """How to make one kind of engine, for sequences of at most MAX_MODEL_LEN tokens.
+
+    `stands_for`: the tokens that stand for a picture in a prompt.
 
     `make`: a new engine, not started, that runs so many sequences at once (at least; an engine that runs fewer is free to).
     `prompt`: after it, greedy decoding that ignores end-of-sequence goes on for 150 tokens. `text_of`: what tokens write.
@@ -37,6 +45,7 @@ class EngineUnderTest:
     prompt: tuple[int, ...]
     text_of: Callable[[Sequence[int]], str]
     eos_token_ids: frozenset[int] = frozenset({0})
+    stands_for: Callable[[Picture], tuple[int, ...]] = _three_tokens
 
 
 def _rolling_on_fake_runner(max_num_seqs: int, proposer: Proposer | None = None) -> Engine:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, ServerError
-from dragoman.types import EngineRequest, FinishReason, Grammar, StopStrings
+from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, ServerError, UnsupportedFeature
+from dragoman.types import EngineRequest, FinishReason, Grammar, Picture, PictureSpan, StopStrings
 from tests.contract.asking import Answer, asking, collect, collect_if, first_output, run, running
 from tests.contract.engines import MAX_MODEL_LEN, EngineUnderTest
 
@@ -376,5 +376,38 @@ def test_those_of_higher_priority_overtake_others_who_wait(under_test: EngineUnd
             await asyncio.gather(*(note(priority) for priority in (0, -1, 2, 1)))
             assert order == [2, 1, 0, -1]
             await running_one.aclose()
+
+    run(test())
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def _showing(under_test: EngineUnderTest, *pictures: Picture) -> EngineRequest:
+    """A request whose prompt has the pictures behind its first token, a token between them."""
+    prompt, spans = under_test.prompt[:1], []
+    for picture in pictures:
+        tokens = under_test.stands_for(picture)
+        spans.append(PictureSpan(picture, len(prompt), len(tokens)))
+        prompt += tokens + under_test.prompt[:1]
+    return asking(
+        under_test, 12, prompt_ids=prompt + under_test.prompt[1:], pictures=tuple(spans), logprobs=0, prompt_logprobs=0
+    )
+
+
+def test_pictures_are_part_of_the_prompt_or_refused_by_name(under_test: EngineUnderTest) -> None:
+    white, black = (Picture(28, 28, bytes([grey]) * 28 * 28 * 3, f"{grey:02x}") for grey in (255, 0))
+
+    async def test() -> None:
+        async with running(under_test) as engine:
+            requests = [_showing(under_test, *shown) for shown in [(white, black), (black, white), (white, black)]]
+            if not engine.capabilities.pictures:
+                with pytest.raises(UnsupportedFeature, match="pictures 2 is not supported by this engine"):
+                    await collect(engine, requests[0])
+                return
+            first, second, third = await asyncio.gather(*(collect(engine, request) for request in requests))
+            assert first == third
+            assert first.prompt_logprobs != second.prompt_logprobs
+            assert await collect(engine, requests[0]) == first
 
     run(test())

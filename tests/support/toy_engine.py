@@ -55,7 +55,7 @@ class ToyEngine:
     def __init__(self, tools: EngineTools, max_model_len: int = 256) -> None:
         self._tools = tools
         self._capabilities = Capabilities(
-            max_model_len, VOCAB_SIZE, max_logprobs=20, best_of=True, grammar=True, stop_strings=True
+            max_model_len, VOCAB_SIZE, max_logprobs=20, best_of=True, grammar=True, stop_strings=True, pictures=True
         )
         self._sampler = Sampler(VOCAB_SIZE)
         self._turn = asyncio.Lock()
@@ -182,7 +182,7 @@ class ToyEngine:
             ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
         while len(one.token_ids) < request.max_tokens:
             await asyncio.sleep(0)  # others may come, leave, or be told that time is over
-            row = reference_logits([*request.prompt_ids, *one.token_ids], VOCAB_SIZE)[-1:]
+            row = reference_logits([*_seen(request), *one.token_ids], VOCAB_SIZE)[-1:]
             raw = self._sampler.raw_logprobs(row[0].copy())
             token_id = int(self._sampler.sample(row, [state]).token_ids[0])
             state.observe(token_id)
@@ -208,8 +208,18 @@ class ToyEngine:
         top_n = request.sampling.prompt_logprobs
         if top_n is None:
             return None
-        rows = reference_logits(request.prompt_ids, VOCAB_SIZE)[:-1]
+        rows = reference_logits(_seen(request), VOCAB_SIZE)[:-1]
         return [None, *self._sampler.prompt_logprobs(rows, request.prompt_ids[1:], top_n)]
+
+
+def _seen(request: EngineRequest) -> list[int]:
+    """The prompt, with a letter of the picture's digest in each of its places."""
+    token_ids = list(request.prompt_ids)
+    for span in request.pictures:
+        digest = span.picture.digest.encode()
+        for place in range(span.length):
+            token_ids[span.begin + place] = digest[place % len(digest)] % VOCAB_SIZE
+    return token_ids
 
 
 def _output(
