@@ -21,7 +21,11 @@ from dragoman.server.apis.ovms.errors import OVMS
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
 
 SHAPES: dict[str, ErrorShape] = {"openai": OPENAI, "ovms": OVMS, "lmi": LMI_ERRORS}
-CLASSES = {cls.kind: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ServerError)}
+CLASSES = {
+    cls.kind: cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, ServerError) and "kind" in vars(cls)
+}
 
 
 STATUSES: dict[str, dict[str, int]] = {

@@ -21,7 +21,11 @@ TOY = "tests.support.toy_api"
 NAMES_WITH_TOY = (*NAMES, TOY)
 APIS = load_apis(NAMES_WITH_TOY)
 
-CLASSES = {cls.kind: cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, ServerError)}
+CLASSES = {
+    cls.kind: cls
+    for cls in vars(errors).values()
+    if isinstance(cls, type) and issubclass(cls, ServerError) and "kind" in vars(cls)
+}
 
 
 def dialects_of(profile: ModelProfile) -> Dialects:
