@@ -87,6 +87,8 @@ class EngineStats:
     num_preemptions: int | None = None
     num_prefix_queries: int | None = None  # prompt tokens looked up in the prefix cache
     num_prefix_hits: int | None = None  # of these, those found there
+    num_pictures: int | None = None  # of requests
+    num_picture_hits: int | None = None  # of these, those that had been embedded, or were about to be
     num_draft_tokens: int | None = None  # proposed by speculative decoding, and verified
     num_accepted_tokens: int | None = None  # of these, those that are part of the answer
 

@@ -43,6 +43,8 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_preemptions": ("num_preemptions", "Sequences preempted"),
     "dragoman_prefix_cache_queries": ("num_prefix_queries", "Prompt tokens looked up in the prefix cache"),
     "dragoman_prefix_cache_hits": ("num_prefix_hits", "Prompt tokens found in the prefix cache"),
+    "dragoman_pictures": ("num_pictures", "Pictures in prompts"),
+    "dragoman_picture_cache_hits": ("num_picture_hits", "Pictures that had been embedded before"),
     "dragoman_draft_tokens": ("num_draft_tokens", "Tokens proposed by speculative decoding"),
     "dragoman_accepted_tokens": ("num_accepted_tokens", "Proposed tokens that were accepted"),
 }

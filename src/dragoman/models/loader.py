@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import openvino as ov
 from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
-from dragoman.models.families import read_model
+from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
@@ -36,6 +36,8 @@ from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
 logger = logging.getLogger(__name__)
+
+_NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -90,7 +92,10 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
-    model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
+    raw_config, has_description = read_json(model_dir / "config.json"), is_described(model_dir)
+    model = read_model(raw_config, sees=options.sees and has_description)
+    if options.sees and not has_description and has_tower(raw_config):
+        model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
     profile = _profile(model, options)
     properties = dict(profile.properties)
     if options.num_threads is not None:
@@ -171,6 +176,8 @@ def _profile(model: Family, options: ModelOptions) -> KernelProfile:
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
     report("warming up", 0.0)
     warm_up(loaded.compiled)
+    if loaded.tower is not None:
+        loaded.tower.warm_up()
     report("warming up", 1.0)
     return loaded
 

@@ -14,7 +14,7 @@ from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.options import RollingOptions
-from dragoman.engine.rolling.pictures.encoder import PictureEncoder
+from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
@@ -45,8 +45,8 @@ def assemble(
         repeats_steps=not model.facts.convolution_layers,
     )
     proposer = _proposer(options, draft, runner)
-    encoder = None if model.tower is None else PictureEncoder(model.tower)
-    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, encoder)
+    embedder = None if model.tower is None else PictureEmbedder(model.tower)
+    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder)
 
 
 def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:

@@ -22,7 +22,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
-from dragoman.engine.rolling.pictures.encoder import PictureEncoder
+from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, context_length
@@ -83,19 +83,19 @@ class RollingEngine:
         config: RollingConfig | None = None,
         proposer: Proposer | None = None,
         tools: EngineTools | None = None,
-        encoder: PictureEncoder | None = None,
+        embedder: PictureEmbedder | None = None,
     ) -> None:
         """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`.
 
-        `encoder` None = no pictures. The engine closes it.
+        `embedder` None = no pictures. The engine closes it.
         """
         config = config or RollingConfig()
         self._runner = runner
         self._proposer = proposer
         self._tools = tools
-        self._encoder = encoder
+        self._embedder = embedder
         self._core = EngineCore(runner, sampler, config, proposer)
-        self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=encoder is not None)
+        self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
@@ -150,7 +150,10 @@ class RollingEngine:
 
     def stats(self) -> EngineStats:
         """Totals of the steps so far; for any thread."""
-        return self._core.stats.totals()
+        totals, embedder = self._core.stats.totals(), self._embedder
+        if embedder is None:
+            return totals
+        return replace(totals, num_pictures=embedder.num_pictures, num_picture_hits=embedder.num_hits)
 
     async def shutdown(self, drain_s: float) -> None:
         """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, close the runner."""
@@ -170,8 +173,8 @@ class RollingEngine:
         self._runner.close()
         if self._proposer is not None:
             self._proposer.close()
-        if self._encoder is not None:
-            self._encoder.close()
+        if self._embedder is not None:
+            self._embedder.close()
 
     # --- streams: on event loops --------------------------------------------------------------------------------------
 
@@ -185,10 +188,10 @@ class RollingEngine:
 
     async def _embed(self, request: EngineRequest) -> PromptPictures | None:
         """The request's pictures, beside the step loop. Raises: InvalidRequest, Overloaded, EngineFailed, Cancelled."""
-        if not request.pictures or self._encoder is None:
+        if not request.pictures or self._embedder is None:
             return None
         self._check_open()
-        return PromptPictures(request, await self._encoder.embed(request.pictures), self._encoder.facts)
+        return PromptPictures(request, await self._embedder.embed(request.pictures), self._embedder.facts)
 
     def _open_stream(
         self, request: EngineRequest, masker: TokenMasker | None, pictures: PromptPictures | None

@@ -111,6 +111,12 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
     return model
 
 
+def has_tower(raw_config: dict[str, Any]) -> bool:
+    """Whether a config.json that `read_model` reads is that of a model whose pictures are understood."""
+    names = [name for name in raw_config["architectures"] if name in FAMILIES]
+    return _find_tower(names[0]) is not None
+
+
 def _find_tower(architecture: str) -> type[VisionFamily] | None:
     if not FAMILIES[architecture].startswith("vision."):
         return None

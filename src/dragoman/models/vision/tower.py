@@ -16,6 +16,8 @@ from dragoman.models.sources.base import Array
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.types import Detail, Picture
 
+_SIDE = 64  # pixels of the picture to warm up with
+
 
 class Tower:
     """A compiled tower, and what prepares its pictures. `mapping`: the file that holds its weights, None = it does."""
@@ -36,6 +38,10 @@ class Tower:
         self._request.infer()
         embeddings: Array = self._request.get_output_tensor(0).data
         return embeddings.astype(np.float32)  # a copy: the runtime's buffer is written again
+
+    def warm_up(self) -> None:
+        """Embed a small grey picture: the plugin chooses kernels and packs weights with the first."""
+        self.embed(Picture(_SIDE, _SIDE, bytes([128]) * (3 * _SIDE * _SIDE), ""), "low")
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
         """Rows and columns of its embeddings, (0, 0) where nobody asks."""

@@ -1,7 +1,7 @@
 """The pictures of one prompt, embedded: which tokens they stand in for, and what follows for positions, chunks and prefixes.
 
 Does: hold embeddings by their places, the three positions of tokens where a model has them, say where a prompt may be cut.
-Does not: embed (`encoder` does) or schedule. Made for every request with pictures, on an event loop; read on the engine
+Does not: embed (`embedder` does) or schedule. Made for every request with pictures, on an event loop; read on the engine
 thread. Immutable.
 """
 

@@ -2,7 +2,7 @@
 
 Does: a bounded queue before the tower, a bounded cache behind it; a picture that several requests have is embedded once.
 Does not: prepare pictures or compute (the tower does), or know where they stand in prompts. `embed` is called on any event
-loop; the tower runs on one thread of the encoder's.
+loop; the tower runs on one thread of the embedder's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PictureTower(Protocol):
         ...
 
 
-class PictureEncoder:
+class PictureEmbedder:
     """Owns `tower`. `cache_bytes` bounds the embeddings that are remembered, `max_waiting` the pictures in the queue."""
 
     def __init__(
@@ -118,7 +118,7 @@ class PictureEncoder:
                 self._jobs.pop(job.key, None)
 
     def _run(self, key: _Key, picture: Picture) -> EmbeddedPicture:
-        """On the encoder's thread."""
+        """On the embedder's thread."""
         try:
             detail = key[1]
             embedded = EmbeddedPicture(self._tower.embed(picture, detail), self._tower.grid(picture, detail))
@@ -150,7 +150,7 @@ class _Job:
         self.num_waiting = 0
 
     async def result(self) -> EmbeddedPicture:
-        """Raises: as `PictureEncoder.embed`."""
+        """Raises: as `PictureEmbedder.embed`."""
         try:
             return await asyncio.shield(asyncio.wrap_future(self.future))
         except asyncio.CancelledError:

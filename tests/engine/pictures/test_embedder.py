@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from dragoman.engine.rolling.pictures.encoder import PictureEncoder
+from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded
 from dragoman.models.facts import PictureFacts
 from dragoman.types import Detail, Picture, PictureSpan
@@ -58,11 +58,11 @@ def tower() -> FakeTower:
 
 
 @pytest.fixture
-def encoder(tower: FakeTower) -> Iterator[PictureEncoder]:
-    encoder = PictureEncoder(tower, cache_bytes=3 * SIZE, max_waiting=4)
-    yield encoder
+def embedder(tower: FakeTower) -> Iterator[PictureEmbedder]:
+    embedder = PictureEmbedder(tower, cache_bytes=3 * SIZE, max_waiting=4)
+    yield embedder
     tower.is_open.set()
-    encoder.close()
+    embedder.close()
 
 
 def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -86,70 +86,72 @@ async def begun(tower: FakeTower, *tasks: asyncio.Task[Any]) -> None:
 
 
 @on_a_loop
-async def test_pictures_come_in_their_order_with_their_grids(encoder: PictureEncoder) -> None:
-    found = await encoder.embed([span("3"), span("1"), span("3")])
+async def test_pictures_come_in_their_order_with_their_grids(embedder: PictureEmbedder) -> None:
+    found = await embedder.embed([span("3"), span("1"), span("3")])
     assert [picture.embeddings[0, 0] for picture in found] == [3, 1, 3]
     assert {picture.grid for picture in found} == {(1, 1)}
 
 
 @on_a_loop
-async def test_a_picture_is_embedded_once_for_all_who_ask(encoder: PictureEncoder, tower: FakeTower) -> None:
+async def test_a_picture_is_embedded_once_for_all_who_ask(embedder: PictureEmbedder, tower: FakeTower) -> None:
     tower.is_open.clear()
-    tasks = [asyncio.create_task(encoder.embed([span("7")])) for _ in range(4)]
+    tasks = [asyncio.create_task(embedder.embed([span("7")])) for _ in range(4)]
     await begun(tower, *tasks)
     tower.is_open.set()
     assert {found[0].embeddings[0, 0] for found in await asyncio.gather(*tasks)} == {7}
-    await encoder.embed([span("7")])
+    await embedder.embed([span("7")])
     assert tower.embedded == [("7", "auto")]
-    assert (encoder.num_pictures, encoder.num_hits) == (5, 4)
+    assert (embedder.num_pictures, embedder.num_hits) == (5, 4)
 
 
 @on_a_loop
-async def test_what_is_looked_at_more_closely_is_another_picture(encoder: PictureEncoder, tower: FakeTower) -> None:
-    await encoder.embed([span("7", "low"), span("7", "high")])
+async def test_what_is_looked_at_more_closely_is_another_picture(embedder: PictureEmbedder, tower: FakeTower) -> None:
+    await embedder.embed([span("7", "low"), span("7", "high")])
     assert tower.embedded == [("7", "low"), ("7", "high")]
 
 
 @on_a_loop
-async def test_the_pictures_used_last_are_remembered_up_to_the_bound(encoder: PictureEncoder, tower: FakeTower) -> None:
-    await encoder.embed([span("1"), span("2"), span("3")])
-    await encoder.embed([span("1")])
-    await encoder.embed([span("4")])  # in place of 2
-    await encoder.embed([span("1"), span("3"), span("4")])
+async def test_the_pictures_used_last_are_remembered_up_to_the_bound(
+    embedder: PictureEmbedder, tower: FakeTower
+) -> None:
+    await embedder.embed([span("1"), span("2"), span("3")])
+    await embedder.embed([span("1")])
+    await embedder.embed([span("4")])  # in place of 2
+    await embedder.embed([span("1"), span("3"), span("4")])
     assert len(tower.embedded) == 4
-    await encoder.embed([span("2")])
+    await embedder.embed([span("2")])
     assert len(tower.embedded) == 5
 
 
 @on_a_loop
-async def test_a_failure_is_that_of_its_picture_alone(encoder: PictureEncoder) -> None:
-    good, bad = await asyncio.gather(encoder.embed([span("1")]), encoder.embed([span("bad")]), return_exceptions=True)
+async def test_a_failure_is_that_of_its_picture_alone(embedder: PictureEmbedder) -> None:
+    good, bad = await asyncio.gather(embedder.embed([span("1")]), embedder.embed([span("bad")]), return_exceptions=True)
     assert isinstance(bad, EngineFailed)
     assert "no such colour" in str(bad)
     assert not isinstance(good, BaseException)
     with pytest.raises(EngineFailed):  # and is not remembered
-        await encoder.embed([span("bad")])
+        await embedder.embed([span("bad")])
 
 
 @on_a_loop
-async def test_more_pictures_than_may_wait_are_refused(encoder: PictureEncoder, tower: FakeTower) -> None:
+async def test_more_pictures_than_may_wait_are_refused(embedder: PictureEmbedder, tower: FakeTower) -> None:
     tower.is_open.clear()
-    waiting = asyncio.create_task(encoder.embed([span("1"), span("2"), span("3"), span("4")]))
+    waiting = asyncio.create_task(embedder.embed([span("1"), span("2"), span("3"), span("4")]))
     await begun(tower, waiting)
     with pytest.raises(Overloaded, match="4 pictures wait"):
-        await encoder.embed([span("5")])
-    again = asyncio.create_task(encoder.embed([span("2")]))  # which waits already
+        await embedder.embed([span("5")])
+    again = asyncio.create_task(embedder.embed([span("2")]))  # which waits already
     await begun(tower, again)
     tower.is_open.set()
     await asyncio.gather(waiting, again)
 
 
 @on_a_loop
-async def test_a_picture_that_nobody_waits_for_is_not_begun(encoder: PictureEncoder, tower: FakeTower) -> None:
+async def test_a_picture_that_nobody_waits_for_is_not_begun(embedder: PictureEmbedder, tower: FakeTower) -> None:
     tower.is_open.clear()
-    first = asyncio.create_task(encoder.embed([span("1")]))
+    first = asyncio.create_task(embedder.embed([span("1")]))
     await begun(tower, first)
-    left, stays = (asyncio.create_task(encoder.embed([span("2"), span(other)])) for other in ("3", "4"))
+    left, stays = (asyncio.create_task(embedder.embed([span("2"), span(other)])) for other in ("3", "4"))
     await begun(tower, left, stays)
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -162,10 +164,10 @@ async def test_a_picture_that_nobody_waits_for_is_not_begun(encoder: PictureEnco
 @on_a_loop
 async def test_closing_answers_whoever_waits(tower: FakeTower) -> None:
     tower.is_open.clear()
-    encoder = PictureEncoder(tower)
-    first, waits = (asyncio.create_task(encoder.embed([span(name)])) for name in ("1", "2"))
+    embedder = PictureEmbedder(tower)
+    first, waits = (asyncio.create_task(embedder.embed([span(name)])) for name in ("1", "2"))
     await begun(tower, first, waits)
-    closing = asyncio.create_task(asyncio.to_thread(encoder.close))
+    closing = asyncio.create_task(asyncio.to_thread(embedder.close))
     with pytest.raises(Cancelled):
         await waits
     tower.is_open.set()
@@ -173,4 +175,4 @@ async def test_closing_answers_whoever_waits(tower: FakeTower) -> None:
     assert (await first)[0].embeddings[0, 0] == 1
     assert tower.is_closed
     with pytest.raises(EngineDead):
-        await encoder.embed([span("3")])
+        await embedder.embed([span("3")])
