@@ -14,6 +14,7 @@ from dragoman.config.kinds import (
     Hosts,
     ImageLimit,
     Integer,
+    JsonObject,
     Kind,
     Names,
     Number,
@@ -26,6 +27,7 @@ from dragoman.config.kinds import (
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
     Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(),
+    JsonObject(),
 ]  # fmt: skip
 
 

@@ -45,6 +45,8 @@ def test_every_limit_reaches_the_loader(tmp_path: Path) -> None:
         ("", {"VLLM_IMAGE_FETCH_TIMEOUT": "9"}, "image_fetch_timeout_s", 9.0),
         ("option.limit_mm_per_prompt=image=2,video=1", {}, "limit_mm_per_prompt", 2),
         ('option.limit_mm_per_prompt={"image": 0}', {}, "limit_mm_per_prompt", 0),
+        ('option.mm_processor_kwargs={"max_pixels": 9}', {}, "mm_processor_kwargs", '{"max_pixels": 9}'),
+        ("option.mm_processor_kwargs=none", {}, "mm_processor_kwargs", None),
         ("", {"OPTION_LIMIT_MM_PER_PROMPT": '{"image": {"count": 3, "width": 512}}'}, "limit_mm_per_prompt", 3),
     ],
 )  # fmt: skip
@@ -58,7 +60,9 @@ def test_the_names_and_forms_of_other_servers_act(
     "properties",
     [
         "option.allowed_media_domains=[1]", 'option.allowed_media_domains={"a": 1}', "option.allowed_media_domains=[",
-        "option.allow_image_hosts=https://a.example", "option.limit_mm_per_prompt=image=-1", "option.max_image_mb=0",
+        "option.allow_image_hosts=https://a.example", "option.limit_mm_per_prompt=image=-1",
+        "option.mm_processor_kwargs=[1]",
+        "option.max_image_mb=0",
         "option.max_image_pixels=200000000", "option.image_fetch_timeout_s=0",
     ],
 )  # fmt: skip

@@ -56,6 +56,7 @@ def example(option: Option) -> str:
         "none",
         "some-name",
         "a.b:c",
+        '{"max_pixels":9}',
     ):
         try:
             if option.row.kind.parse(text) != option.default:

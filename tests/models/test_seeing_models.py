@@ -47,6 +47,20 @@ def test_without_pictures_the_same_directory_serves_texts(directory: Path, tmp_p
     assert RollingOptions(limit_mm_per_prompt=2).model_options.sees is True
 
 
+def test_the_operator_sets_how_pictures_are_prepared(tmp_path: Path) -> None:
+    directory = write_vision_case("qwen2_vl", read_vision_case("qwen2_vl"), tmp_path)
+    changed = RollingOptions(dtype="f32", mm_processor_kwargs='{"min_pixels": 3136, "max_pixels": 12544}').model_options
+    sizes = []
+    for options in (ModelOptions(weight_type="f32"), changed):
+        tower = load_model(directory, options).tower
+        assert tower is not None
+        sizes.append(tower.processor.layout(460, 320, "auto").num_embeddings)
+    assert sizes[1] <= 12544 // 784 < sizes[0]
+    unknown = RollingOptions(dtype="f32", mm_processor_kwargs='{"most_pixels": 1}').model_options
+    with pytest.raises(ModelError, match="most_pixels"):
+        load_model(directory, unknown)
+
+
 def test_a_checkpoint_that_does_not_say_how_pictures_are_prepared_serves_texts_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -227,7 +227,6 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options("logits processors of your own are not run", "logits_processors logits_processor_pattern"),
     *_options("prompts are text or token ids", "enable_prompt_embeds", harmless=OFF),
     *_options(NO_EMBEDDINGS, "pooler_config override_pooler_config"),
-    *_options(AS_IT_LIES, "mm_processor_kwargs", harmless=NOTHING),
     *_options("images are read in one way, see pictures.md", "media_io_kwargs", harmless=NOTHING),
     *_options("no request can have files of this machine read", "allowed_local_media_path", harmless=("",)),
     *_options(BUILT_IN, "disable_mm_preprocessor_cache mm_processor_cache_gb mm_processor_cache_type"),

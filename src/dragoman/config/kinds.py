@@ -332,6 +332,28 @@ class ImageLimit:
         return {medium: _medium_limit(limit) for medium, limit in limits.items()}.get("image")
 
 
+class JsonObject:
+    """A JSON object, as text."""
+
+    @property
+    def allowed(self) -> str:
+        """The form."""
+        return 'a JSON object, such as {"max_pixels": 1003520}'
+
+    @property
+    def placeholder(self) -> str:
+        """`JSON`."""
+        return "JSON"
+
+    def parse(self, text: str) -> str | None:
+        """The same text; None for none. Raises: ValueError if it is no object."""
+        if text.lower() in ("", "none", "null"):
+            return None
+        if not isinstance(json.loads(text), dict):
+            raise ValueError(text)
+        return text
+
+
 def _media_limits(text: str) -> dict[str, Any]:
     """A limit by medium, as numbers or vLLM's objects with a `count`. Raises: ValueError."""
     if text.lstrip().startswith("{"):

@@ -20,6 +20,7 @@ from dragoman.config.kinds import (
     Hosts,
     ImageLimit,
     Integer,
+    JsonObject,
     Names,
     Number,
     Switch,
@@ -117,7 +118,8 @@ class ModelSettings:
     model_id: Path | None = option(
         None,
         FilePath("MODEL_DIR", "directory"),
-        "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory.",
+        "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory. "
+        "demo and demo-vision name the bundled models.",
         unset="the bundled demo model",
         env=(Alias("HF_MODEL_ID"),),
     )
@@ -275,6 +277,12 @@ class PictureSettings:
         ImageLimit(),
         "Most images one prompt may have. image=0: none, and the part of the model that sees is not even loaded.",
         unset="as many as fit into the context",
+    )
+    mm_processor_kwargs: str | None = option(
+        None,
+        JsonObject(),
+        "Keys of preprocessor_config.json that count otherwise here, as JSON; max_pixels, say, bounds time and tokens.",
+        unset="the file as it is",
     )
     allow_image_hosts: tuple[str, ...] = option(
         (),

@@ -39,6 +39,9 @@ from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_env
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
 DEMO_NAME = "demo"
+_PACKAGE = Path(__file__).resolve().parent.parent
+BUNDLED: Mapping[str, Path] = {DEMO_NAME: _PACKAGE / "demo_model", "demo-vision": _PACKAGE / "demo_vision_model"}
+"""The models that come with the package, by the names that stand for their directories."""
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
 BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
@@ -98,8 +101,8 @@ class Config:
 
 
 def demo_model_dir() -> Path:
-    """The model that comes with the package."""
-    return Path(__file__).resolve().parent.parent / "demo_model"
+    """The model that comes with the package, and is served when nobody names one."""
+    return BUNDLED[DEMO_NAME]
 
 
 def resolve(
@@ -117,7 +120,7 @@ def resolve(
     """
     findings = _Findings(entry.notices if entry else ())
     findings.read_shared(command_line, environ)
-    directory = entry.directory if entry else findings.directory() or demo_dir
+    directory = entry.directory if entry else _bundled(findings.directory() or demo_dir)
     findings.read(FILE, _read_file(directory))
     findings.read(CALL, call)
     values, origins = findings.choose()
@@ -137,7 +140,8 @@ def resolve(
         values["name"] = _renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
-        values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
+        bundled = next((name for name, path in {**BUNDLED, DEMO_NAME: demo_dir}.items() if path == model_dir), "")
+        values["name"] = (bundled or model_dir.resolve().name or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -152,6 +156,11 @@ def resolve(
         version=entry.version if entry else "",
         own_options=own_options,
     )
+
+
+def _bundled(directory: Path) -> Path:
+    """The directory, or the bundled model's of that name if there is no such directory."""
+    return directory if directory.exists() else BUNDLED.get(str(directory), directory)
 
 
 def _renamed(name: str, names: Value) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ Called by the engine's factory, once per start, on any thread.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -104,7 +105,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
     tower = None
     if model.vision is not None:
-        processor = model.vision.processor(read_described(model_dir))
+        processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
         seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
     return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower), report)

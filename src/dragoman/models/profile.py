@@ -44,7 +44,8 @@ class ModelOptions:
 
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
-    loaded, if the checkpoint has one that is understood.
+    loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
+    preprocessor_config.json that count in place of the file's.
     """
 
     weight_type: WeightType = "int8"
@@ -54,6 +55,7 @@ class ModelOptions:
     has_neighbours: bool = False
     takes_back: bool = False
     sees: bool = True
+    picture_changes: str = "{}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class RollingOptions:
     max_ngram_size: int = 3
     speculative_max_batch: int = 8
     limit_mm_per_prompt: int | None = None
+    mm_processor_kwargs: str | None = None
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> RollingOptions:
@@ -61,4 +62,5 @@ class RollingOptions:
             self.cache_dir,
             takes_back=self.speculates,
             sees=self.limit_mm_per_prompt != 0,
+            picture_changes=self.mm_processor_kwargs or "{}",
         )

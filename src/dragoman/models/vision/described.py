@@ -6,6 +6,7 @@ model is loaded, on any thread.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ def is_described(model_dir: Path) -> bool:
     return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file()
 
 
-def read_described(model_dir: Path) -> Config:
+def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) -> Config:
     """All that the files say of pictures, as one object.
 
     preprocessor_config.json describes them; newer checkpoints have that as `image_processor` in processor_config.json,
-    beside texts of tokens. What the first file says counts. Raises: ModelError if neither is there, or one cannot be read.
+    beside texts of tokens. What the first file says counts, and `changes` before it.
+    Raises: ModelError if neither is there, or one cannot be read.
     """
     images, both = model_dir / IMAGES, model_dir / BOTH
     beside: dict[str, Any] = read_json(both) if both.exists() else {}
@@ -38,4 +40,4 @@ def read_described(model_dir: Path) -> Config:
     if not nested or images.exists():
         nested = {**nested, **read_json(images)}  # which names the file that is missing
     known = {key: value for key, value in beside.items() if key not in _NOT_FOR_PICTURES}
-    return Config({**known, **nested}, IMAGES if images.exists() else BOTH)
+    return Config({**known, **nested, **(changes or {})}, IMAGES if images.exists() else BOTH)

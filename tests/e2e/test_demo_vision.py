@@ -1,0 +1,121 @@
+"""The bundled model that sees, in a server of its own: drawn pictures through every API that takes pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from demo.evaluate_pictures import Case, cases, messages_of
+from PIL import Image
+
+from tests.support.server_process import ServerProcess, serve
+
+EACH = 3  # questions of every kind
+LEAST_SHARE = 0.9  # of right answers: some below what the model was measured at, as these are few
+MAX_TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServerProcess]:
+    with serve("demo-vision", "--dtype", "f32", "--max-num-seqs", "16") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[Case]:
+    """Pictures and wordings that training never saw."""
+    drawn: list[Case] = cases(EACH, Random("drawn for the tests"))
+    return drawn
+
+
+def image_part(picture: Image.Image, format: str = "PNG") -> dict[str, Any]:
+    """A picture as clients send it."""
+    file = io.BytesIO()
+    picture.convert("RGB").save(file, format)
+    data = base64.b64encode(file.getvalue()).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:image/{format.lower()};base64,{data}"}}
+
+
+def messages(case: Case, format: str = "PNG") -> list[dict[str, Any]]:
+    """The conversation that asks a case's question."""
+    picture = case.picture()
+    part = None if picture is None else image_part(picture, format)
+    found: list[dict[str, Any]] = messages_of(case.question, part, case.comes_first)
+    return found
+
+
+def through_client(server: ServerProcess, case: Case, route: str = "v1") -> str:
+    client: Any = openai.OpenAI(base_url=f"{server.base_url}/{route}", api_key="none", max_retries=0)
+    answer = client.chat.completions.create(
+        model="demo-vision", messages=messages(case), temperature=0, max_tokens=MAX_TOKENS
+    )
+    return str(answer.choices[0].message.content).strip()
+
+
+def through_lmi(server: ServerProcess, case: Case, path: str) -> str:
+    body = {"messages": messages(case), "temperature": 0, "max_tokens": MAX_TOKENS}
+    answer = httpx.post(f"{server.base_url}{path}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"]).strip()
+
+
+def test_drawn_pictures_are_understood_through_the_openai_client(server: ServerProcess, asked: list[Case]) -> None:
+    answers = [(case, through_client(server, case)) for case in asked]
+    missed = [(case.kind, case.question, answer, case.answer) for case, answer in answers if answer != case.answer]
+    assert 1 - len(missed) / len(asked) >= LEAST_SHARE, missed
+
+
+def test_every_api_that_takes_pictures_gives_the_same_answers(server: ServerProcess, asked: list[Case]) -> None:
+    for case in asked[::7]:
+        expected = through_client(server, case)
+        assert through_client(server, case, "v3") == expected
+        for path in ("/invocations", "/predictions/demo-vision", "/v1/chat/completions"):
+            assert through_lmi(server, case, path) == expected
+
+
+def test_requests_with_and_without_pictures_get_at_once_what_they_get_alone(
+    server: ServerProcess, asked: list[Case]
+) -> None:
+    mixed = Random(3).sample(asked, 16)
+    alone = [through_client(server, case) for case in mixed]
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda case: through_client(server, case), mixed))
+    assert together == alone
+    assert any(case.scene is None for case in asked)
+
+
+def test_a_picture_costs_tokens_and_is_embedded_once(server: ServerProcess, asked: list[Case]) -> None:
+    case = next(case for case in asked if case.scene is not None)
+    client: Any = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+    without = messages_of(case.question, None, True)
+    sizes = [
+        client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1).usage.prompt_tokens
+        for sent in (without, messages(case))
+    ]
+    assert sizes[1] - sizes[0] > 16
+    before = server.metrics()
+    for format in ("PNG", "BMP", "WEBP"):  # of which the last loses something
+        sent = messages(case, format)
+        client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1)
+    after = server.metrics()
+    assert after["dragoman_pictures_total"] - before["dragoman_pictures_total"] == 3
+    assert after["dragoman_picture_cache_hits_total"] - before["dragoman_picture_cache_hits_total"] == 2
+
+
+def test_a_picture_that_is_none_hurts_nobody(server: ServerProcess, asked: list[Case]) -> None:
+    client: Any = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,bm90IGEgcGljdHVyZQ=="}}
+    with pytest.raises(openai.BadRequestError, match="image_url"):
+        client.chat.completions.create(model="demo-vision", messages=messages_of("What is this?", part, True))
+    remote = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}
+    with pytest.raises(openai.BadRequestError, match="image_url"):
+        client.chat.completions.create(model="demo-vision", messages=messages_of("What is this?", remote, True))
+    case = next(case for case in asked if case.scene is not None)
+    assert through_client(server, case)
