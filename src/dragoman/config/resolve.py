@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dragoman.config.archives import is_archive
+from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
@@ -38,7 +39,6 @@ from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_env
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
-DEMO_NAME = "demo"
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
 BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
@@ -98,8 +98,8 @@ class Config:
 
 
 def demo_model_dir() -> Path:
-    """The model that comes with the package."""
-    return Path(__file__).resolve().parent.parent / "demo_model"
+    """The model that is served when nobody names one."""
+    return BUNDLED[DEMO_NAME]
 
 
 def resolve(
@@ -137,7 +137,8 @@ def resolve(
         values["name"] = _renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
-        values["name"] = (DEMO_NAME if model_dir == demo_dir else model_dir.resolve().name or DEMO_NAME,)
+        known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
+        values["name"] = (known or model_dir.resolve().name or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -321,10 +322,15 @@ class _Findings:
         return value, Origin(chosen.given.source, chosen.given.name)
 
     def _parse(self, option: Option, chosen: _Candidate) -> Value:
-        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed."""
+        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed.
+
+        MODEL_DIR may be the name of a bundled model.
+        """
         value = option.row.kind.parse(chosen.text)
         if chosen.layer == SERVER_FILE and isinstance(value, Path):
             return self._server_file.home / value
+        if chosen.layer in (COMMAND_LINE, ENVIRONMENT) and option.name == "model_id" and isinstance(value, Path):
+            return bundled_or(value)
         if chosen.layer == SERVER_FILE and isinstance(value, tuple) and option.name == "load_models":
             return counted_from(self._server_file.home, value)
         return value
