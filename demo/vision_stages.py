@@ -17,13 +17,15 @@ from torch import Tensor, nn
 
 from demo.pictures.cache import SHARD, scenes_of
 from demo.pictures.labels import NUM_FACTS, NUM_VALUES, cells, facts_of
+from demo.pictures.prepare import GRID
 from demo.pictures.render import NUM_CLASSES
-from demo.pictures.scene import COLORS, SHAPES
+from demo.pictures.scene import COLORS, SHAPES, Scene
 from demo.train import batches, loss_of, rounded
-from demo.vision_documents import Coded, coded_documents
-from demo.vision_model import GRID, SHUFFLE, DemoVision
+from demo.vision_documents import Coded, blind, coded, coded_documents
+from demo.vision_model import SHUFFLE, DemoVision
 
 NUM_QUERIES = 12
+BLIND = 12  # one question about a picture that is not there for so many pictures
 
 
 def shards(folder: Path, rank: int, workers: int, rng: Random) -> Iterator[int]:
@@ -76,14 +78,14 @@ class TowerStage:
         self.notes: dict[str, float] = {}
 
     def draw(self) -> Iterator[tuple[Tensor, ...]]:
-        """Endless batches: pixels, things, colors, cells' shapes, cells' colors, facts."""
+        """Endless batches: pixels, things, colors, cells' shapes and colors, facts."""
         while True:
             shard = next(self.numbers)
             with np.load(self.folder / f"{shard}.npz") as data:
                 pixels, things, colors = data["pictures"], data["things"], data["colors"]
             scenes = scenes_of(shard)
             both = [cells(scene, GRID // SHUFFLE) for scene in scenes]
-            rows = [np.stack([pair[0] for pair in both]), np.stack([pair[1] for pair in both])]
+            rows = [np.stack(part) for part in zip(*both, strict=True)]
             facts = np.array([facts_of(scene) for scene in scenes])
             order = np.array(self.rng.sample(range(SHARD), SHARD))
             for begin in range(0, SHARD - self.size + 1, self.size):
@@ -143,9 +145,14 @@ class WholeStage:
             shard = next(self.numbers)
             with np.load(self.folder / f"{shard}.npz") as data:
                 pixels = data["pictures"]
-            documents = coded_documents(self.tokenizer, scenes_of(shard), self.rng)
+            scenes = scenes_of(shard)
+            chosen = [index for index, scene in enumerate(scenes) if self.rng.random() < share_of(scene)]
+            scenes, pixels = [scenes[index] for index in chosen], pixels[chosen]
+            documents = coded_documents(self.tokenizer, scenes, self.rng)
+            documents += coded(self.tokenizer, [blind(self.rng) for _ in range(len(scenes) // BLIND)])
             for group in grouped(documents, self.tokens, self.rng):
-                yield pixels[group], [documents[index] for index in group]
+                shown = [index for index in group if index < len(scenes)]
+                yield pixels[shown], [documents[index] for index in group]
 
     def loss(self, module: Pretrained, bfloat16: bool) -> Tensor:
         """The loss on answers about pictures, on text, and on what the first stage taught."""
@@ -155,6 +162,11 @@ class WholeStage:
         dense = self.dense.loss(module, bfloat16)
         self.notes = {"pictures": float(about.detach()), "text": float(text.detach()), "hits": hits, **self.dense.notes}
         return about + 0.7 * text + 0.3 * dense
+
+
+def share_of(scene: Scene) -> float:
+    """How many pictures of its kind to ask about: few of those with several shapes, whose questions are the hardest."""
+    return 0.45 if len(scene.items) > 1 else 0.8 if scene.chart else 1.0
 
 
 def grouped(documents: list[Coded], tokens: int, rng: Random) -> list[list[int]]:
@@ -184,7 +196,8 @@ def answer_scores(
     """Scores, targets and weights of the tokens that have a weight, and in which document each is."""
     ids, mass = padded(documents)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
-        states = module.hidden(ids[:, :-1], module.embed(torch.from_numpy(pixels), shifted))
+        embeddings = module.embed(torch.from_numpy(pixels), shifted) if len(pixels) else None
+        states = module.hidden(ids[:, :-1], embeddings)
         kept = mass[:, 1:].reshape(-1).nonzero()[:, 0]
         scores = module.text.logits(states.reshape(-1, states.shape[-1])[kept]).float()
     return scores, ids[:, 1:].reshape(-1)[kept], mass[:, 1:].reshape(-1)[kept], kept // (ids.shape[1] - 1)

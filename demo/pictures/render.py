@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from demo.pictures.scene import COLORS, SHAPES, Chart, Item, Number, Scene
+from demo.pictures.scene import COLORS, RGB, SHAPES, Chart, Item, Number, Scene
 
 FINE = 3  # shapes are drawn this much larger and scaled down, so that their edges are smooth
 FONT_FILES = {
@@ -94,7 +94,7 @@ def most_of(plane: np.ndarray, side: int) -> np.ndarray:
 
 
 def draw_item(
-    pen: ImageDraw.ImageDraw, item: Item, size: tuple[int, int], fill: object, shown: tuple[int, int] | None = None
+    pen: ImageDraw.ImageDraw, item: Item, size: tuple[int, int], fill: int | RGB, shown: tuple[int, int] | None = None
 ) -> None:
     """One shape on a canvas of ``size``; ``shown`` is the picture's own size where the canvas has other proportions."""
     width, height = shown or size
