@@ -63,6 +63,7 @@ def write_tokenizer(folder: Path) -> None:
     config["additional_special_tokens"] += NEW_TOKENS
     special["additional_special_tokens"] += NEW_TOKENS
     config["processor_class"] = "Idefics3Processor"
+    config["model_input_names"] = ["input_ids", "attention_mask"]  # else the processor makes token types as well
     del config["chat_template"]
     text = json.dumps(tokenizer, ensure_ascii=False, indent=1) + "\n"
     (folder / "tokenizer.json").write_text(text, encoding="utf-8")
