@@ -173,8 +173,11 @@ class DemoLlama(nn.Module):
 
     def hidden(self, ids: Tensor, caches: list[list[Tensor]] | None = None, start: int = 0) -> Tensor:
         """The normed last hidden states of ``ids``, whose first position is ``start``."""
-        x = self.model.embed_tokens(ids)
-        cos, sin = self.cos[start : start + ids.shape[1]], self.sin[start : start + ids.shape[1]]
+        return self.hidden_of(self.model.embed_tokens(ids), caches, start)
+
+    def hidden_of(self, x: Tensor, caches: list[list[Tensor]] | None = None, start: int = 0) -> Tensor:
+        """The normed last hidden states of the embeddings ``x``, whose first position is ``start``."""
+        cos, sin = self.cos[start : start + x.shape[1]], self.sin[start : start + x.shape[1]]
         for index, layer in enumerate(self.model.layers):
             x = layer(x, cos, sin, caches[index] if caches is not None else None)
         return self.model.norm(x)

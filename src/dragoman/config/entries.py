@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.config.archives import archive_stem, is_archive
+from dragoman.config.bundled import bundled_or
 
 ALL = "ALL"
 NONE = "NONE"
@@ -81,7 +82,7 @@ def parse_entry(word: str, source: str) -> ModelEntry:
         notices.append(f"{word} ({source}): no effect of engine {engine} here; the engine is built in")
     if devices.lower() not in CPUS:
         notices.append(f"{word} ({source}): no effect of device {devices} here; the model runs on the CPU")
-    directory = Path(os.path.expanduser(path))
+    directory = bundled_or(Path(os.path.expanduser(path)))
     stem = archive_stem(directory) if is_archive(directory) else ""
     return ModelEntry(directory, source, name or stem, version, tuple(notices))
 

@@ -119,7 +119,7 @@ class ModelSettings:
         None,
         FilePath("MODEL_DIR", "directory"),
         "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory. "
-        "demo and demo-vision name the bundled models.",
+        "demo and demo-vision are the bundled models, where no directory of that name is there.",
         unset="the bundled demo model",
         env=(Alias("HF_MODEL_ID"),),
     )

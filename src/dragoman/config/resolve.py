@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dragoman.config.archives import is_archive
+from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
 from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
@@ -38,10 +39,6 @@ from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_env
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
-DEMO_NAME = "demo"
-_PACKAGE = Path(__file__).resolve().parent.parent
-BUNDLED: Mapping[str, Path] = {DEMO_NAME: _PACKAGE / "demo_model", "demo-vision": _PACKAGE / "demo_vision_model"}
-"""The models that come with the package, by the names that stand for their directories."""
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
 BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
@@ -101,7 +98,7 @@ class Config:
 
 
 def demo_model_dir() -> Path:
-    """The model that comes with the package, and is served when nobody names one."""
+    """The model that is served when nobody names one."""
     return BUNDLED[DEMO_NAME]
 
 
@@ -120,7 +117,7 @@ def resolve(
     """
     findings = _Findings(entry.notices if entry else ())
     findings.read_shared(command_line, environ)
-    directory = entry.directory if entry else _bundled(findings.directory() or demo_dir)
+    directory = entry.directory if entry else findings.directory() or demo_dir
     findings.read(FILE, _read_file(directory))
     findings.read(CALL, call)
     values, origins = findings.choose()
@@ -140,8 +137,8 @@ def resolve(
         values["name"] = _renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
-        bundled = next((name for name, path in {**BUNDLED, DEMO_NAME: demo_dir}.items() if path == model_dir), "")
-        values["name"] = (bundled or model_dir.resolve().name or DEMO_NAME,)
+        known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
+        values["name"] = (known or model_dir.resolve().name or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -156,11 +153,6 @@ def resolve(
         version=entry.version if entry else "",
         own_options=own_options,
     )
-
-
-def _bundled(directory: Path) -> Path:
-    """The directory, or the bundled model's of that name if there is no such directory."""
-    return directory if directory.exists() else BUNDLED.get(str(directory), directory)
 
 
 def _renamed(name: str, names: Value) -> tuple[str, ...]:
@@ -330,10 +322,15 @@ class _Findings:
         return value, Origin(chosen.given.source, chosen.given.name)
 
     def _parse(self, option: Option, chosen: _Candidate) -> Value:
-        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed."""
+        """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed.
+
+        MODEL_DIR may be the name of a bundled model.
+        """
         value = option.row.kind.parse(chosen.text)
         if chosen.layer == SERVER_FILE and isinstance(value, Path):
             return self._server_file.home / value
+        if chosen.layer in (COMMAND_LINE, ENVIRONMENT) and option.name == "model_id" and isinstance(value, Path):
+            return bundled_or(value)
         if chosen.layer == SERVER_FILE and isinstance(value, tuple) and option.name == "load_models":
             return counted_from(self._server_file.home, value)
         return value

@@ -1,0 +1,24 @@
+"""The models that come with the package, and the words by which they are asked for.
+
+Does: say which directory a word means, and which word a directory has. Does not: look into them. Called by `resolve` and
+`entries`, at start-up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DEMO_NAME = "demo"
+_PACKAGE = Path(__file__).resolve().parent.parent
+BUNDLED = {DEMO_NAME: _PACKAGE / "demo_model", "demo-vision": _PACKAGE / "demo_vision_model"}
+
+
+def bundled_or(path: Path) -> Path:
+    """The bundled model's directory if `path` is its word, and no directory or file of that name is there; else `path`."""
+    directory = BUNDLED.get(str(path))
+    return path if directory is None or path.exists() else directory
+
+
+def bundled_name(directory: Path) -> str | None:
+    """The word of a bundled model's directory, None for any other."""
+    return next((name for name, known in BUNDLED.items() if known == directory), None)
