@@ -19,6 +19,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from benchmarks.serving.model import VOCAB_SIZE
@@ -44,6 +45,14 @@ class Workload:
         """The body of request `number`."""
         body = form.body(self.prompt(number), self.output_tokens)
         return json.dumps({key: value for key, value in body.items() if value != []}).encode()
+
+
+class Asked(Protocol):
+    """What is asked of a server."""
+
+    def request(self, form: WireForm, number: int) -> bytes:
+        """The body of request `number`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -122,7 +131,7 @@ FORMS: dict[str, WireForm] = {
 
 
 async def ask(
-    url: str, form: WireForm, workload: Workload, number: int, on_piece: Callable[[int], None] | None = None
+    url: str, form: WireForm, workload: Asked, number: int, on_piece: Callable[[int], None] | None = None
 ) -> Timing:
     """Send request `number` and read its stream to the end; failures are told in the timing's `error`.
 
@@ -173,7 +182,7 @@ async def _exchange(
         writer.close()
 
 
-async def closed_loop(url: str, form: WireForm, workload: Workload, clients: int, requests: int) -> list[Timing]:
+async def closed_loop(url: str, form: WireForm, workload: Asked, clients: int, requests: int) -> list[Timing]:
     """`clients` clients, each sends `requests` requests one after the other."""
 
     async def client(first: int) -> list[Timing]:

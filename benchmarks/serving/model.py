@@ -73,7 +73,13 @@ def write_model(directory: Path, shape: BenchShape) -> None:
 
 def write_weights(directory: Path, shape: BenchShape) -> None:
     """Write config.json and model.safetensors into a directory that is there."""
-    config = {
+    (directory / "config.json").write_text(json.dumps(model_config(shape), indent=2))
+    save_file(random_weights(shape), directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def model_config(shape: BenchShape) -> dict[str, Any]:
+    """What config.json says."""
+    return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "vocab_size": shape.vocab_size,
@@ -92,8 +98,6 @@ def write_weights(directory: Path, shape: BenchShape) -> None:
         "eos_token_id": 0,
         "torch_dtype": "bfloat16",
     }
-    (directory / "config.json").write_text(json.dumps(config, indent=2))
-    save_file(random_weights(shape), directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def _write_tokenizer(directory: Path) -> None:

@@ -77,14 +77,14 @@ def llamacpp_binary(root: Path) -> Path:
     return root / "llama.cpp" / "bin" / "llama-server"
 
 
-def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256) -> Server | None:
+def llamacpp_server(root: Path, gguf: Path, slots: int, slot_tokens: int = 256, *arguments: str) -> Server | None:
     """llama.cpp's server, native build, with `slots` sequences of `slot_tokens`; None if it or the file is missing."""
     binary = llamacpp_binary(root)
     if not binary.exists() or not gguf.exists():
         return None
     port = free_port()
     command = [str(binary), "-m", str(gguf), "--port", str(port), "-t", str(os.cpu_count() or 2)]
-    command += ["-c", str(slot_tokens * slots), "-np", str(slots), "--no-webui"]
+    command += ["-c", str(slot_tokens * slots), "-np", str(slots), "--no-webui", *arguments]
     return Server(f"llama.cpp ({gguf.stem.partition('-')[2]})", command, port, "llama.cpp")
 
 
