@@ -1,8 +1,8 @@
 """Measures what pictures cost over HTTP: first tokens, pictures a second, and the gaps of streams that decode meanwhile.
 
-Does: a model of LLaVA 1.5's tower (CLIP ViT-L/14 for 336 pixels) and a decoder of 386 million parameters with random weights;
-our server, and beside it llama.cpp's and OpenVINO GenAI's pipeline (without HTTP in its way), in turn, whoever is not measured
-being stopped. The last line is JSON. Does not: judge. A peer that is not installed or does not run is named as missing.
+Does: a model of LLaVA 1.5's tower (CLIP ViT-L/14 for 336 pixels) and a decoder of 386 million parameters, weights random;
+our server, and beside it llama.cpp's and OpenVINO GenAI's pipeline (without HTTP in its way), in turn, all others stopped
+meanwhile. The last line is JSON. Does not: judge. A peer that is not installed or does not run is named as missing.
 Run by hand, on an otherwise idle machine:
 
     python -m benchmarks.serving.peers install llama.cpp genai optimum
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import itertools
 import json
 import random
 import statistics
@@ -76,9 +77,13 @@ class Asking:
         question = _letters(f"{self.kind}/{self.seed}/{number}", _QUESTION_TOKENS)
         if self.kind == "text":
             return [_letters(f"{self.seed}/{number}", PICTURE_TOKENS + _QUESTION_TOKENS)]
-        if self.kind == "short":
-            return [question]
-        return {"new": [number, question], "known": [0, question], "moved": [question, 0, question]}[self.kind]
+        parts: dict[str, list[str | int]] = {
+            "new": [number, question],
+            "known": [0, question],
+            "moved": [question, 0, question],
+            "short": [question],
+        }
+        return parts[self.kind]
 
     def request(self, form: WireForm, number: int) -> bytes:
         """The body of request `number`."""
@@ -177,7 +182,8 @@ class HttpContender:
             return note
 
         tasks = [
-            asyncio.create_task(ask(self.process.url, CHAT, asking, n, noting(stream))) for n, stream in enumerate(times)
+            asyncio.create_task(ask(self.process.url, CHAT, asking, n, noting(stream)))
+            for n, stream in enumerate(times)
         ]
         windows: dict[str, list[tuple[float, float]]] = {}
         try:
@@ -197,13 +203,13 @@ class HttpContender:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return {kind: list(_gaps_in(times, windows[kind])) for kind in windows}
+        return {kind: list(gaps_in(times, windows[kind])) for kind in windows}
 
 
-def _gaps_in(times: list[list[float]], windows: list[tuple[float, float]]) -> Iterator[float]:
+def gaps_in(times: list[list[float]], windows: list[tuple[float, float]]) -> Iterator[float]:
     """The gaps that lie in one of the windows, in part at least."""
     for stream in times:
-        for a, b in zip(stream, stream[1:], strict=False):
+        for a, b in itertools.pairwise(stream):
             if any(a < end and b > begin for begin, end in windows):
                 yield b - a
 
@@ -250,7 +256,7 @@ def measure_round(contender: Contender, asked: argparse.Namespace, number: int) 
     result["pictures_per_s"] = asked.pictures / contender.all_s(Asking("new", 8, str(number)), numbers)
     if isinstance(contender, HttpContender):
         unseen = range(numbers.stop, numbers.stop + asked.gap_pictures)
-        phases = {"new": list(unseen), "moved": list(unseen), "text": list(unseen)}
+        phases = {"new": list(unseen), "moved": list(unseen)}
         gaps = contender.gaps(asked.streams, asked.quiet_s, phases, str(number))
         result["gaps_ms"] = {kind: [1000 * gap for gap in found] for kind, found in gaps.items()}
     return result
@@ -289,10 +295,9 @@ def tell(results: dict[str, dict[str, Any]]) -> Iterator[str]:
         if "gaps_ms" in result:
             quiet = result["gaps_ms"]["quiet"]["p50"]
             for kind, gaps in result["gaps_ms"].items():
-                yield (
-                    f"    gaps, {kind:6} median {gaps['p50']:6.0f} ms, p99 {gaps['p99']:6.0f}, longest {gaps['longest']:6.0f}"
-                    f" ({gaps['count']}); p99 by the quiet median {gaps['p99'] / quiet:.2f}"
-                )
+                p99 = gaps["p99"]
+                yield f"    gaps, {kind:6} median {gaps['p50']:6.0f} ms, p99 {p99:6.0f}, longest {gaps['longest']:6.0f}"
+                yield f"        of {gaps['count']}; p99 by the quiet median {p99 / quiet:.2f}"
 
 
 # --- what is started --------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Loop:
         self._num_requests = 0
 
     def run(self, asked: dict[str, Any]) -> dict[str, float]:
-        """Add every request (a text, and a picture or none), step until all are done; seconds to the first token, and to the last."""
+        """Add every request (a text, and a picture or none), step until all are done; seconds to first and last token."""
         begin_s, first_s, handles = time.perf_counter(), 0.0, []
         config = self._genai.GenerationConfig(max_new_tokens=asked["output_tokens"], ignore_eos=True)
         for text, picture in asked["requests"]:

@@ -3,7 +3,7 @@
 Does: install by one command, tell the commands that start them. Does not: run them (`processes` does) or measure. A peer
 that is not installed is missing, never beaten. Environments live in one directory (default: ~/.cache/dragoman-peers):
 
-    python -m benchmarks.serving.peers install vllm llama.cpp genai
+    python -m benchmarks.serving.peers install vllm llama.cpp genai optimum
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _environment(root: Path, peer: str) -> Path:
 
 def install_genai(root: Path) -> None:
     """OpenVINO GenAI from its wheel."""
-    _run(_environment(root, "genai"), "-m", "pip", "install", "-q", "openvino-genai", "numpy")
+    _run(_environment(root, "genai"), "-m", "pip", "install", "-q", "openvino-genai", "numpy", "pillow")
 
 
 def install_vllm(root: Path) -> None:
@@ -152,12 +152,24 @@ def install_llamacpp(root: Path) -> None:
     tree = next(source.glob("llama_cpp_python-*/vendor/llama.cpp"))
     build = root / "llama.cpp"
     flags = ["-DCMAKE_BUILD_TYPE=Release", "-DGGML_NATIVE=ON", "-DLLAMA_CURL=OFF", "-DBUILD_SHARED_LIBS=OFF"]
+    flags += ["-DLLAMA_OPENSSL=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF"]  # nothing is fetched while it is built
     flags += ["-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF", "-DLLAMA_BUILD_SERVER=ON"]
     _run("cmake", "-S", tree, "-B", build, *flags)
     _run("cmake", "--build", build, "--target", "llama-server", "-j", str(os.cpu_count() or 2))
 
 
-INSTALLERS = {"genai": install_genai, "vllm": install_vllm, "llama.cpp": install_llamacpp}
+def install_optimum(root: Path) -> None:
+    """What exports models with pictures for OpenVINO GenAI, in an environment beside it."""
+    wanted = ["optimum-intel", "nncf", "openvino", "openvino-tokenizers", "pillow", "torchvision"]
+    _run(_environment(root, "optimum"), "-m", "pip", "install", "-q", *wanted)
+
+
+INSTALLERS = {
+    "genai": install_genai,
+    "vllm": install_vllm,
+    "llama.cpp": install_llamacpp,
+    "optimum": install_optimum,
+}
 
 
 def main() -> None:

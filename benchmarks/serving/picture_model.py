@@ -1,6 +1,6 @@
 """Writes the model that pictures are measured on: LLaVA 1.5's tower before the benchmark's decoder, with random weights.
 
-Does: a Hugging Face directory, and llama.cpp's form of the tower beside `model.write_gguf`'s of the decoder; pictures to send.
+Does: a Hugging Face directory, llama.cpp's form of the tower (`model.write_gguf` has that of the decoder), pictures to send.
 Does not: anything clever with the weights; speed does not depend on them. Used by `benchmarks.pictures`.
 """
 
