@@ -91,7 +91,8 @@ def test_calls_meet_a_model_whatever_is_replaced(tmp_path: Path) -> None:
         clients = [asyncio.create_task(client()) for _ in range(5)]
         for _ in range(20):
             await found.host.replace(ModelSource("a"))
-            await until(lambda: found.ledger.available_bytes() >= SIZE)  # those before it leave when their calls have ended
+            # those before it leave when their calls have ended
+            await until(lambda: found.ledger.available_bytes() >= SIZE)
         is_over = True
         await asyncio.gather(*clients)
         assert num_answers > 20
