@@ -128,7 +128,7 @@ class _Plan:
         memory.bound_shared_cache()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
-        if self.options.has_neighbours:
+        if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
             properties |= kernel_threads.SHARED
         core = ov.Core()
         if kept is not None and kept.exists():
