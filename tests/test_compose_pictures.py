@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from dragoman.compose import ComposedModel, build_served_model
+from dragoman.config.names import key_of
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
@@ -56,8 +57,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 
 def config_of(**options: str) -> Config:
-    given = {"engine_factory": f"{NAME}:factory", **options}
-    return resolve([Given(name, name, value, "command line") for name, value in given.items()], {}, demo_model_dir())
+    given = {"engine": f"{NAME}:factory", **options}
+    return resolve([Given(name, key_of(name), value, "command line") for name, value in given.items()], {}, demo_model_dir())
 
 
 def asking(*sizes: tuple[int, int]) -> GenerationRequest:
@@ -103,7 +104,7 @@ def test_the_operators_limits_hold(options: dict[str, str], says: str, engine: F
 
 
 def test_scripts_send_pictures_as_clients_do(engine: FakeEngine) -> None:
-    with LLM(engine_factory=f"{NAME}:factory") as llm:
+    with LLM(engine=f"{NAME}:factory") as llm:
         prompt = asking((2, 2)).prompt
         assert isinstance(prompt, ChatPrompt)
         llm.chat(prompt.messages, max_tokens=2)

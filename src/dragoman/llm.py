@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from dragoman.compose import build_served_model
 from dragoman.config.generation import default_sampling
 from dragoman.config.kinds import Value
+from dragoman.config.names import key_of
 from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given, environment
@@ -169,7 +170,7 @@ class LLM:
 
 
 def _givens(model: str | Path | None, options: Mapping[str, Value]) -> list[Given]:
-    givens = [Given(name, name, show(value), SOURCE) for name, value in options.items() if value is not None]
+    givens = [Given(name, key_of(name), show(value), SOURCE) for name, value in options.items() if value is not None]
     if model is not None:
         givens.append(Given("model", "option.model_id", str(model), SOURCE))
     return givens

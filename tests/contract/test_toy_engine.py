@@ -19,7 +19,7 @@ TOY = Path(__file__).resolve().parents[1] / "support" / "toy_engine.py"
 
 
 def config_of(engine: str) -> Config:
-    return resolve([Given("--engine-factory", "engine_factory", engine, "command line")], {}, demo_model_dir())
+    return resolve([Given("--engine", "option.engine", engine, "command line")], {}, demo_model_dir())
 
 
 @pytest.fixture
@@ -60,6 +60,6 @@ def test_a_wrong_address_stops_the_start_with_one_line_that_says_what_is_allowed
     with pytest.raises(ConfigError) as caught:
         asyncio.run(answer(config_of(name), request))
     (problem,) = caught.value.problems
-    assert f"engine-factory={name} (command line)" in problem
-    assert "must be rolling, or module:factory" in problem
+    assert f"engine={name} (command line)" in problem
+    assert "must be rolling, remote, vllm, or module:factory" in problem
     assert "\n" not in problem

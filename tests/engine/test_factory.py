@@ -32,9 +32,9 @@ def test_the_built_in_engine_is_found_by_its_name_and_by_its_address() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("rollin", "must be rolling, or module:factory"),
+        ("rollin", "must be rolling, remote, vllm, or module:factory"),
         ("no.such.module:factory", "module no.such.module cannot be imported (ModuleNotFoundError"),
-        ("json:factory", "module json has no factory; must be rolling, or module:factory"),
+        ("json:factory", "module json has no factory; must be rolling, remote, vllm, or module:factory"),
         ("json:loads", "loads in module json is no engine factory: it has no method needs"),
     ],
 )
@@ -43,7 +43,7 @@ def test_a_wrong_name_is_refused_on_one_line_with_what_is_allowed(name: str, say
         find_factory(name)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
-    assert caught.value.option == "engine_factory"
+    assert caught.value.option == "engine"
 
 
 def test_what_the_engine_assumes_of_options_is_what_the_table_of_options_says() -> None:

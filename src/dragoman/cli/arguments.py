@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
-from dragoman.config.names import Match, NameIndex
+from dragoman.config.names import Match, NameIndex, key_of
 from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
@@ -81,7 +81,7 @@ class _Reader:
             self._take_value(name, matches[0])
 
     def _named(self, name: str, value: str) -> Given:
-        return Given(name, FLAG_KEYS.get(name) or name.lstrip("-").replace("-", "_"), value, SOURCE)
+        return Given(name, FLAG_KEYS.get(name) or key_of(name.lstrip("-").replace("-", "_")), value, SOURCE)
 
     def _add(self, given: Given, match: Match) -> None:
         """Note one value; lists that are given in parts become one."""

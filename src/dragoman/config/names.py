@@ -18,6 +18,7 @@ from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 PREFIX = "option."
+_KEYS = {option.name: option.key for option in OPTIONS if option.key}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,11 @@ class NameIndex:
         known = {bare(key): key for key in self._spelling}
         found = get_close_matches(bare(given.key.lower()), known, n=1, cutoff=0.6)
         return _in_form_of(given, self._spelling[known[found[0]]]) if found else None
+
+
+def key_of(name: str) -> str:
+    """The key of the option of that name, which a key of LMI's may be called like (`engine`); else the name."""
+    return _KEYS.get(name, name)
 
 
 def bare(key: str) -> str:

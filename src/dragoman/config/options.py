@@ -182,10 +182,11 @@ class ModelSettings:
 class EngineSettings:
     """Batching and cache"""
 
-    engine_factory: str = option(
+    engine: str = option(
         "rolling",
-        WordOrAddress(("rolling",)),
-        "What runs the model: the built-in engine, or the engine factory of a Python module that can be imported.",
+        WordOrAddress(("rolling", "remote", "vllm")),
+        "What runs the model: the built-in engine, servers elsewhere (remote), vLLM in this process, or the engine factory "
+        "of a Python module that can be imported.",
     )
     kv_cache_gb: float | None = option(
         None,

@@ -16,7 +16,11 @@ from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
-BUILT_IN: Mapping[str, str] = {"rolling": "dragoman.engine.rolling.factory:factory"}
+BUILT_IN: Mapping[str, str] = {
+    "rolling": "dragoman.engine.rolling.factory:factory",
+    "remote": "dragoman.engine.remote.factory:factory",
+    "vllm": "dragoman.engine.vllm.factory:factory",
+}
 """Short name -> address, for the engines that come with dragoman."""
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
@@ -99,18 +103,18 @@ def find_factory(name: str) -> EngineFactory:
     """
     module_name, _, attribute = BUILT_IN.get(name, name).partition(":")
     if not attribute:
-        raise EngineOptionError("engine_factory", f"must be {ALLOWED}")
+        raise EngineOptionError("engine", f"must be {ALLOWED}")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever a module of somebody else's raises while it is imported
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         problem = f"module {module_name} cannot be imported ({reason})"
-        raise EngineOptionError("engine_factory", f"{problem}; must be {ALLOWED}") from error
+        raise EngineOptionError("engine", f"{problem}; must be {ALLOWED}") from error
     factory = getattr(module, attribute, None)
     missing = [method for method in ("needs", "load") if not callable(getattr(factory, method, None))]
     if factory is None:
-        raise EngineOptionError("engine_factory", f"module {module_name} has no {attribute}; must be {ALLOWED}")
+        raise EngineOptionError("engine", f"module {module_name} has no {attribute}; must be {ALLOWED}")
     if missing:
         problem = f"{attribute} in module {module_name} is no engine factory: it has no method {missing[0]}"
-        raise EngineOptionError("engine_factory", f"{problem}; must be {ALLOWED}")
+        raise EngineOptionError("engine", f"{problem}; must be {ALLOWED}")
     return cast(EngineFactory, factory)

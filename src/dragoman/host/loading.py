@@ -42,7 +42,7 @@ class ModelLoad:
         self._failure: BaseException | None = None
         with suppress(EngineOptionError):  # the thread meets it again, and tells
             # Imported here: on the thread, beside the server's imports, it would take twice as long.
-            find_factory(config.engine.engine_factory)
+            find_factory(config.engine.engine)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
@@ -70,7 +70,7 @@ class ModelLoad:
     def _run(self) -> None:
         try:
             with citing(self._config):
-                factory = find_factory(self._config.engine.engine_factory)
+                factory = find_factory(self._config.engine.engine)
                 setup = replace(_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
@@ -101,7 +101,7 @@ def memory_needs(config: Config) -> MemoryNeeds:
     if not has_model(config):
         return MemoryNeeds(0)
     with citing(config):
-        return find_factory(config.engine.engine_factory).needs(_setup(config))
+        return find_factory(config.engine.engine).needs(_setup(config))
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
