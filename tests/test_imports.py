@@ -63,6 +63,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.server",
         "dragoman.metrics",
     ),
+    "dragoman.plan": ("dragoman.types", "dragoman.errors", "dragoman.engine"),
     "dragoman.llm": (
         "dragoman.types",
         "dragoman.errors",
@@ -79,6 +80,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.host",
         "dragoman.compose",
         "dragoman.models",
+        "dragoman.plan",
         "dragoman.server",
         "dragoman.metrics",
     ),

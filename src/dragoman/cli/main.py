@@ -1,6 +1,6 @@
 """The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
 
-Does: `serve`, `config`, `--help`, `--version`. Does not: build or run anything itself.
+Does: `serve`, `config`, `plan`, `--help`, `--version`. Does not: build or run anything itself.
 Called by the console script and by `python -m dragoman`, on the main thread.
 """
 
@@ -13,6 +13,7 @@ from typing import TextIO
 from dragoman import __version__
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.config_command import config_text
+from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.docs import options_help, options_page
 from dragoman.config.resolve import ConfigError, demo_model_dir
@@ -29,9 +30,22 @@ dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenA
 usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
        dragoman config [MODEL_DIR] [options]   print what was resolved and from where
        dragoman config --docs                  print docs/options.md
+       dragoman plan [MODEL_DIR] --rate R --prompt N --output M [options]
+                                               how many replicas that needs, by simulation
        dragoman --version
 
-`dragoman serve --help` lists the options.
+`dragoman serve --help` lists the options, `dragoman plan --help` those of a plan.
+"""
+
+_PLAN_USAGE = """\
+usage: dragoman plan [MODEL_DIR] --rate R --prompt N --output M [options]
+
+Says how many replicas of a server answer R requests a second of N prompt and M completion tokens each, within bounds on
+latency, and what they do meanwhile: the rolling engine's scheduler is run in simulated time, over what its steps cost.
+These costs are measured with the model, on this machine, which should be idle; --costs FILE keeps them, and a file of
+another machine plans for that one. All options of `dragoman serve` may be given too, and act as they do there. See
+docs/scaling.md.
+
 """
 
 _SERVE_USAGE = """\
@@ -56,8 +70,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
         return 0
+    if command == "plan":
+        return _run_plan(arguments[1:])
     if command not in ("serve", "config"):
-        sys.stderr.write(f"dragoman: {command}: unknown command; must be one of serve, config, --help, --version\n")
+        allowed = "one of serve, config, plan, --help, --version"
+        sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
         return USAGE_ERROR
     return _run_command(command, arguments[1:])
 
@@ -83,6 +100,28 @@ def _run_command(command: str, words: list[str]) -> int:
     try:
         return _serve(resolved, ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir()))
     except KeyboardInterrupt:  # before the server's own handlers are in place
+        return INTERRUPTED
+
+
+def _run_plan(words: list[str]) -> int:
+    """Read the options of the plan and of the server, and plan; the exit code."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(_PLAN_USAGE + plan_help())
+        return 0
+    asked, server_words, problems = read_plan_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    read = _read(server_words, environment(), sys.stderr)
+    if asked is None or read is None:
+        return USAGE_ERROR
+    configs = read[1].models
+    if len(configs) != 1:
+        sys.stderr.write("dragoman: a plan is for one model; name its directory\n")
+        return USAGE_ERROR
+    try:
+        from dragoman.cli.plan_command import plan
+
+        return plan(configs[0], asked, sys.stdout, sys.stderr)
+    except KeyboardInterrupt:
         return INTERRUPTED
 
 

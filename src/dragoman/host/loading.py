@@ -71,7 +71,7 @@ class ModelLoad:
         try:
             with citing(self._config):
                 factory = find_factory(self._config.engine.engine)
-                setup = replace(_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
+                setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
                 self._loaded = factory.load(setup)
@@ -101,7 +101,7 @@ def memory_needs(config: Config) -> MemoryNeeds:
     if not has_model(config):
         return MemoryNeeds(0)
     with citing(config):
-        return find_factory(config.engine.engine).needs(_setup(config))
+        return find_factory(config.engine.engine).needs(engine_setup(config))
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:
@@ -123,7 +123,7 @@ def citing(config: Config) -> Iterator[None]:
         raise ConfigError([f"{config.cite(error.option)}: {error}"]) from error
 
 
-def _setup(config: Config) -> EngineSetup:
+def engine_setup(config: Config) -> EngineSetup:
     """What an engine's factory is told. Raises: ConfigError if the cache directory cannot be made."""
     options: dict[str, Any] = {
         **config.own_options,

@@ -6,13 +6,12 @@ Does: connect. Does not: load, or choose sizes. Called by the factory, on a work
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
 
 from dragoman.engine.base import EngineTools
 from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.needs import limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -35,15 +34,7 @@ def assemble(
     Raises: EngineOptionError if the draft model does not fit.
     """
     runner = OpenVinoRunner(model, num_blocks)
-    limits = RollingConfig(
-        max_batch_tokens=options.max_batch_tokens,
-        max_num_seqs=options.max_num_seqs,
-        prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
-        max_slowdown=options.max_step_slowdown,
-        best_step_tokens=model.profile.best_step_tokens,
-        max_model_len=max_model_len,
-        repeats_steps=not model.facts.convolution_layers,
-    )
+    limits = limits_of(options, model.facts, model.profile, max_model_len)
     proposer = _proposer(options, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
     return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder)

@@ -9,11 +9,12 @@ import re
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.blocks.experts import holds_grouped
@@ -21,7 +22,7 @@ from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import kernel_profile
+from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.safetensors import tensor_shapes
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
@@ -39,6 +40,7 @@ class _ModelSize(NamedTuple):
     weights: int
     block_bytes: tuple[int, ...]
     facts: ModelFacts
+    profile: KernelProfile
 
 
 def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
@@ -56,6 +58,40 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     context = max_model_len(options, model.facts.max_position)
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
     return MemoryNeeds(model.weights, draft.weights if draft else 0, least, useful)
+
+
+class ExpectedEngine(NamedTuple):
+    """What the factory would make of a model, told without loading it. `num_blocks`: of each cache kind."""
+
+    facts: ModelFacts
+    limits: RollingConfig
+    shape: CacheShape
+    num_blocks: tuple[int, ...]
+
+
+def expected_engine(model_dir: Path, options: RollingOptions, memory_bytes: int) -> ExpectedEngine:
+    """The engine's limits and its cache where it may count on so many bytes besides its weights.
+
+    Raises: EngineOptionError, ModelError, OSError.
+    """
+    size = _model_size(model_dir, options.model_options)
+    context = max_model_len(options, size.facts.max_position)
+    shape = cache_shape(size.facts, size.block_bytes, ())
+    limits = limits_of(options, size.facts, size.profile, context)
+    return ExpectedEngine(size.facts, limits, shape, num_blocks(options, shape, context, memory_bytes))
+
+
+def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile, context: int) -> RollingConfig:
+    """The limits of an engine over a model, whose context is `context` tokens long."""
+    return RollingConfig(
+        max_batch_tokens=options.max_batch_tokens,
+        max_num_seqs=options.max_num_seqs,
+        prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
+        max_slowdown=options.max_step_slowdown,
+        best_step_tokens=profile.best_step_tokens,
+        max_model_len=context,
+        repeats_steps=not facts.convolution_layers,
+    )
 
 
 def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_bytes: tuple[int, ...]) -> CacheShape:
@@ -118,7 +154,7 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
         stored *= 2
     total = list(block_bytes(facts, profile.kv_type))
     total[facts.convolution_kind] += kept_bytes_per_block(facts, options, profile)
-    return _ModelSize(int(stored * _PACKED), tuple(total), facts)
+    return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)
 
 
 def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:

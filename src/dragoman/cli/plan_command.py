@@ -1,0 +1,113 @@
+"""`dragoman plan`: how many replicas a rate of requests needs, and what they do, by simulation.
+
+Does: from the command line to the table: costs from a file or measured, the sizing, errors on one line. Does not: simulate
+(`dragoman.plan` does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO, cast
+
+import msgspec
+
+from dragoman.cli.plan_arguments import PlanArguments, cite
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
+from dragoman.host.machine import available_memory_bytes
+from dragoman.models import ModelError
+from dragoman.models.fingerprint import model_fingerprint
+from dragoman.plan.calibrate import StepFailed, calibrate
+from dragoman.plan.costs import CostsError, StepCosts, read_costs, write_costs
+from dragoman.plan.replica import Replica, replica_of
+from dragoman.plan.report import plan_json, plan_text
+from dragoman.plan.router import RouterKind
+from dragoman.plan.sizing import Bounds, PlanError, Planner
+from dragoman.plan.workload import Workload
+
+FAILED = 1
+
+
+def plan(config: Config, asked: PlanArguments, stdout: TextIO, stderr: TextIO) -> int:
+    """Print the plan for a server of that configuration; the exit code: 0, or 1 if there is none."""
+    try:
+        stdout.write(_plan(config, asked, stderr))
+    except (ConfigError, ModelError, OSError, StepFailed) as error:
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    return 0
+
+
+def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
+    """The table, or the JSON. Raises: what `plan` tells."""
+    replica = _replica(config)
+    workload = Workload(
+        rate=asked.rate,
+        prompt_tokens=asked.prompt,
+        output_tokens=asked.output,
+        num_requests=asked.requests,
+        prefix_tokens=asked.shared_prefix,
+        num_prefixes=asked.prefixes,
+    )
+    with _citing_plan(asked):
+        costs = _costs(config, asked, replica, ProgressDisplay(stderr))
+        try:
+            planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
+        except CostsError as error:
+            raise PlanError("costs", str(error)) from error
+        found = planner.plan(Bounds(asked.ttft, asked.itl), asked.replicas)
+    if asked.json:
+        return plan_json(found, replica, costs.deviation)
+    return plan_text(config.name, found, replica, costs.deviation)
+
+
+def _replica(config: Config) -> Replica:
+    """The replica of the configuration, on this machine. Raises: ConfigError, ModelError, OSError."""
+    if config.engine.engine != "rolling":
+        problem = "must be rolling, whose scheduler is simulated"
+        raise ConfigError([f"{config.cite('engine')}: {problem}"])
+    if not has_model(config):
+        raise ModelError(f"there is no model in {config.model_dir}")
+    with citing(config):
+        return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
+
+
+def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay) -> StepCosts:
+    """The costs from the file, or measured and kept there. Raises: CostsError for the file; ModelError, ConfigError."""
+    settings = (config.model.dtype, config.model.kv_dtype, str(config.model.threads or ""))
+    fingerprint = model_fingerprint(config.model_dir, *settings)
+    if asked.costs is not None and asked.costs.exists():
+        costs = read_costs(asked.costs)
+        if costs.fingerprint not in ("", fingerprint):
+            problem = f"was measured for {costs.model}, with other files, types, threads or another release"
+            raise CostsError(f"{problem}; must be another file, or one that is not there yet")
+        return costs
+    if asked.costs is not None:
+        _check_place(asked.costs)
+    with citing(config):
+        costs = calibrate(engine_setup(config), replica, asked.prompt + asked.output, display)
+    display.finish()
+    costs = msgspec.structs.replace(costs, model=config.name, fingerprint=fingerprint)
+    if asked.costs is not None:
+        write_costs(asked.costs, costs)
+    return costs
+
+
+def _check_place(path: Path) -> None:
+    """Raises: CostsError, before anything is measured, if there is no directory for the file."""
+    if not path.parent.is_dir():
+        raise CostsError(f"must be a file in a directory that is there, {path.parent} is not")
+
+
+@contextmanager
+def _citing_plan(asked: PlanArguments) -> Iterator[None]:
+    """Turns what the sizing says about one of its options into ConfigError, with the option's value."""
+    try:
+        yield
+    except PlanError as error:
+        raise ConfigError([f"{cite(error.option, getattr(asked, error.option))}: {error}"]) from error
+    except CostsError as error:
+        raise ConfigError([f"{cite('costs', asked.costs)}: {error}"]) from error

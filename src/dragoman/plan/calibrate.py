@@ -1,0 +1,201 @@
+"""Measures what steps cost on this machine: loads the model and runs the engine's step loop on made-up requests.
+
+Does: steps of 1, 2, 4, ... sequences that decode, pieces of prompts, both together, short and long contexts; fit the costs.
+Does not: simulate, or serve. Called by the plan, on the main thread; nothing else should compute meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.factory import EngineSetup
+from dragoman.engine.rolling.blocks.window import blocks_for
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.factory import factory
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.errors import ServerError
+from dragoman.plan.costs import StepCosts, StepWork, fit_costs
+from dragoman.plan.replica import Replica
+from dragoman.plan.workload import GREEDY
+from dragoman.types import EngineRequest
+
+_SHORT_PROMPT = 8  # tokens of those that only are there to decode
+_SMALLEST_PIECE = 16
+_NUM_LONG = 4  # sequences with a long context
+_LONGEST = 1024  # tokens of it: costs grow evenly with the context, and computing it takes time
+_DECODE_STEPS = 6
+_REPEATS = 4
+_PLENTY = 10_000  # tokens of an answer that somebody cuts short
+
+
+class StepFailed(RuntimeError):
+    """A step of the calibration did not work."""
+
+
+class _WatchingRunner:
+    """A ModelRunner that remembers the work of its last step."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self.block_size, self.pools, self.vocab_size = runner.block_size, runner.pools, runner.vocab_size
+        self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
+        self._work: StepWork | None = None
+
+    def take_work(self) -> StepWork | None:
+        """The work of the last step, None if there was none since the last call."""
+        work, self._work = self._work, None
+        return work
+
+    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
+        """As the runner does."""
+        self._work = StepWork.of(batch)
+        return self._runner.forward(batch)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        """As the runner does."""
+        self._runner.copy_blocks(pairs, kind)
+
+    def close(self) -> None:
+        """As the runner does."""
+        self._runner.close()
+
+
+class Report(Protocol):
+    """Is told how far the measuring is."""
+
+    def __call__(self, stage: str, fraction: float, /) -> None: ...
+
+
+@dataclass(slots=True)
+class _Bench:
+    """The step loop, and what its steps took. The first step of every shape is left out: kernels are chosen then."""
+
+    core: EngineCore
+    runner: _WatchingRunner
+    max_model_len: int
+    works: list[StepWork] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    _shapes: set[tuple[int, int]] = field(default_factory=set)
+    _num_requests: int = 0
+
+    def ask(self, prompt_tokens: int, output_tokens: int = _PLENTY) -> int:
+        """Add a request whose prompt no other has; its key."""
+        key = self._num_requests
+        self._num_requests += 1
+        ids = np.random.default_rng(key).integers(self.runner.vocab_size, size=prompt_tokens)
+        most = self.max_model_len - prompt_tokens
+        self.core.inbox.put(
+            AddRequest(key, EngineRequest(str(key), tuple(ids.tolist()), GREEDY, min(output_tokens, most), seed=0))
+        )
+        return key
+
+    def step(self) -> set[int]:
+        """One step; the keys of those that got something from it. Raises: StepFailed."""
+        begin = perf_counter()
+        deliveries = self.core.step()
+        seconds = perf_counter() - begin
+        for _, item in deliveries:
+            if isinstance(item, ServerError):
+                raise StepFailed(f"a step failed: {item}") from item
+        work = self.runner.take_work()
+        if work is not None:
+            shape = (work.num_tokens, work.num_rows)
+            if shape in self._shapes:
+                self.works.append(work)
+                self.seconds.append(seconds)
+            self._shapes.add(shape)
+        return {key for key, _ in deliveries}
+
+    def stop(self, keys: Sequence[int]) -> None:
+        """End these requests."""
+        for key in keys:
+            self.core.inbox.put(AbortRequest(key))
+        self.core.step()
+
+    def decode(self, num_sequences: int, prompt_tokens: int) -> list[int]:
+        """Have so many sequences decode, for some steps; their keys."""
+        keys = [self.ask(prompt_tokens) for _ in range(num_sequences)]
+        while len(self.step()) < num_sequences:
+            pass
+        for _ in range(_DECODE_STEPS):
+            self.step()
+        return keys
+
+    def compute_prompt(self, prompt_tokens: int) -> None:
+        """A request with a prompt and one token, beside whoever decodes."""
+        key = self.ask(prompt_tokens, 1)
+        while key not in self.step():
+            pass
+
+
+def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Report) -> StepCosts:
+    """The costs of the model's steps on this machine. `planned`: the limits that count; `num_tokens`: of the usual sequence.
+
+    Raises: ModelError or EngineOptionError if the model cannot be loaded, StepFailed.
+    """
+    limits = planned.limits
+    long = min(num_tokens, _LONGEST, planned.max_model_len - 2 * _DECODE_STEPS)
+    sizes = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * planned.block_size)))
+    pieces = [size for size in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if size < planned.max_model_len]
+    num_blocks = max(sizes[-1] * 2, _NUM_LONG * (blocks_for(long, planned.block_size) + 1)) + 2 * blocks_for(
+        limits.max_batch_tokens, planned.block_size
+    )
+    loaded = factory.load(setup)
+    # Every size is measured: nothing is paced, held back or found in a cache.
+    free = replace(limits, max_slowdown=0.0, best_step_tokens=None, prefix_cache="off", assumed_output_tokens=1)
+    runner = _WatchingRunner(OpenVinoRunner(loaded.model, num_blocks))
+    try:
+        core = EngineCore(runner, Sampler(runner.vocab_size), free)
+        bench = _Bench(core, runner, planned.max_model_len)
+        _measure(bench, sizes, pieces, long, report)
+        core.close()
+    finally:
+        runner.close()
+    return fit_costs(bench.works, bench.seconds)
+
+
+def _measure(bench: _Bench, sizes: Sequence[int], pieces: Sequence[int], long: int, report: Report) -> None:
+    """Run all that is to be measured."""
+    num_cases, num_done = len(sizes) + 2 * len(pieces) + 1, 0
+
+    def done() -> None:
+        nonlocal num_done
+        num_done += 1
+        report("measuring steps", num_done / num_cases)
+
+    report("measuring steps", 0.0)
+    for size in sizes:
+        bench.stop(bench.decode(size, _SHORT_PROMPT))
+        done()
+    for piece in pieces:
+        for _ in range(_REPEATS):
+            bench.compute_prompt(piece)
+        done()
+    keys = bench.decode(min(_NUM_LONG, sizes[-1]), long)
+    bench.stop(keys)
+    done()
+    keys = bench.decode(max(min(sizes[-1] // 2, _NUM_LONG), 1), _SHORT_PROMPT)
+    for piece in pieces if sizes[-1] > len(keys) else ():
+        for _ in range(_REPEATS):
+            bench.compute_prompt(piece // 2)
+        done()
+    bench.stop(keys)
+    report("measuring steps", 1.0)
+
+
+def _powers(least: int, most: int) -> list[int]:
+    """The powers of two in this range, which begins with one, and its end."""
+    found = []
+    while least < most:
+        found.append(least)
+        least *= 2
+    return [*found, max(most, 1)]

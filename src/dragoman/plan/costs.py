@@ -1,0 +1,204 @@
+"""What a step of the engine costs, as a function of what is in it: fitted to measured steps, kept as JSON.
+
+Does: tell a batch's work in a few numbers, fit costs to measured steps, read and write them. Does not: measure (`calibrate`
+does) or simulate. Called by the plan, on the main thread.
+
+A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
+many for the arithmetic); something for each row of logits; and something for each token of context that attention reads, for
+sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work never
+costs less.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+
+Array = npt.NDArray[np.float64]
+
+_ROUNDS = 20  # of reweighting, which makes the fit one of absolute deviations: single slow steps hardly count
+_LEAST_DEVIATION = 1e-3  # relative; smaller ones count alike
+_TOLERANCE = 1e-10
+
+
+class CostsError(ValueError):
+    """A file of costs cannot be used; the message says why, on one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step computes. `contexts`: by cache kind, the tokens seen by sequences that decode.
+
+    `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
+    """
+
+    num_tokens: int
+    num_rows: int
+    contexts: tuple[float, ...]
+    pairs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> StepWork:
+        """The work of a batch."""
+        lengths = np.diff(batch.subsequence_begins)
+        decodes = lengths == 1
+        contexts, pairs = [], []
+        for tables in (batch, *batch.more_tables):
+            contexts.append(float(tables.past_lens[decodes].sum() + decodes.sum()))
+            seen = lengths * (tables.past_lens + (lengths + 1) / 2)
+            pairs.append(float(seen[~decodes].sum()))
+        return cls(len(batch.input_ids), len(batch.logit_indices), tuple(contexts), tuple(pairs))
+
+
+class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The costs of steps, in seconds. `tokens`: (tokens, seconds) of steps by their tokens, ascending in both.
+
+    Between two sizes it is linear, beyond the largest it goes on as between the last two. `row_s`: of a row of logits.
+    `context_s`, `pair_s`: of a token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
+    `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
+    """
+
+    tokens: tuple[tuple[int, float], ...]
+    row_s: float
+    context_s: tuple[float, ...]
+    pair_s: tuple[float, ...]
+    model: str = ""
+    fingerprint: str = ""
+    deviation: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raises: ValueError for costs that no machine has."""
+        if not self.tokens or self.tokens[0][0] < 1:
+            raise ValueError("tokens must hold at least one (tokens, seconds) pair, of 1 token or more")
+        for (size, seconds), (larger, more) in pairwise(self.tokens):
+            if larger <= size or more < seconds:
+                raise ValueError(f"tokens must ascend: {size} tokens take {seconds} s, the next {larger} take {more} s")
+        if self.tokens[0][1] <= 0:
+            raise ValueError("the seconds of the smallest step in tokens must be more than 0")
+        if min(self.row_s, *self.context_s, *self.pair_s) < 0:
+            raise ValueError("row_s, context_s and pair_s must not be negative")
+        if not self.context_s or len(self.context_s) != len(self.pair_s):
+            raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
+
+    def seconds(self, work: StepWork) -> float:
+        """How long the step takes."""
+        context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
+        pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
+        return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + context + pairs
+
+    def _of_tokens(self, num_tokens: int) -> float:
+        points = self.tokens
+        if num_tokens <= points[0][0] or len(points) == 1:
+            return points[0][1]
+        index = min(bisect_left(points, (num_tokens, 0.0)), len(points) - 1)
+        (left, left_s), (right, right_s) = points[index - 1], points[index]
+        return left_s + (right_s - left_s) * (num_tokens - left) / (right - left)
+
+
+def read_costs(path: Path) -> StepCosts:
+    """The costs in a file. Raises: CostsError, on one line, if it holds none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=StepCosts)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CostsError(f"must be a JSON file of step costs that can be read ({error})") from error
+
+
+def write_costs(path: Path, costs: StepCosts) -> None:
+    """Keep costs. Raises: CostsError if the file cannot be written."""
+    try:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
+    except OSError as error:
+        raise CostsError(f"must be a file that can be written ({error})") from error
+
+
+# --- fitting ----------------------------------------------------------------------------------------------------------
+
+
+def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
+    """The costs that deviate the least from measured steps, relatively. Shapes: [n], [n], n >= 1."""
+    knots = _knots([work.num_tokens for work in works])
+    matrix = np.array([_row(work, knots) for work in works])
+    measured = np.array(seconds)
+    relative = matrix / measured[:, None]
+    weights = np.ones(len(works))
+    for _ in range(_ROUNDS):
+        solution = _solve_nonnegative(relative * weights[:, None], weights)
+        deviations = np.abs(relative @ solution - 1)
+        weights = 1 / np.sqrt(np.maximum(deviations, _LEAST_DEVIATION))
+    base, *rises = solution[: len(knots)].tolist()
+    row_s, *others = solution[len(knots) :].tolist()
+    num_kinds = len(works[0].contexts)
+    steps = [base]
+    for rise in rises:
+        steps.append(steps[-1] + rise)
+    return StepCosts(
+        tokens=tuple(zip(knots, steps, strict=True)),
+        row_s=row_s,
+        context_s=tuple(others[:num_kinds]),
+        pair_s=tuple(others[num_kinds:]),
+        deviation=float(np.median(deviations)),
+    )
+
+
+def _knots(sizes: Sequence[int]) -> list[int]:
+    """The smallest size, and the largest of each power of two: every stretch between two of them has a measured end."""
+    largest: dict[int, int] = {}
+    for size in sizes:
+        power = (size - 1).bit_length()
+        largest[power] = max(largest.get(power, 0), size)
+    return sorted({min(sizes), *largest.values()})
+
+
+def _row(work: StepWork, knots: Sequence[int]) -> list[float]:
+    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, contexts, pairs."""
+    rises = []
+    for left, right in pairwise(knots):
+        share = (work.num_tokens - left) / (right - left)
+        rises.append(max(share if right == knots[-1] else min(share, 1.0), 0.0))
+    return [1.0, *rises, float(work.num_rows), *work.contexts, *work.pairs]
+
+
+def _solve_nonnegative(matrix: Array, target: Array) -> Array:
+    """The least-squares solution without negative entries. Shapes: [n, k], [n] -> [k].
+
+    Source: the active-set method of Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23.
+    """
+    scale = np.linalg.norm(matrix, axis=0)
+    scale[scale == 0] = 1.0
+    scaled = matrix / scale
+    count = scaled.shape[1]
+    solution, is_free = np.zeros(count), np.zeros(count, dtype=bool)
+    for _ in range(3 * count):
+        gradient = scaled.T @ (target - scaled @ solution)
+        gradient[is_free] = -np.inf
+        best = int(np.argmax(gradient))
+        if gradient[best] <= _TOLERANCE:
+            break
+        is_free[best] = True
+        solution, is_free = _step_into_bounds(scaled, target, solution, is_free)
+    found: Array = solution / scale
+    return found
+
+
+def _step_into_bounds(matrix: Array, target: Array, solution: Array, is_free: Any) -> tuple[Array, Any]:
+    """Solve for the free entries; those that would become negative are set to 0 and free no more."""
+    while True:
+        trial = np.zeros_like(solution)
+        trial[is_free] = np.linalg.lstsq(matrix[:, is_free], target, rcond=None)[0]
+        is_bad = is_free & (trial <= _TOLERANCE)
+        if not is_bad.any():
+            return trial, is_free
+        gaps = np.maximum(solution[is_bad] - trial[is_bad], _TOLERANCE)
+        solution = solution + min((solution[is_bad] / gaps).min(), 1.0) * (trial - solution)
+        is_free = is_free & (solution > _TOLERANCE) & ~(is_bad & (solution <= _TOLERANCE))
+        solution = np.where(is_free, solution, 0.0)
