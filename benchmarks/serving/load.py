@@ -27,19 +27,23 @@ from benchmarks.serving.model import VOCAB_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is asked: prompts of `prompt_tokens` random token ids, `output_tokens` greedy tokens each, none ends early."""
+    """What is asked: prompts of `prompt_tokens` random token ids, `output_tokens` greedy tokens each, none ends early.
+
+    Token ids are below `vocab_size`.
+    """
 
     prompt_tokens: int = 128
     output_tokens: int = 64
     shared_prefix_tokens: int = 0
     seed: int = 0
+    vocab_size: int = VOCAB_SIZE
 
     def prompt(self, number: int) -> list[int]:
         """The token ids of request `number`; the shared prefix is the same for all."""
         shared = random.Random(self.seed)
         own = random.Random(f"{self.seed}/{number}")
-        prefix = [shared.randrange(1, VOCAB_SIZE) for _ in range(self.shared_prefix_tokens)]
-        return prefix + [own.randrange(1, VOCAB_SIZE) for _ in range(self.prompt_tokens - len(prefix))]
+        prefix = [shared.randrange(1, self.vocab_size) for _ in range(self.shared_prefix_tokens)]
+        return prefix + [own.randrange(1, self.vocab_size) for _ in range(self.prompt_tokens - len(prefix))]
 
     def request(self, form: WireForm, number: int) -> bytes:
         """The body of request `number`."""

@@ -43,7 +43,7 @@ def plan(config: Config, asked: PlanArguments, stdout: TextIO, stderr: TextIO) -
 
 def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
     """The table, or the JSON. Raises: what `plan` tells."""
-    replica = _replica(config)
+    replica = replica_for(config)
     workload = Workload(
         rate=asked.rate,
         prompt_tokens=asked.prompt,
@@ -64,7 +64,7 @@ def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
     return plan_text(config.name, found, replica, costs.deviation)
 
 
-def _replica(config: Config) -> Replica:
+def replica_for(config: Config) -> Replica:
     """The replica of the configuration, on this machine. Raises: ConfigError, ModelError, OSError."""
     if config.engine.engine != "rolling":
         problem = "must be rolling, whose scheduler is simulated"

@@ -34,7 +34,7 @@ _NUM_LONG = 4  # sequences with a long context
 _LONGEST = 1024  # tokens of it: costs grow evenly with the context, and computing it takes time
 _DECODE_STEPS = 6
 _REPEATS = 4
-_PLENTY = 10_000  # tokens of an answer that somebody cuts short
+_LEAST_ANSWER = 64  # tokens of those that decode while others' prompts are computed
 
 
 class StepFailed(RuntimeError):
@@ -77,25 +77,28 @@ class Report(Protocol):
 
 @dataclass(slots=True)
 class _Bench:
-    """The step loop, and what its steps took. The first step of every shape is left out: kernels are chosen then."""
+    """The step loop, and what its steps took. The first step of every shape is left out: kernels are chosen then.
+
+    `answer_tokens`: of those that only are there to decode.
+    """
 
     core: EngineCore
     runner: _WatchingRunner
     max_model_len: int
+    answer_tokens: int
     works: list[StepWork] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     _shapes: set[tuple[int, int]] = field(default_factory=set)
     _num_requests: int = 0
 
-    def ask(self, prompt_tokens: int, output_tokens: int = _PLENTY) -> int:
+    def ask(self, prompt_tokens: int, output_tokens: int | None = None) -> int:
         """Add a request whose prompt no other has; its key."""
         key = self._num_requests
         self._num_requests += 1
         ids = np.random.default_rng(key).integers(self.runner.vocab_size, size=prompt_tokens)
-        most = self.max_model_len - prompt_tokens
-        self.core.inbox.put(
-            AddRequest(key, EngineRequest(str(key), tuple(ids.tolist()), GREEDY, min(output_tokens, most), seed=0))
-        )
+        max_tokens = min(output_tokens or self.answer_tokens, self.max_model_len - prompt_tokens)
+        request = EngineRequest(str(key), tuple(ids.tolist()), GREEDY, max_tokens, seed=0)
+        self.core.inbox.put(AddRequest(key, request))
         return key
 
     def step(self) -> set[int]:
@@ -124,8 +127,9 @@ class _Bench:
     def decode(self, num_sequences: int, prompt_tokens: int) -> list[int]:
         """Have so many sequences decode, for some steps; their keys."""
         keys = [self.ask(prompt_tokens) for _ in range(num_sequences)]
-        while len(self.step()) < num_sequences:
-            pass
+        waiting = set(keys)
+        while waiting:
+            waiting -= self.step()
         for _ in range(_DECODE_STEPS):
             self.step()
         return keys
@@ -142,30 +146,30 @@ def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Rep
 
     Raises: ModelError or EngineOptionError if the model cannot be loaded, StepFailed.
     """
-    limits = planned.limits
-    long = min(num_tokens, _LONGEST, planned.max_model_len - 2 * _DECODE_STEPS)
-    sizes = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * planned.block_size)))
-    pieces = [size for size in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if size < planned.max_model_len]
-    num_blocks = max(sizes[-1] * 2, _NUM_LONG * (blocks_for(long, planned.block_size) + 1)) + 2 * blocks_for(
-        limits.max_batch_tokens, planned.block_size
-    )
+    limits, size = planned.limits, planned.block_size
+    long = max(min(num_tokens, _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
+    counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
+    pieces = [piece for piece in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if piece < planned.max_model_len]
+    answer_tokens = _LEAST_ANSWER + 2 * (_NUM_LONG * long + _REPEATS * sum(pieces)) // limits.max_batch_tokens
+    many, few = counts[-1] * blocks_for(_SHORT_PROMPT + answer_tokens, size), blocks_for(long + answer_tokens, size)
+    num_blocks = max(many, _NUM_LONG * few) + 2 * blocks_for(limits.max_batch_tokens, size)
     loaded = factory.load(setup)
     # Every size is measured: nothing is paced, held back or found in a cache.
     free = replace(limits, max_slowdown=0.0, best_step_tokens=None, prefix_cache="off", assumed_output_tokens=1)
     runner = _WatchingRunner(OpenVinoRunner(loaded.model, num_blocks))
     try:
         core = EngineCore(runner, Sampler(runner.vocab_size), free)
-        bench = _Bench(core, runner, planned.max_model_len)
-        _measure(bench, sizes, pieces, long, report)
+        bench = _Bench(core, runner, planned.max_model_len, answer_tokens)
+        _measure(bench, counts, pieces, long, report)
         core.close()
     finally:
         runner.close()
     return fit_costs(bench.works, bench.seconds)
 
 
-def _measure(bench: _Bench, sizes: Sequence[int], pieces: Sequence[int], long: int, report: Report) -> None:
+def _measure(bench: _Bench, counts: Sequence[int], pieces: Sequence[int], long: int, report: Report) -> None:
     """Run all that is to be measured."""
-    num_cases, num_done = len(sizes) + 2 * len(pieces) + 1, 0
+    num_cases, num_done = len(counts) + 2 * len(pieces) + 1, 0
 
     def done() -> None:
         nonlocal num_done
@@ -173,18 +177,18 @@ def _measure(bench: _Bench, sizes: Sequence[int], pieces: Sequence[int], long: i
         report("measuring steps", num_done / num_cases)
 
     report("measuring steps", 0.0)
-    for size in sizes:
-        bench.stop(bench.decode(size, _SHORT_PROMPT))
+    for count in counts:
+        bench.stop(bench.decode(count, _SHORT_PROMPT))
         done()
     for piece in pieces:
         for _ in range(_REPEATS):
             bench.compute_prompt(piece)
         done()
-    keys = bench.decode(min(_NUM_LONG, sizes[-1]), long)
+    keys = bench.decode(min(_NUM_LONG, counts[-1]), long)
     bench.stop(keys)
     done()
-    keys = bench.decode(max(min(sizes[-1] // 2, _NUM_LONG), 1), _SHORT_PROMPT)
-    for piece in pieces if sizes[-1] > len(keys) else ():
+    keys = bench.decode(max(min(counts[-1] // 2, _NUM_LONG), 1), _SHORT_PROMPT)
+    for piece in pieces if counts[-1] > len(keys) else ():
         for _ in range(_REPEATS):
             bench.compute_prompt(piece // 2)
         done()

@@ -29,6 +29,7 @@ Array = npt.NDArray[np.float64]
 _ROUNDS = 20  # of reweighting, which makes the fit one of absolute deviations: single slow steps hardly count
 _LEAST_DEVIATION = 1e-3  # relative; smaller ones count alike
 _TOLERANCE = 1e-10
+_LEAST_S = 1e-7  # of a step: time has to pass
 
 
 class CostsError(ValueError):
@@ -138,7 +139,7 @@ def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
     base, *rises = solution[: len(knots)].tolist()
     row_s, *others = solution[len(knots) :].tolist()
     num_kinds = len(works[0].contexts)
-    steps = [base]
+    steps = [max(base, _LEAST_S)]
     for rise in rises:
         steps.append(steps[-1] + rise)
     return StepCosts(

@@ -50,7 +50,8 @@ class Load:
     """What replicas do under the load of a workload. Seconds; percentiles over requests, and over gaps between tokens.
 
     `utilisation`: of a replica, 1 = saturated. `busy`: the share of the time in which steps run. `num_together`: replicas
-    that were simulated. `tokens_per_s`: completion tokens of all replicas. `hit_rate`: of prompt tokens, from the prefix cache.
+    that were simulated. `tokens_per_s`: completion tokens of all replicas. `hit_rate`: of prompt tokens, those that the
+    prefix cache had.
     """
 
     num_replicas: int

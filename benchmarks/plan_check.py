@@ -1,0 +1,171 @@
+"""Compares what `dragoman plan` predicts with what a server does: throughput, time to first token, time between tokens.
+
+Does: measure the costs of steps (by `dragoman plan` itself), start a server, send it Poisson arrivals over HTTP at shares of
+the rate that is predicted to saturate it, simulate the same arrivals; a table, and one last JSON line. Does not: change the
+prediction by what was measured. Run by hand, on an otherwise idle machine:
+
+    python -m benchmarks.serving.model MODEL
+    python -m benchmarks.plan_check --model MODEL --costs COSTS.json
+
+Without --model it is the bundled demo model, whose steps are so short that HTTP counts as much: that only shows that the
+tools work. Words that are not known here are the server's options, and the plan's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.serving import load
+from benchmarks.serving.processes import Server, ServerProcess
+from dragoman.cli.arguments import read_arguments
+from dragoman.cli.plan_command import replica_for
+from dragoman.config.resolve import demo_model_dir
+from dragoman.config.several import resolve_all
+from dragoman.config.sources import environment
+from dragoman.models.config import read_json
+from dragoman.plan.costs import StepCosts, read_costs
+from dragoman.plan.replica import Replica
+from dragoman.plan.router import LeastOutstanding
+from dragoman.plan.simulate import latencies, simulate
+from dragoman.plan.sizing import percentile
+from dragoman.plan.workload import Workload, arrivals
+
+GOAL = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What is compared. Milliseconds."""
+
+    tokens_per_s: float
+    ttft_ms_p50: float
+    ttft_ms_p99: float
+    itl_ms_p50: float
+    itl_ms_p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rate: requests a second, its share of saturation, what was measured and what was predicted."""
+
+    rate: float
+    share: float
+    measured: Numbers
+    predicted: Numbers
+
+    def deviations(self) -> dict[str, float]:
+        """How far the prediction is off, relative to what was measured."""
+        measured, predicted = asdict(self.measured), asdict(self.predicted)
+        return {name: predicted[name] / measured[name] - 1 for name in measured}
+
+
+def predict(replica: Replica, costs: StepCosts, workload: Workload) -> Numbers:
+    """What one replica does with the very arrivals that the load generator sends."""
+    run = simulate(replica, costs, workload, arrivals(workload), (LeastOutstanding(), 1))
+    first, gaps = latencies(run)
+    begin_s = run.times[0].arrival_s
+    return Numbers(
+        tokens_per_s=workload.num_requests * workload.output_tokens / (run.duration_s - begin_s),
+        ttft_ms_p50=1000 * percentile(first, 0.5),
+        ttft_ms_p99=1000 * percentile(first, 0.99),
+        itl_ms_p50=1000 * percentile(gaps, 0.5),
+        itl_ms_p99=1000 * percentile(gaps, 0.99),
+    )
+
+
+def measure(url: str, workload: Workload, vocab_size: int) -> Numbers:
+    """What the server's clients see. Raises: load.LoadFailed if any request fails."""
+    asked = load.Workload(workload.prompt_tokens, workload.output_tokens, seed=workload.seed, vocab_size=vocab_size)
+    sending = load.open_loop(url, load.FORMS["openai"], asked, workload.rate, workload.num_requests)
+    seen = load.summarize(asyncio.run(sending), workload.output_tokens)
+    if seen.num_errors:
+        raise load.LoadFailed(f"{seen.num_errors} of {seen.num_requests} requests failed")
+    return Numbers(seen.output_tokens_per_s, seen.ttft_ms_p50, seen.ttft_ms_p99, seen.itl_ms_p50, seen.itl_ms_p99)
+
+
+def saturating_rate(asked: argparse.Namespace, words: Sequence[str]) -> float:
+    """Requests a second that one replica carries, by `dragoman plan`, which measures the costs unless they are there."""
+    command = [sys.executable, "-m", "dragoman", "plan", str(asked.model), "--rate", "1", "--replicas", "1", "--json"]
+    command += ["--prompt", str(asked.prompt_tokens), "--output", str(asked.output_tokens)]
+    command += ["--costs", str(asked.costs), *words]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    return float(json.loads(done.stdout)["requests_per_s"])
+
+
+def check(asked: argparse.Namespace, words: Sequence[str], logs: Path) -> list[Check]:
+    """All rates, one after the other, on one server."""
+    saturating = saturating_rate(asked, words)
+    config = resolve_all(read_arguments([str(asked.model), *words]).givens, environment(), demo_model_dir()).models[0]
+    replica, costs = replica_for(config), read_costs(asked.costs)
+    vocab_size = read_json(config.model_dir / "config.json")["vocab_size"]
+    command = [sys.executable, "-m", "dragoman", "serve", str(asked.model), "--name", "bench"]
+    command += ["--host", "127.0.0.1", "--port", str(asked.port), *words]
+    found = []
+    with ServerProcess(Server("plan-check", command, asked.port, "openai", ready_path="/ping"), logs) as server:
+        warm = Workload(
+            saturating, asked.prompt_tokens, asked.output_tokens, asked.requests // 2, seed=len(asked.shares)
+        )
+        measure(server.url, warm, vocab_size)
+        for number, share in enumerate(asked.shares):  # each with prompts of its own, so that none is cached
+            workload = Workload(
+                share * saturating, asked.prompt_tokens, asked.output_tokens, asked.requests, seed=number
+            )
+            measured = measure(server.url, workload, vocab_size)
+            found.append(Check(workload.rate, share, measured, predict(replica, costs, workload)))
+    return found
+
+
+def table(checks: Sequence[Check]) -> str:
+    """The checks as text: a row for each number."""
+    lines = ["| requests/s | of saturated | what | measured | predicted | off |", "|---|---|---|---|---|---|"]
+    for one in checks:
+        measured, predicted = asdict(one.measured), asdict(one.predicted)
+        for name, off in one.deviations().items():
+            numbers = f"{measured[name]:.4g} | {predicted[name]:.4g} | {off:+.0%}"
+            lines.append(f"| {one.rate:.3g} | {one.share:.0%} | {name} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def summary(checks: Sequence[Check]) -> dict[str, Any]:
+    """For the last line: all numbers, and the share of them that is within the goal."""
+    offs = [abs(off) for one in checks for off in one.deviations().values()]
+    rows = [{**asdict(one), "deviations": one.deviations()} for one in checks]
+    return {"checks": rows, "goal": GOAL, "within_goal": sum(off <= GOAL for off in offs) / len(offs)}
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description="Compares a plan's predictions with a server over HTTP.")
+    parser.add_argument("--model", type=Path, default=demo_model_dir())
+    parser.add_argument("--costs", type=Path, help="of the model's steps; measured if there is no such file")
+    parser.add_argument("--prompt-tokens", type=int, default=128)
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=100, help="at each rate")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.3, 0.6, 0.85], help="of the saturating rate")
+    parser.add_argument("--port", type=int, default=free_port())
+    asked, words = parser.parse_known_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        asked.costs = asked.costs or Path(directory) / "costs.json"
+        checks = check(asked, words, Path(directory))
+    sys.stdout.write(table(checks) + json.dumps(summary(checks)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

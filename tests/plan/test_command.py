@@ -1,0 +1,197 @@
+"""`dragoman plan` on the bundled demo model, as somebody runs it: a small calibration, a table, JSON, errors on one line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from dragoman.cli import main
+from dragoman.cli.plan_arguments import OPTIONS
+from dragoman.config.resolve import demo_model_dir
+from dragoman.plan import calibrate
+from dragoman.plan.costs import read_costs, write_costs
+from tests.plan.replicas import COSTS
+
+ASKED = ("plan", "--rate", "5", "--prompt", "24", "--output", "8", "--requests", "20")
+SMALL = ("--max-num-seqs", "4", "--max-batch-tokens", "32", "--kv-cache-gb", "0.01")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in os.environ:
+        if name.startswith(("OPTION_", "SERVING_", "SAGEMAKER_", "HF_", "MAX_", "DRAGOMAN_", "API_KEY")):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The costs that a first plan has measured and kept."""
+    path = tmp_path_factory.mktemp("plan") / "costs.json"
+    assert main([*ASKED, *SMALL, "--costs", str(path)]) == 0
+    return path
+
+
+@pytest.fixture
+def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that measures fails."""
+    monkeypatch.setattr(calibrate, "factory", None)
+
+
+def test_a_plan_measures_the_costs_and_keeps_them(costs: Path) -> None:
+    kept = read_costs(costs)
+    assert kept.model == "demo"
+    assert kept.tokens[0][0] == 1
+    assert kept.tokens[-1][0] == 32
+    assert kept.tokens[-1][1] > 0
+    assert len(kept.context_s) == 1
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_kept_costs_give_a_table_without_the_model(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*ASKED, *SMALL, "--costs", str(costs), "--ttft", "60"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    lines = captured.out.splitlines()
+    assert lines[0] == "demo: 5 requests/s of 24 prompt and 8 completion tokens"
+    titles = [line[2:28].strip() for line in lines if line.startswith("  ")]
+    for title in ("cache of a token", "saturated", "utilisation", "time to first token", "time between tokens"):
+        assert title in titles
+    assert any("within the bounds" in line for line in lines)
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_a_plan_as_json_is_the_same_every_time(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*ASKED, *SMALL, "--costs", str(costs), "--json"]
+    assert main(words) == main(words) == 0
+    first, second = capsys.readouterr().out.split("\n{\n")
+    plan = json.loads(first)
+    assert plan == json.loads("{" + second)
+    facts = json.loads((demo_model_dir() / "config.json").read_text())
+    assert plan["workload"]["prompt_tokens"] == 24
+    assert plan["load"]["num_replicas"] >= 1
+    assert 0 < plan["load"]["ttft_p50_s"] <= plan["load"]["ttft_p99_s"]
+    assert plan["memory"]["kv_bytes_per_token"] >= 2 * facts["num_hidden_layers"] * facts["num_key_value_heads"]
+    assert plan["memory"]["total_bytes"] == plan["memory"]["replica_bytes"] * plan["load"]["num_replicas"]
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_costs_of_another_machine_need_not_name_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "other.json"
+    write_costs(path, COSTS)
+    words = [*ASKED, *SMALL, "--costs", str(path), "--replicas", "3", "--shared-prefix", "16", "--router", "prefix"]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "3 replicas\n" in out
+    assert "from the prefix cache" in out
+    assert "all of them, with the router" in out
+
+
+def problems(words: list[str], capsys: pytest.CaptureFixture[str], code: int) -> list[str]:
+    assert main(words) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+def test_costs_of_other_types_are_refused(costs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = problems([*ASKED, *SMALL, "--costs", str(costs), "--dtype", "f32"], capsys, 1)
+    assert line.startswith(f"dragoman: --costs={costs} (command line): was measured for demo, with other files, types")
+
+
+@pytest.mark.usefixtures("loads_nothing")
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--ttft", "0.000001"), "--ttft=1e-06 (command line): cannot be kept: a request without company takes"),
+        (("--prompt", "100000"), "--prompt=100000 (command line): 100000 prompt and 8 completion tokens exceed"),
+        (("--engine", "vllm"), "--engine=vllm (command line): must be rolling, whose scheduler is simulated"),
+        (("--prompt-lookup",), "--prompt-lookup=true (command line): must not be set: a plan does not simulate"),
+    ],
+)
+def test_what_cannot_be_planned_is_told_on_one_line(
+    more: tuple[str, ...], said: str, costs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = problems([*ASKED, *SMALL, "--costs", str(costs), *more], capsys, 1)
+    assert line.startswith(f"dragoman: {said}")
+
+
+@pytest.mark.usefixtures("loads_nothing")
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"tokens": 1}'])
+def test_a_file_that_holds_no_costs_is_told_on_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "costs.json"
+    path.write_bytes(content)
+    (line,) = problems([*ASKED, *SMALL, "--costs", str(path)], capsys, 1)
+    assert line.startswith(f"dragoman: --costs={path} (command line): must be a JSON file of step costs")
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_a_place_that_is_not_there_is_told_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "nowhere" / "costs.json"
+    (line,) = problems([*ASKED, *SMALL, "--costs", str(path)], capsys, 1)
+    assert line.startswith(f"dragoman: --costs={path} (command line): must be a file in a directory that is there")
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_costs_for_another_number_of_cache_kinds_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "costs.json"
+    write_costs(path, msgspec.structs.replace(COSTS, context_s=(0.0, 0.0), pair_s=(0.0, 0.0)))
+    (line,) = problems([*ASKED, *SMALL, "--costs", str(path)], capsys, 1)
+    assert line.endswith("context_s and pair_s have 2 numbers each, the model has 1 kinds of cache")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompt", "8", "--output", "4"], ["--rate: is needed, must be a number > 0"]),
+        (["--rate", "0", "--prompt", "8", "--output", "4"], ["--rate=0 (command line): must be a number > 0"]),
+        (["--rate", "1", "--prompt", "--output", "4"], ["--prompt (command line): must be followed by a value"]),
+        (
+            ["--rate", "1", "--prompt", "8", "--output", "4", "--router", "random"],
+            ["--router=random (command line): must be one of least-outstanding, prefix"],
+        ),
+        (
+            ["--rate", "1", "--prompt", "8", "--output", "4", "--shared-prefix", "8"],
+            ["--shared-prefix=8 (command line): must be less than --prompt (8)"],
+        ),
+        (
+            ["--rate", "1", "--prompt", "8", "--output", "4", "--prefixes", "8"],
+            ["--prefixes=8 (command line): needs --shared-prefix, the tokens of each"],
+        ),
+        (
+            ["--rate", "1", "--prompt", "8", "--output", "4", "--prot", "8"],
+            ["--prot=8 (command line): unknown option; the nearest known one is --port"],
+        ),
+        (
+            ["--rate", "1", "--prompt", "8", "--output", "x", "--dtype", "int3"],
+            [
+                "--output=x (command line): must be an integer >= 1",
+                "--dtype=int3 (command line): must be one of auto, int8, int4, bf16, f16, f32 "
+                "(also fp16, fp32, half, float16, float, float32, bfloat16, i8, i4)",
+            ],
+        ),
+    ],
+)
+def test_every_wrong_word_is_one_line(words: list[str], said: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert problems(["plan", *words], capsys, 2) == [f"dragoman: {line}" for line in said]
+
+
+def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: dragoman plan [MODEL_DIR]")
+    for option in OPTIONS:
+        assert f"  {option.flag}" in out
+
+
+def test_a_plan_is_for_one_model(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = demo_model_dir()
+    words = [*ASKED, "--load-models", f"a={demo}", f"b={demo}"]
+    assert problems(words, capsys, 2) == ["dragoman: a plan is for one model; name its directory"]
