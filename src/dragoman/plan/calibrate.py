@@ -6,7 +6,7 @@ Does not: simulate, or serve. Called by the plan, on the main thread; nothing el
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Protocol
@@ -86,6 +86,7 @@ class _Bench:
     runner: _WatchingRunner
     max_model_len: int
     answer_tokens: int
+    clock: Callable[[], float]
     works: list[StepWork] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     _shapes: set[tuple[int, int]] = field(default_factory=set)
@@ -103,9 +104,9 @@ class _Bench:
 
     def step(self) -> set[int]:
         """One step; the keys of those that got something from it. Raises: StepFailed."""
-        begin = perf_counter()
+        begin = self.clock()
         deliveries = self.core.step()
-        seconds = perf_counter() - begin
+        seconds = self.clock() - begin
         for _, item in deliveries:
             if isinstance(item, ServerError):
                 raise StepFailed(f"a step failed: {item}") from item
@@ -146,29 +147,60 @@ def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Rep
 
     Raises: ModelError or EngineOptionError if the model cannot be loaded, StepFailed.
     """
-    limits, size = planned.limits, planned.block_size
-    long = max(min(num_tokens, _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
-    counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
-    pieces = [piece for piece in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if piece < planned.max_model_len]
-    answer_tokens = _LEAST_ANSWER + 2 * (_NUM_LONG * long + _REPEATS * sum(pieces)) // limits.max_batch_tokens
-    many, few = counts[-1] * blocks_for(_SHORT_PROMPT + answer_tokens, size), blocks_for(long + answer_tokens, size)
-    num_blocks = max(many, _NUM_LONG * few) + 2 * blocks_for(limits.max_batch_tokens, size)
+    cases = Cases.of(planned, num_tokens)
     loaded = factory.load(setup)
-    # Every size is measured: nothing is paced, held back or found in a cache.
-    free = replace(limits, max_slowdown=0.0, best_step_tokens=None, prefix_cache="off", assumed_output_tokens=1)
-    runner = _WatchingRunner(OpenVinoRunner(loaded.model, num_blocks))
+    runner = OpenVinoRunner(loaded.model, cases.num_blocks)
     try:
-        core = EngineCore(runner, Sampler(runner.vocab_size), free)
-        bench = _Bench(core, runner, planned.max_model_len, answer_tokens)
-        _measure(bench, counts, pieces, long, report)
-        core.close()
+        return measure_costs(runner, planned, cases, report)
     finally:
         runner.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What is measured. `counts`: of sequences that decode. `pieces`: of prompts. `long`: the long context. In tokens.
+
+    `answer_tokens`: of those that only are there to decode. `num_blocks`: what all that takes of each cache kind.
+    """
+
+    counts: tuple[int, ...]
+    pieces: tuple[int, ...]
+    long: int
+    answer_tokens: int
+    num_blocks: int
+
+    @classmethod
+    def of(cls, planned: Replica, num_tokens: int) -> Cases:
+        """Those that tell what a replica with these limits costs."""
+        limits, size = planned.limits, planned.block_size
+        long = max(min(num_tokens, _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
+        counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
+        pieces = [piece for piece in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if piece < planned.max_model_len]
+        answer_tokens = _LEAST_ANSWER + 2 * (_NUM_LONG * long + _REPEATS * sum(pieces)) // limits.max_batch_tokens
+        many, few = counts[-1] * blocks_for(_SHORT_PROMPT + answer_tokens, size), blocks_for(long + answer_tokens, size)
+        num_blocks = max(many, _NUM_LONG * few) + 2 * blocks_for(limits.max_batch_tokens, size)
+        return cls(tuple(counts), tuple(pieces), long, answer_tokens, num_blocks)
+
+
+def measure_costs(
+    runner: ModelRunner, planned: Replica, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter
+) -> StepCosts:
+    """The costs of a runner's steps, in the seconds of `clock`. Raises: StepFailed."""
+    # Every size is measured: nothing is paced, held back or found in a cache.
+    free = replace(planned.limits, max_slowdown=0.0, best_step_tokens=None, prefix_cache="off", assumed_output_tokens=1)
+    watching = _WatchingRunner(runner)
+    core = EngineCore(watching, Sampler(runner.vocab_size), free, clock=clock)
+    bench = _Bench(core, watching, planned.max_model_len, cases.answer_tokens, clock)
+    try:
+        _measure(bench, cases, report)
+    finally:
+        core.close()
     return fit_costs(bench.works, bench.seconds)
 
 
-def _measure(bench: _Bench, counts: Sequence[int], pieces: Sequence[int], long: int, report: Report) -> None:
+def _measure(bench: _Bench, cases: Cases, report: Report) -> None:
     """Run all that is to be measured."""
+    counts, pieces = cases.counts, cases.pieces
     num_cases, num_done = len(counts) + 2 * len(pieces) + 1, 0
 
     def done() -> None:
@@ -184,7 +216,7 @@ def _measure(bench: _Bench, counts: Sequence[int], pieces: Sequence[int], long: 
         for _ in range(_REPEATS):
             bench.compute_prompt(piece)
         done()
-    keys = bench.decode(min(_NUM_LONG, counts[-1]), long)
+    keys = bench.decode(min(_NUM_LONG, counts[-1]), cases.long)
     bench.stop(keys)
     done()
     keys = bench.decode(max(min(counts[-1] // 2, _NUM_LONG), 1), _SHORT_PROMPT)

@@ -31,7 +31,7 @@ _VOCAB_SIZE = 2  # nobody looks at the tokens
 _MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the first arrival
 
 
-class _VirtualTime:
+class VirtualTime:
     """Stands still unless somebody moves it."""
 
     def __init__(self) -> None:
@@ -41,10 +41,10 @@ class _VirtualTime:
         return self.now_s
 
 
-class _CostRunner:
-    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely."""
+class CostRunner:
+    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs."""
 
-    def __init__(self, replica: Replica, costs: StepCosts, time: _VirtualTime) -> None:
+    def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
         self.block_size, self.pools = replica.block_size, replica.pools
         self.vocab_size, self.max_model_len = _VOCAB_SIZE, replica.max_model_len
         self.long_context_from = replica.long_context_from
@@ -80,8 +80,8 @@ class SimulatedReplica:
         if len(costs.context_s) != len(replica.pools):
             expected = f"context_s and pair_s have {len(costs.context_s)} numbers each, the model has"
             raise CostsError(f"{expected} {len(replica.pools)} kinds of cache")
-        self._time = _VirtualTime()
-        self._runner = _CostRunner(replica, costs, self._time)
+        self._time = VirtualTime()
+        self._runner = CostRunner(replica, costs, self._time)
         self._core = EngineCore(self._runner, Sampler(_VOCAB_SIZE), replica.limits, clock=self._time)
         self._is_waiting = False  # somebody is in the inbox
         self._times: dict[int, RequestTimes] = {}
