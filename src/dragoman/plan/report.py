@@ -55,7 +55,8 @@ def _lines(name: str, plan: Plan, replica: Replica, deviation: float) -> Iterato
     yield _row("saturated", f"{_number(plan.requests_per_s)} requests/s, {_number(plan.tokens_per_s)} tokens/s")
     first, gap = _seconds(plan.alone_ttft_s), _seconds(plan.alone_itl_s)
     yield _row("a request alone", f"first token after {first}, the next after {gap} each")
-    yield _row("step costs", f"measured steps deviate by {deviation:.0%} (median)")
+    if deviation:  # else somebody made them up
+        yield _row("step costs", f"measured steps deviate by {deviation:.0%} (median)")
     yield ""
     yield _title(load, plan.bounds)
     yield _row("utilisation", f"{load.utilisation:.0%} of saturated, steps run {load.busy:.0%} of the time")

@@ -124,17 +124,20 @@ class Planner:
         )
         weights = share_of_first(self._workload, num_replicas, self._kind) if num_together < num_replicas else None
         router = router_of(self._kind) if num_together > 1 else LeastOutstanding()
-        run = simulate(self._replica, self._costs, part, arrivals(part, weights), (router, num_together), weights)
+        coming = _at_rate(arrivals(part, weights), part.rate)
+        run = simulate(self._replica, self._costs, part, coming, (router, num_together), weights)
         return self._load_of(run, num_replicas, num_together, bounds)
 
     def _load_of(self, run: Run, num_replicas: int, num_together: int, bounds: Bounds) -> Load:
-        first, gaps = latencies(run, int(len(run.times) * _SKIPPED))
+        num_skipped = int(len(run.times) * _SKIPPED)
+        first, gaps = latencies(run, num_skipped)
+        ends = sorted(times.token_s[-1] for times in run.times)[num_skipped:]
         utilisation = self._workload.rate / num_replicas / self.carries(self._alike(num_replicas))
         ttft_p99, itl_p99 = percentile(first, 0.99), percentile(gaps, 0.99)
         is_within = (
             utilisation <= HIGHEST_UTILISATION and _holds(ttft_p99, bounds.ttft_s) and _holds(itl_p99, bounds.itl_s)
         )
-        answered = len(run.times) / run.duration_s * num_replicas / num_together
+        answered = (len(ends) - 1) / (ends[-1] - ends[0]) * num_replicas / num_together
         return Load(
             num_replicas=num_replicas,
             num_together=num_together,
@@ -203,6 +206,12 @@ def _check_fit(replica: Replica, workload: Workload) -> None:
         raise PlanError("prompt", f"{problem} of {replica.max_model_len} tokens")
     if not replica.num_sequences(workload.total_tokens):
         raise PlanError("prompt", f"a sequence of {workload.total_tokens} tokens does not fit the key/value cache")
+
+
+def _at_rate(coming: Sequence[Arrival], rate: float) -> list[Arrival]:
+    """The same arrivals at exactly that rate: of a few hundred, chance alone makes it some per cent more or less."""
+    scale = len(coming) / rate / coming[-1].time_s
+    return [replace(arrival, time_s=arrival.time_s * scale) for arrival in coming]
 
 
 def _holds(value_s: float, bound_s: float | None) -> bool:

@@ -1,0 +1,100 @@
+"""docs/scaling.md says what the code says: capabilities, bytes of the cache, costs, hit rates, the command's options."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from benchmarks.shapes import SHAPES
+from dragoman.cli.plan_arguments import read_plan_arguments
+from dragoman.engine.base import Capabilities
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.needs import block_bytes
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.models.families import read_model
+from dragoman.models.profile import BLOCK_SIZE
+from dragoman.plan.costs import StepCosts
+from dragoman.plan.router import ROUTERS, best_hit_rate
+from dragoman.plan.workload import Workload
+from tests.engine.fake_runner import FakeRunner
+from tests.support.letters import VOCAB_SIZE, letter_tools
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
+
+SHAPE_OF = {
+    "Qwen2.5 0.5B": SHAPES["qwen2.5-0.5b"],
+    "Qwen3 0.6B": SHAPES["qwen3-0.6b"],
+    "Llama 3.2 1B": SHAPES["llama-3.2-1b"],
+    "Gemma 3 1B": SHAPES["gemma-3-1b"],
+    "Llama 3.1 8B": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "vocab_size": 128_256,
+    },
+}
+
+
+def rows_after(heading: str) -> list[list[str]]:
+    """The cells of the first table behind a heading, without its own head."""
+    section = PAGE.split(heading, 1)[1]
+    lines = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
+    assert lines is not None
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines.group().splitlines()[2:]]
+
+
+def number(cell: str) -> int:
+    return int(cell.replace(",", ""))
+
+
+def test_the_table_of_capabilities_has_all_of_them_as_the_engine_tells_them() -> None:
+    told = {name.strip("`"): cell for name, _, cell, *_ in rows_after("## What each engine can do")}
+    assert list(told) == [field.name for field in fields(Capabilities)]
+    engine = RollingEngine(
+        FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(), None, letter_tools()
+    )
+    for name, cell in told.items():
+        value = getattr(engine.capabilities, name)
+        assert (cell == "yes") == (value is True), name
+    assert number(told["max_logprobs"]) == engine.capabilities.max_logprobs
+
+
+@pytest.mark.parametrize("row", rows_after("## The cache of a token"), ids=lambda row: row[0])
+def test_the_bytes_of_a_token_are_those_of_the_engine(row: list[str]) -> None:
+    facts = read_model({"max_position_embeddings": 8192, **SHAPE_OF[row[0]]}).facts
+    every = [attention for attention in facts.attention_layers.values() if not attention.window]
+    assert [number(cell) for cell in row[1:4]] == [len(every), every[0].num_kv_heads, every[0].head_size]
+    for cell, cache_type in zip(row[4:6], ("bf16", "u8"), strict=True):
+        assert number(cell) * BLOCK_SIZE == block_bytes(facts, cache_type)[0]
+    windows = [attention.window for attention in facts.attention_layers.values() if attention.window]
+    if windows:
+        total = block_bytes(facts, "bf16")[1] / BLOCK_SIZE * windows[0] / 2**20
+        assert row[6] == f"{len(windows)} layers of {windows[0]} tokens: {total:.1f} MiB"
+
+
+def test_the_hit_rates_are_those_of_the_formula() -> None:
+    for prefixes, router, *cells in rows_after("## A thousand replicas"):
+        kind = ROUTERS[ROUTERS.index(router)]
+        asked = Workload(1.0, 1200, 150, prefix_tokens=1000, num_prefixes=number(prefixes))
+        rates = [best_hit_rate(asked, count, kind, 131_072) for count in (1, 10, 100, 1000)]
+        assert cells == [f"{rate:.0%}".replace("%", " %") for rate in rates]
+
+
+def test_the_made_up_costs_are_costs() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    assert msgspec.json.decode(text, type=StepCosts).tokens[-1] == (512, 0.4)
+
+
+@pytest.mark.parametrize("command", re.findall(r"^ {4}dragoman plan MODEL (.*)$", PAGE, re.MULTILINE))
+def test_the_commands_are_understood(command: str) -> None:
+    asked, others, problems = read_plan_arguments(command.split())
+    assert problems == others == []
+    assert asked is not None
