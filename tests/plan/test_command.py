@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from dragoman.config.resolve import demo_model_dir
 from dragoman.plan import calibrate
 from dragoman.plan.costs import read_costs, write_costs
 from tests.plan.replicas import COSTS
+from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 
 ASKED = ("plan", "--rate", "5", "--prompt", "24", "--output", "8", "--requests", "20")
 SMALL = ("--max-num-seqs", "4", "--max-batch-tokens", "32", "--kv-cache-gb", "0.01")
@@ -88,6 +90,19 @@ def test_costs_of_another_machine_need_not_name_a_model(tmp_path: Path, capsys: 
     assert "3 replicas\n" in out
     assert "from the prefix cache" in out
     assert "all of them, with the router" in out
+
+
+@pytest.mark.parametrize(
+    ("write", "num_kinds"), [(write_hybrid, 1), (write_stateful, 2)], ids=["convolutions", "states"]
+)
+def test_models_with_other_layers_than_attention_are_planned(
+    write: Callable[[Path], Path], num_kinds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "costs.json"
+    words = [*ASKED, *SMALL[:4], str(write(tmp_path)), "--dtype", "f32", "--costs", str(kept)]
+    assert main([*words, "--cache-dir", str(tmp_path / "graphs")]) == 0
+    assert len(read_costs(kept).context_s) == num_kinds
+    assert ("in layers with a window or a state" in capsys.readouterr().out) == (num_kinds == 2)
 
 
 def problems(words: list[str], capsys: pytest.CaptureFixture[str], code: int) -> list[str]:

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from dragoman.cli import plan_arguments
 from dragoman.plan.router import (
     LOAD_BOUND,
     ROUTERS,
@@ -52,6 +53,10 @@ def test_another_replica_takes_only_its_part_of_the_prefixes() -> None:
     moved = [prefix for prefix in range(1000) if router.choose(prefix, [0] * 9) != router.choose(prefix, [0] * 10)]
     assert all(router.choose(prefix, [0] * 10) == 9 for prefix in moved)
     assert 50 < len(moved) < 160
+
+
+def test_the_command_line_knows_every_router() -> None:
+    assert plan_arguments.ROUTERS == ROUTERS
 
 
 def test_without_a_prefix_the_load_decides() -> None:

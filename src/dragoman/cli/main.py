@@ -117,6 +117,7 @@ def _run_plan(words: list[str]) -> int:
     if len(configs) != 1:
         sys.stderr.write("dragoman: a plan is for one model; name its directory\n")
         return USAGE_ERROR
+    sys.stderr.write("".join(f"dragoman: note: {notice}\n" for notice in configs[0].notices))
     try:
         from dragoman.cli.plan_command import plan
 
