@@ -98,7 +98,7 @@ class Upstream:
                     raise UpstreamError(f"GET {self.url}/models is answered {response.status}: {said}")
                 return models.decode(content).data
         except _TROUBLE as error:
-            raise self._unreachable(error) from error
+            raise self.trouble(error) from error
         except msgspec.MsgspecError as error:
             raise UpstreamError(f"GET {self.url}/models is no list of models: {error}") from error
 
@@ -106,13 +106,11 @@ class Upstream:
         """The answer to a request that asks for no stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
         self.num_outstanding += 1
         try:
-            async with self._connected().post(
-                f"{self.url}/completions", data=body, timeout=self._timeout, headers=_trace(request_id)
-            ) as response:
+            async with await self._post(body, request_id) as response:
                 await self._check(response)
                 chunk = chunks.decode(await response.read())
         except _TROUBLE as error:
-            raise self._unreachable(error) from error
+            raise self.trouble(error) from error
         except msgspec.MsgspecError as error:
             raise UpstreamError(f"{self.url} does not answer as OpenAI's completions do: {error}") from error
         finally:
@@ -129,19 +127,27 @@ class Upstream:
         """
         stream = Stream(self)
         try:
-            try:
-                response = await self._connected().post(
-                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=_trace(request_id)
-                )
-            except _TROUBLE as error:
-                raise self._unreachable(error) from error
-            stream.response = response
-            await self._check(response)
+            stream.response = await self._post(body, request_id)
+            await self._check(stream.response)
             await stream.begin()
         except BaseException:
             stream.close()
             raise
         return stream
+
+    async def _post(self, body: bytes, request_id: str) -> aiohttp.ClientResponse:
+        """The answer's head. A connection that the upstream has just closed, because nobody used it, is no failure."""
+        for is_last in (False, True):
+            try:
+                return await self._connected().post(
+                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=_trace(request_id)
+                )
+            except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
+                if is_last:
+                    raise self.trouble(error) from error
+            except _TROUBLE as error:
+                raise self.trouble(error) from error
+        raise AssertionError("the last try has returned or raised")
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         """Raises: the error that an answer's status stands for."""
@@ -163,12 +169,15 @@ class Upstream:
             raise UpstreamError(f"{self.url} is not connected")
         return self._session
 
-    def _unreachable(self, error: Exception) -> UpstreamError:
-        if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientConnectorError):
+    def trouble(self, error: Exception) -> UpstreamError:
+        """What went wrong with a connection, in words."""
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
+        if isinstance(error, TimeoutError):
             silence = self._timeout.sock_read
             return UpstreamError(f"{self.url} says nothing for too long (upstream_timeout={silence:g} s bounds it)")
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
+        return UpstreamError(f"{self.url} broke the connection off ({reason})")
 
 
 class Stream:
@@ -215,7 +224,7 @@ class Stream:
         try:
             data = await content.readany()
         except _TROUBLE as error:
-            raise self._upstream._unreachable(error) from error
+            raise self._upstream.trouble(error) from error
         if not data:
             return None
         for payload in self._reader.push(data):
