@@ -60,10 +60,20 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/completions",
         OPENAI
         | {
-            "temperature": 0.9, "seed": 2, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "typical_p": 0.95, "min_tokens": 12,
-            "repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3, "bad_words": ["learning"],
-            "logit_bias": {"270": -5}, "return_token_ids": True,
-        },  # fmt: skip
+            "temperature": 0.9,
+            "seed": 2,
+            "top_k": 40,
+            "top_p": 0.9,
+            "min_p": 0.01,
+            "typical_p": 0.95,
+            "min_tokens": 12,
+            "repetition_penalty": 1.2,
+            "presence_penalty": 0.4,
+            "frequency_penalty": 0.3,
+            "bad_words": ["learning"],
+            "logit_bias": {"270": -5},
+            "return_token_ids": True,
+        },
     ),
     "completions of token ids": ("/v1/completions", OPENAI | {"prompt": [[419, 295, 1453], [1367, 42]]}),
     "completions that fit a schema": ("/v1/completions", OPENAI | {"guided_json": SCHEMA, "max_tokens": 30}),
@@ -119,7 +129,9 @@ def test_what_cannot_be_had_from_behind_is_refused_by_name(front: ServerProcess)
     assert json.loads(text)["error"]["param"] == "num_beams"
 
 
-def test_the_start_tells_what_is_behind_and_the_metrics_how_it_is(front: ServerProcess, upstream: ServerProcess) -> None:
+def test_the_start_tells_what_is_behind_and_the_metrics_how_it_is(
+    front: ServerProcess, upstream: ServerProcess
+) -> None:
     assert any("1 of 1 servers: dragoman" in line for line in front.output), "".join(front.output)
     assert not any("of good news" in line for line in front.output)
     metrics = front.metrics()

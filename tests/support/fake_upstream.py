@@ -21,8 +21,8 @@ OPENAI = frozenset({"model", "prompt", "max_tokens", "stream", "temperature", "t
 class FakeUpstream:
     """Says `pieces` one after the other, to each prompt, and the seed before them when it is not greedy.
 
-    `accepts`: parameters; None = all, which it then ignores. `takes_ids`: prompts may be token ids. `token_ids`: those of the
-    pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
+    `accepts`: parameters; None = all, which it then ignores. `takes_ids`: prompts may be token ids. `token_ids`: those of
+    the pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
     The others decide what becomes of the next requests: `status` of a refusal, pieces after which it `dies` or `hangs`.
     """
 
@@ -77,7 +77,9 @@ class FakeUpstream:
         self.headers.append(request.headers)
         unknown = [] if self.accepts is None else sorted(set(body) - self.accepts)
         if unknown and unknown != ["return_token_ids"]:
-            return web.json_response({"error": {"message": f"{unknown[0]} is unknown", "param": unknown[0]}}, status=400)
+            return web.json_response(
+                {"error": {"message": f"{unknown[0]} is unknown", "param": unknown[0]}}, status=400
+            )
         if not self.takes_ids and not isinstance(body["prompt"], str):
             return web.json_response({"detail": "prompt must be a string"}, status=422)
         if self.status != 200:
@@ -107,7 +109,7 @@ class FakeUpstream:
         if self.token_ids is None:
             return
         token_id = self.token_ids[position]
-        if body.get("return_token_ids") and not self.logprobs == "content":
+        if body.get("return_token_ids") and self.logprobs != "content":
             choice["token_ids"] = [token_id]
         if body.get("logprobs") is None:
             return

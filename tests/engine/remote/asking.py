@@ -49,9 +49,13 @@ async def remote(*upstreams: FakeUpstream, **options: Any) -> AsyncIterator[Engi
 
 def request(max_tokens: int = 8, text: str = PROMPT, **values: Any) -> EngineRequest:
     """A greedy request, unless `values` (of the request if it has such, else of the sampling) say otherwise."""
-    own = {name: values.pop(name) for name in list(values) if name in EngineRequest.__struct_fields__ and name != "seed"}
+    own = {
+        name: values.pop(name) for name in list(values) if name in EngineRequest.__struct_fields__ and name != "seed"
+    }
     sampling = SamplingParams(**{"temperature": 0.0, **values})
-    made = EngineRequest("r", tuple(TOKENIZER.encode(text)), sampling, max_tokens, seed=5, eos_token_ids=frozenset({0, 2}))
+    made = EngineRequest(
+        "r", tuple(TOKENIZER.encode(text)), sampling, max_tokens, seed=5, eos_token_ids=frozenset({0, 2})
+    )
     return msgspec.structs.replace(made, **own)
 
 

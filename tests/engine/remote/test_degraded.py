@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
 from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.types import FinishReason
-from tests.contract.asking import run
+from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream, listening
 
@@ -62,7 +60,7 @@ def test_what_the_upstream_does_not_know_is_refused_by_name_before_it_is_asked()
                 with pytest.raises(UnsupportedFeature, match=f"^{name} ") as caught:
                     await outputs(engine, request(**{name: value}))
                 assert caught.value.param == name
-            with pytest.raises(UnsupportedFeature, match="^best_of "):
+            with pytest.raises(UnsupportedFeature, match=r"^best_of "):
                 await outputs(engine, request(n=1, best_of=2))
             assert not upstream.bodies
             await outputs(engine, request(presence_penalty=0.5, logit_bias={5: 1.0}))
@@ -144,8 +142,7 @@ def test_a_stop_token_that_the_upstream_cannot_be_told_ends_the_sequence_here() 
             found = await outputs(engine, request(max_tokens=40, stop_token_ids=(ids[1],)))
             assert [token for output in found for token in output.token_ids] == ids[:2]
             assert found[-1].finish_reason is FinishReason.STOP_TOKEN
-            while upstream.num_running:  # the connection is closed, although there was more to come
-                await asyncio.sleep(0)
+            await until(lambda: upstream.num_running == 0)  # the connection is closed, although there was more to come
 
     run(test())
 
