@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "OVMS chat": ("/v3/chat/completions", CHAT | {"stream": True}),
     "TGI": ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "decoder_input_details": True}}),
     "TGI, streamed": ("/generate_stream", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12}}),
-    "text": ("/api/generate-one?stream=false", {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}),
+    "text": ("/api/generate-one?stream=false", {"prompt": PROMPT, "maxLength": 12}),
     "too long": ("/v1/completions", OPENAI | {"max_tokens": 100_000}),
     "wrong": ("/v1/completions", OPENAI | {"top_p": 7}),
     "a schema that is none": ("/v1/completions", OPENAI | {"guided_json": {"type": "strange"}}),
@@ -111,7 +111,8 @@ def test_answers_are_those_of_the_server_behind(name: str, front: ServerProcess,
     status, text = ask(front, path, body)
     expected_status, expected = ask(upstream, path, body)
     assert (status, _joined(text)) == (expected_status, _joined(expected))
-    assert status == (400 if name in WRONG else 200)
+    assert (status == 400) == (name in WRONG), text
+    assert status in (200, 206, 400)
     assert len(text) > 20
 
 

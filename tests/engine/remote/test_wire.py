@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engine.remote.kinds import KINDS, TGI, UNKNOWN, Kind, kind_of
-from dragoman.engine.remote.profile import SENT, Profile
+from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.wire import Ask, EventReader, body, chunk_error, chunks, client_error, error_text
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams
@@ -78,7 +78,7 @@ def test_an_error_in_a_stream_is_found_in_both_forms() -> None:
 
 def sent(kind: Kind, *, by_ids: bool = True, **values: Any) -> dict[str, Any]:
     """The body for a request, for a server of that kind that has all that its row says."""
-    names = {name: kind.names[name] for name in SENT if name in kind.names}
+    names = dict(kind.names)
     grammars = {name: path for way in reversed(kind.grammars) for name, path in way.items()}
     sampling = SamplingParams(**values)
     request = EngineRequest("r", (1, 2), sampling, 4, seed=2**64 - 1, eos_token_ids=frozenset({9}))

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from dragoman.engine.remote.kinds import Kind, kind_of
-from dragoman.engine.remote.profile import SENT, Profile
+from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Model, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError
@@ -86,8 +86,7 @@ class _Probe:
     async def run(self, profile: Profile) -> Profile:
         profile = await self._prompt_form(profile)
         profile = await self._token_ids(profile)
-        names = {name: profile.kind.names[name] for name in SENT if name in profile.kind.names}
-        profile = replace(profile, names=await self._names(profile, names))
+        profile = replace(profile, names=await self._names(profile, dict(profile.kind.names)))
         if profile.gives_ids:
             profile = replace(profile, max_logprobs=await self._max_logprobs(profile))
         if profile.max_logprobs is not None and profile.kind.prompt_logprobs:
@@ -135,7 +134,8 @@ class _Probe:
         }
 
     async def _is_accepted(self, profile: Profile, names: Mapping[str, str]) -> bool:
-        ids = {"logit_bias": {self._sample.token_ids[0]: 1.0}, "allowed_token_ids": self._sample.token_ids}
+        some = self._sample.token_ids
+        ids = {"logit_bias": {some[0]: 1.0}, "allowed_token_ids": some, "stop_token_ids": some[:1]}
         values = {name: value for name, value in {**_CHANGED, **ids}.items() if name in names}
         return await self._accepted(self._ask(profile, SamplingParams(**values)), profile) is not None
 

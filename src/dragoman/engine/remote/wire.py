@@ -71,8 +71,8 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
     if sampling.logit_bias:
         found[profile.names["logit_bias"]] = {str(token): bias for token, bias in sampling.logit_bias.items()}
     ends = _ends(request)
-    if ends and ask.by_ids and "stop_token_ids" in profile.kind.names:
-        found["stop_token_ids"] = ends
+    if ends and ask.by_ids and "stop_token_ids" in profile.names:
+        found[profile.names["stop_token_ids"]] = ends
     if ask.count > 1:
         found["n"] = ask.count
     if request.cache_salt:
