@@ -300,8 +300,8 @@ def test_return_token_ids_lists_them_beside_the_text() -> None:
 
 def test_log_probabilities_may_name_tokens_by_their_ids() -> None:
     plain, by_id = (
-        answer(complete(logprobs=2, max_tokens=2, **flag))["choices"][0]["logprobs"]
-        for flag in ({}, {"return_tokens_as_token_ids": True})
+        answer(complete(logprobs=2, max_tokens=2, return_tokens_as_token_ids=flag))["choices"][0]["logprobs"]
+        for flag in (False, True)
     )
     assert by_id["tokens"] == ["token_id:300", "token_id:301"]
     assert by_id["token_logprobs"] == plain["token_logprobs"]

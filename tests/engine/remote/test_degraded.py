@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
@@ -36,7 +38,7 @@ def test_why_it_ended_is_told() -> None:
     run(test())
 
 
-REFUSED = {
+REFUSED: dict[str, Any] = {
     "logprobs": 0,
     "prompt_logprobs": 0,
     "top_k": 4,

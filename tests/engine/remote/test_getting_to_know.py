@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dragoman.engine.factory import EngineOptionError
@@ -122,7 +124,7 @@ def test_servers_and_options_that_do_not_fit_are_told_on_one_line() -> None:
                 ("upstream_model", "upstream"): "has no model another",
                 ("max_model_len", "max_model_len"): "must be at most 64",
             }
-            values = {"upstream_model": "another", "max_model_len": 65}
+            values: dict[str, Any] = {"upstream_model": "another", "max_model_len": 65}
             for (name, blamed), words in cases.items():
                 with pytest.raises(EngineOptionError, match=words) as caught:
                     await load(upstream.url, **{name: values[name]})
