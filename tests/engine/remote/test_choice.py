@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.remote.choice import BLOCK, LEADING_BLOCKS, SLACK, choose, prefix_digest, ranked
@@ -16,6 +16,7 @@ DIGESTS = st.integers(0, 2**64 - 1)
 TOKENS = st.integers(0, 2**32)
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=BLOCK * LEADING_BLOCKS, max_size=400), st.lists(TOKENS, max_size=50))
 def test_a_digest_is_that_of_the_beginning(tokens: bytes, more: list[int]) -> None:
     prompt = list(tokens)
@@ -23,6 +24,7 @@ def test_a_digest_is_that_of_the_beginning(tokens: bytes, more: list[int]) -> No
     assert prefix_digest(prompt) == prefix_digest(begin + more) == prefix_digest(begin) is not None
 
 
+@settings(deadline=None)
 @given(st.binary(min_size=BLOCK, max_size=BLOCK * LEADING_BLOCKS), st.data())
 def test_another_token_in_a_leading_block_or_another_salt_gives_another_digest(
     tokens: bytes, data: st.DataObject
@@ -40,6 +42,7 @@ def test_a_prompt_shorter_than_a_block_has_no_digest() -> None:
     assert prefix_digest(range(BLOCK)) == prefix_digest(range(2 * BLOCK - 1))
 
 
+@settings(deadline=None)
 @given(NAMES, DIGESTS, st.data())
 def test_without_an_upstream_only_its_own_prompts_move(names: list[str], digest: int, data: st.DataObject) -> None:
     order = ranked(names, digest)
@@ -54,6 +57,7 @@ def test_prompts_are_spread_evenly() -> None:
     assert all(400 < counts[name] < 600 for name in names)
 
 
+@settings(deadline=None)
 @given(NAMES, DIGESTS, st.data())
 def test_a_load_stays_within_its_bound(names: list[str], digest: int, data: st.DataObject) -> None:
     loads = {name: data.draw(st.integers(0, 50)) for name in names}
@@ -63,6 +67,7 @@ def test_a_load_stays_within_its_bound(names: list[str], digest: int, data: st.D
     assert choose(idle, digest) == ranked(names, digest)[0]
 
 
+@settings(deadline=None)
 @given(NAMES, st.data())
 def test_without_a_digest_the_least_busy_is_chosen(names: list[str], data: st.DataObject) -> None:
     loads = {name: data.draw(st.integers(0, 50)) for name in names}
