@@ -28,6 +28,14 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),
     "dragoman.pictures": ("dragoman.types", "dragoman.errors"),
     "dragoman.grammar": ("dragoman.types", "dragoman.errors", "dragoman.tokenizer"),
+    "dragoman.engine.remote": (
+        "dragoman.types",
+        "dragoman.errors",
+        "dragoman.models.config",
+        "dragoman.tokenizer",
+        "dragoman.engine.base",
+        "dragoman.engine.factory",
+    ),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),
     "dragoman.engine.factory": ("dragoman.engine.base",),
     "dragoman.server": (

@@ -20,13 +20,14 @@ from dragoman.config.kinds import (
     Number,
     Switch,
     Text,
+    Urls,
     Value,
     WordOrAddress,
 )
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
-    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(),
+    Choice(("a", "b"), {"c": "a"}), Text(), Names(), FilePath(), WordOrAddress(("a",)), Hosts(), ImageLimit(), Urls(),
     JsonObject(),
 ]  # fmt: skip
 

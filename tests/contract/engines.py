@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -10,6 +13,8 @@ from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine
 from dragoman.engine.factory import EngineSetup
+from dragoman.engine.remote.factory import LoadedRemote
+from dragoman.engine.remote.factory import factory as remote_factory
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.factory import LoadedRolling, factory
@@ -20,6 +25,7 @@ from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
+from tests.support.server_process import serve
 from tests.support.toy_engine import ToyEngine
 
 MAX_MODEL_LEN = 256
@@ -76,6 +82,23 @@ def _demo_text(token_ids: Sequence[int]) -> str:
     return _demo()[1].decode(token_ids, skip_special_tokens=True)
 
 
+@cache
+def _upstream() -> LoadedRemote:
+    """A second server with the bundled model, in a process that ends with this one; asked once what it can do."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    server = stack.enter_context(serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN)))
+    setup = EngineSetup(demo_model_dir(), {"upstream": (server.base_url,)})
+    with ThreadPoolExecutor(1) as thread:  # models are loaded on threads of their own
+        return thread.submit(remote_factory.load, setup).result()
+
+
+def _remote(max_num_seqs: int) -> Engine:
+    loaded = _upstream()
+    loaded = replace(loaded, options=replace(loaded.options, max_running=max_num_seqs))
+    return loaded.build(engine_tools(loaded.tokenizer), 0).engine
+
+
 LETTERS_PROMPT = (1, 2, 3, 1, 2)
 
 ENGINES = [
@@ -87,6 +110,9 @@ ENGINES = [
         (419, 295, 1453, 1367, 42),
         _demo_text,
         frozenset({0, 2}),
+    ),
+    EngineUnderTest(
+        "remote in front of a second dragoman", _remote, (419, 295, 1453, 1367, 42), _demo_text, frozenset({0, 2})
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

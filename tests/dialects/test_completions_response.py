@@ -298,6 +298,20 @@ def test_return_token_ids_lists_them_beside_the_text() -> None:
     assert "prompt_token_ids" not in parts[1]
 
 
+def test_log_probabilities_may_name_tokens_by_their_ids() -> None:
+    plain, by_id = (
+        answer(complete(logprobs=2, max_tokens=2, return_tokens_as_token_ids=flag))["choices"][0]["logprobs"]
+        for flag in (False, True)
+    )
+    assert by_id["tokens"] == ["token_id:300", "token_id:301"]
+    assert by_id["token_logprobs"] == plain["token_logprobs"]
+    assert by_id["text_offset"] == plain["text_offset"]
+    for names, ids, chosen in zip(plain["top_logprobs"], by_id["top_logprobs"], by_id["tokens"], strict=True):
+        assert list(ids.values()) == list(names.values())
+        assert chosen in ids
+        assert all(name.startswith("token_id:") for name in ids)
+
+
 def test_detokenize_true_changes_nothing() -> None:
     assert answer(complete(detokenize=True)) == answer(complete())
 

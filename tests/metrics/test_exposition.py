@@ -8,7 +8,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dragoman.engine.base import EngineStats, Health
+from dragoman.engine.base import EngineStats, Health, UpstreamHealth
 from dragoman.metrics import MetricsRegistry
 
 
@@ -45,3 +45,13 @@ def test_models_that_come_later_are_shown() -> None:
     assert samples(registry) == {}
     models.append(Model("late", engine(0)))
     assert samples(registry)["dragoman_requests_waiting", "late"] == 2
+
+
+def test_servers_behind_an_engine_are_shown_one_by_one() -> None:
+    health = Health(True, upstreams=(UpstreamHealth("http://a", True, 3), UpstreamHealth("http://b", False, 0)))
+    behind = SimpleNamespace(health=lambda: health, stats=EngineStats)
+    text = MetricsRegistry(lambda: [Model("far", behind), Model("near", engine(1))]).render().decode()
+    assert 'dragoman_upstream_healthy{model="far",upstream="http://a"} 1.0' in text
+    assert 'dragoman_upstream_healthy{model="far",upstream="http://b"} 0.0' in text
+    assert 'dragoman_upstream_requests{model="far",upstream="http://a"} 3.0' in text
+    assert 'model="near",upstream' not in text

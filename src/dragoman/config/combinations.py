@@ -44,6 +44,12 @@ def _has_proposer(values: Values) -> bool:
     return values["draft_model"] is not None or bool(values["prompt_lookup"])
 
 
+_OF_ENGINES_HERE = (
+    "dtype", "kv_dtype", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown", "prefix_cache", "prompt_lookup",
+    "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch", "limit_mm_per_prompt",
+    "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
+)  # fmt: skip
+
 _IDLE = (
     _Idle(
         ("enable_streaming",),
@@ -71,6 +77,16 @@ _IDLE = (
         ("image_fetch_timeout_s",),
         lambda values: not values["allow_image_hosts"],
         "nothing is fetched without option.allow_image_hosts",
+    ),
+    _Idle(
+        ("upstream", "upstream_model", "upstream_timeout"),
+        lambda values: values["engine"] != "remote",
+        "servers elsewhere are asked with option.engine=remote only",
+    ),
+    _Idle(
+        _OF_ENGINES_HERE,
+        lambda values: values["engine"] == "remote",
+        "the servers behind option.engine=remote run the model",
     ),
     _Idle(
         ("entry_point", "handler", "handler_threads", "hook_timeout_s"),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 
@@ -301,6 +302,35 @@ def _check_host(word: str) -> None:
         IPv4Address(host)
     elif host != "*" and (len(name) > 253 or not _HOST.fullmatch(name) or max(map(len, name.split("."))) > 63):
         raise ValueError(word)
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """Addresses of servers, separated by commas or blanks: `http://HOST:PORT`, with a path if there is one."""
+
+    @property
+    def allowed(self) -> str:
+        """The form."""
+        return "addresses separated by commas, each as http://HOST:PORT or https://HOST/PATH, none of them twice"
+
+    @property
+    def placeholder(self) -> str:
+        """`URL,...`."""
+        return "URL,..."
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The addresses without a slash at their end. Raises: ValueError if one has another form, or a user or a query."""
+        urls = tuple(word.rstrip("/") for word in text.replace(",", " ").split())
+        if not urls or len(set(urls)) < len(urls):
+            raise ValueError(text)
+        for url in urls:
+            parts = urlsplit(url)
+            has_port = parts.port is None or parts.port > 0  # reading it raises ValueError if it is no port
+            if parts.scheme not in ("http", "https") or not parts.hostname or not has_port:
+                raise ValueError(url)
+            if parts.query or parts.fragment or parts.username is not None:
+                raise ValueError(url)
+        return urls
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from dragoman.config.kinds import (
     Number,
     Switch,
     Text,
+    Urls,
     Value,
     WordOrAddress,
 )
@@ -314,6 +315,40 @@ class PictureSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamSettings:
+    """Servers elsewhere (--engine remote)"""
+
+    upstream: tuple[str, ...] = option(
+        (),
+        Urls(),
+        "Servers that answer OpenAI's completions, each with the same model (see remote.md); http://HOST:PORT means "
+        "http://HOST:PORT/v1.",
+        unset="none; needed with --engine remote, without effect otherwise",
+        keys=(Alias("option.upstreams"),),
+    )
+    upstream_model: str | None = option(
+        None,
+        Text("NAME"),
+        "Name of the model to ask the servers for.",
+        unset="the first that a server lists",
+    )
+    upstream_api_key: str | None = option(
+        None,
+        Text("KEY"),
+        "Key that is sent to the servers as `Authorization: Bearer KEY`.",
+        unset="no key is sent",
+        env=(Alias("DRAGOMAN_UPSTREAM_API_KEY"),),
+        is_secret=True,
+    )
+    upstream_timeout: float = option(
+        300.0,
+        Number(0),
+        "Longest time without a sign of a server: before the first token of an answer, and between two of them.",
+        unit="seconds",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Server"""
 
@@ -549,6 +584,7 @@ GROUPS: tuple[type, ...] = (
     EngineSettings,
     SpeculationSettings,
     PictureSettings,
+    UpstreamSettings,
     ServerSettings,
     ClientSettings,
 )

@@ -32,6 +32,7 @@ from dragoman.config.options import (
     PictureSettings,
     ServerSettings,
     SpeculationSettings,
+    UpstreamSettings,
     split_address,
 )
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
@@ -70,6 +71,7 @@ class Config:
     engine: EngineSettings
     speculation: SpeculationSettings
     pictures: PictureSettings
+    upstream: UpstreamSettings
     server: ServerSettings
     clients: ClientSettings
     directory: Path
@@ -86,7 +88,15 @@ class Config:
 
     def value(self, option: Option) -> Value:
         """The value of one option of the table."""
-        for group in (self.model, self.engine, self.speculation, self.pictures, self.server, self.clients):
+        for group in (
+            self.model,
+            self.engine,
+            self.speculation,
+            self.pictures,
+            self.upstream,
+            self.server,
+            self.clients,
+        ):
             if type(group) is option.group:
                 found: Value = getattr(group, option.name)
                 return found
@@ -144,6 +154,7 @@ def resolve(
         engine=_build(EngineSettings, values),
         speculation=_build(SpeculationSettings, values),
         pictures=_build(PictureSettings, values),
+        upstream=_build(UpstreamSettings, values),
         server=_build(ServerSettings, values),
         clients=_build(ClientSettings, values),
         directory=directory,

@@ -11,12 +11,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.types import Detail, EngineOutput, EngineRequest, Grammar, StopCriterion, StopStrings, TokenMasker
+from dragoman.types import (
+    Detail,
+    EngineOutput,
+    EngineRequest,
+    Grammar,
+    SamplingParams,
+    StopCriterion,
+    StopStrings,
+    TokenMasker,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do, as data: it refuses everything else up front, by name. `max_model_len` fits its cache."""
+    """What an engine can do, as data: it refuses everything else up front, by name. `max_model_len` fits its cache.
+
+    `unsupported`: fields of SamplingParams that must be as they are by default. `grammar_kinds` None = grammars of all
+    kinds, in frames too; else those of these kinds, without a frame.
+    """
 
     max_model_len: int  # prompt + completion tokens of one sequence
     vocab_size: int
@@ -31,6 +44,14 @@ class Capabilities:
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other
     pictures: bool = False  # prompts may hold pictures
+    grammar_kinds: frozenset[str] | None = None
+    unsupported: frozenset[str] = frozenset()
+
+    def can_follow(self, grammar: Grammar) -> bool:
+        """True if answers may be asked to keep to a grammar of that kind, and in a frame if it has one."""
+        return self.grammar and (
+            self.grammar_kinds is None or (grammar.kind in self.grammar_kinds and not grammar.frame)
+        )
 
     def check(self, request: EngineRequest) -> None:
         """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
@@ -44,8 +65,8 @@ class Capabilities:
             raise _unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
         if sampling.prompt_logprobs is not None and not self.prompt_logprobs:
             raise _unsupported("prompt_logprobs", sampling.prompt_logprobs, "null")
-        if sampling.grammar is not None and not self.grammar:
-            raise _unsupported("grammar", sampling.grammar.kind, "none")
+        if sampling.grammar is not None and not self.can_follow(sampling.grammar):
+            raise _unsupported("grammar", _grammar_words(sampling.grammar), self._grammars())
         if request.stop is not None and request.is_ranked and not self.stop_strings:
             raise _unsupported("stop", ", ".join(request.stop.strings), "none where sequences are ranked")
         for name, given in (("logprobs", sampling.logprobs), ("prompt_logprobs", sampling.prompt_logprobs)):
@@ -59,6 +80,24 @@ class Capabilities:
             raise _unsupported("priority", request.priority, "0")
         if request.pictures and not self.pictures:
             raise _unsupported("pictures", len(request.pictures), "none")
+        if self.unsupported:
+            self._check_fields(sampling)
+
+    def _check_fields(self, sampling: SamplingParams) -> None:
+        for name in sorted(self.unsupported):
+            value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
+            if value != neutral:
+                raise _unsupported(name, value, "left out" if neutral in (None, (), {}) else str(neutral))
+
+    def _grammars(self) -> str:
+        return "one of: " + ", ".join(sorted(self.grammar_kinds)) if self.grammar and self.grammar_kinds else "none"
+
+
+_NEUTRAL = SamplingParams()
+
+
+def _grammar_words(grammar: Grammar) -> str:
+    return f"{grammar.kind} within other text" if grammar.frame else grammar.kind
 
 
 def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
@@ -66,8 +105,20 @@ def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamHealth:
+    """A server that an engine sends requests to. `num_outstanding`: requests that it has not answered to the end."""
+
+    name: str
+    is_healthy: bool
+    num_outstanding: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
-    """`is_alive` False = the engine is dead and `reason` says why. Counters are gauges at the time of the call."""
+    """`is_alive` False = the engine is dead and `reason` says why. Counters are gauges at the time of the call.
+
+    `upstreams`: of an engine that has servers behind it.
+    """
 
     is_alive: bool
     reason: str = ""
@@ -75,6 +126,7 @@ class Health:
     num_waiting: int = 0
     num_used_blocks: int = 0
     num_blocks: int = 0
+    upstreams: tuple[UpstreamHealth, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ def _no_progress(stage: str, fraction: float) -> None:
 class EngineSetup:
     """The model that an engine is to run. `options`: the value of every option by its name, secrets excepted.
 
+    `secrets`: the values of those secret options that are meant for engines.
     `has_neighbours`: other models compute in this process at the same time.
     Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
     wants any more; it is called on the thread that loads.
@@ -41,6 +42,7 @@ class EngineSetup:
 
     model_dir: Path
     options: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     progress: Progress = _no_progress
     has_neighbours: bool = False
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.config.options import OPTIONS
+from dragoman.config.options import OPTIONS, UpstreamSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine, Progress, find_factory
@@ -130,7 +130,12 @@ def engine_setup(config: Config) -> EngineSetup:
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
         "cache_dir": _cache_dir(config),
     }
-    return EngineSetup(config.model_dir, options)
+    secrets = {
+        option.name: str(value)
+        for option in OPTIONS
+        if option.row.is_secret and option.group is UpstreamSettings and (value := config.value(option)) is not None
+    }
+    return EngineSetup(config.model_dir, options, secrets)
 
 
 def _cache_dir(config: Config) -> Path | None:

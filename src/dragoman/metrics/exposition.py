@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import Engine, Health
 
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -72,6 +72,7 @@ class MetricsRegistry:
             for model in models:
                 gauge.add_metric([model.name], getattr(health[model.name], field))
             yield gauge
+        yield from _upstreams(health)
         stats = {model.name: model.engine.stats() for model in models}
         for name, (field, text) in COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=["model"])
@@ -80,3 +81,17 @@ class MetricsRegistry:
                 if value is not None:
                     counter.add_metric([model.name], value)
             yield counter
+
+
+def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:
+    """A sample for each server behind a model, of engines that have any."""
+    if not any(one.upstreams for one in health.values()):
+        return
+    labels = ["model", "upstream"]
+    healthy = GaugeMetricFamily("dragoman_upstream_healthy", "Whether a server takes requests (1 or 0)", labels=labels)
+    outstanding = GaugeMetricFamily("dragoman_upstream_requests", "Requests that a server has to answer", labels=labels)
+    for name, one in health.items():
+        for upstream in one.upstreams:
+            healthy.add_metric([name, upstream.name], float(upstream.is_healthy))
+            outstanding.add_metric([name, upstream.name], upstream.num_outstanding)
+    yield from (healthy, outstanding)

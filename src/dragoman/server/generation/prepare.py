@@ -323,7 +323,7 @@ class Preparer:
         if wanted is own:
             return self._compiled(own)
         is_forced = request.tool_choice not in ("auto", "none", None)
-        if not self._can_compile:
+        if wanted is not None and not self._can_follow(wanted):
             if is_forced:
                 raise UnsupportedFeature(
                     f"tool_choice {request.tool_choice} is not supported by the engine of model {self.model_name}: "
@@ -341,14 +341,13 @@ class Preparer:
 
     def _compiled(self, grammar: Grammar | None) -> Grammar | None:
         """The same, once it is known to compile. Raises: InvalidRequest. What cannot be known here, the engine will say."""
-        if grammar is not None and self._can_compile:
+        if grammar is not None and self._can_follow(grammar):
             assert self.compile_grammar is not None
             self.compile_grammar(grammar)
         return grammar
 
-    @property
-    def _can_compile(self) -> bool:
-        return self.capabilities.grammar and self.compile_grammar is not None
+    def _can_follow(self, grammar: Grammar) -> bool:
+        return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
 
 
 def num_characters(prompt: Prompt) -> int:

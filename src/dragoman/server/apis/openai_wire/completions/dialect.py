@@ -122,6 +122,7 @@ class CompletionsDialect(PureDialect):
             echo=bool(body.echo),
             shows_text=body.detokenize is not False,
             shows_token_ids=bool(body.return_token_ids) or body.detokenize is False,
+            names_by_id=bool(body.return_tokens_as_token_ids),
             include_usage=body.stream_options is not None and bool(body.stream_options.include_usage),
             has_usage_details=profile.name == "v1",
         )

@@ -59,6 +59,7 @@ class CompletionFacts:
     echo: bool = False
     shows_text: bool = True
     shows_token_ids: bool = False
+    names_by_id: bool = False
     include_usage: bool = False
     has_usage_details: bool = False
 
@@ -190,11 +191,11 @@ class CompletionEncoder:
         return rows
 
     def _add_rows(self, rows: CompletionLogprobs, tokens: Sequence[TokenOutput], offset: int) -> int:
-        top_n = self._facts.logprobs or 0
+        top_n, names_by_id = self._facts.logprobs or 0, self._facts.names_by_id
         for token in tokens:
-            rows.tokens.append(token.token_text)
+            rows.tokens.append(f"token_id:{token.id}" if names_by_id else token.token_text)
             rows.token_logprobs.append(json_logprob(token.logprob))
-            rows.top_logprobs.append(_top_logprobs(token, top_n))
+            rows.top_logprobs.append(_top_logprobs(token, top_n, names_by_id=names_by_id))
             rows.text_offset.append(offset)
             offset += len(token.text)
         return offset
@@ -212,8 +213,8 @@ def _echo_text(request: GenerationRequest, prompt: PromptInfo) -> str:
     return prompt.text
 
 
-def _top_logprobs(token: TokenOutput, top_n: int) -> dict[str, float | None] | None:
-    """Candidates by text, best first, and the token itself even where it is none of them.
+def _top_logprobs(token: TokenOutput, top_n: int, *, names_by_id: bool) -> dict[str, float | None] | None:
+    """Candidates by text (or id), best first, and the token itself even where it is none of them.
 
     Different tokens can have the same text (halves of a character all read U+FFFD): the most likely one keeps the place,
     or a client that compares the token with the maximum would take an unlikely token for the most likely one.
@@ -222,6 +223,6 @@ def _top_logprobs(token: TokenOutput, top_n: int) -> dict[str, float | None] | N
         return None
     candidates: dict[str, float | None] = {}
     for top in token.top[:top_n]:
-        candidates.setdefault(top.text, json_logprob(top.logprob))
-    candidates.setdefault(token.token_text, json_logprob(token.logprob))
+        candidates.setdefault(f"token_id:{top.id}" if names_by_id else top.text, json_logprob(top.logprob))
+    candidates.setdefault(f"token_id:{token.id}" if names_by_id else token.token_text, json_logprob(token.logprob))
     return candidates

@@ -20,7 +20,8 @@ class CompletionBody(SharedBody, kw_only=True):
     """The body of POST /v1/completions, /v3/completions and of a completion on /invocations.
 
     `prompt` is one string, strings, token ids, or lists of token ids. `detokenize: false` leaves the text empty and lists
-    the choices' `token_ids` instead, as `return_token_ids` does beside the text.
+    the choices' `token_ids` instead, as `return_token_ids` does beside the text. With `return_tokens_as_token_ids` the
+    tokens of `logprobs` are called `token_id:N`, so that no two have one name.
     """
 
     prompt: str | list[str | int | list[int]] | None = None
@@ -29,6 +30,7 @@ class CompletionBody(SharedBody, kw_only=True):
     logprobs: int | None = None
     detokenize: bool | None = None
     return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
     add_special_tokens: bool | None = None
 
 

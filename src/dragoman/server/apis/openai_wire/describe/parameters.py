@@ -91,6 +91,7 @@ COMPLETIONS: Mapping[str, Row] = {
     "logprobs": Row("the log-probabilities of each token and of this many alternatives"),
     "detokenize": Row("false leaves the text empty and lists token ids instead", True),
     "return_token_ids": Row("lists the token ids beside the text", False),
+    "return_tokens_as_token_ids": Row("`logprobs` calls tokens `token_id:N`, so that no two have one name", False),
     "add_special_tokens": Row("whether the tokenizer adds its own tokens to a text prompt", True),
 }
 

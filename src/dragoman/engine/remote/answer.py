@@ -1,0 +1,180 @@
+"""What an upstream's events add to the sequences of a request, in the words of the engine protocol.
+
+Does: token ids, log-probabilities, where a sequence ends and why, ranking. Does not: read bytes or ask. One instance per
+sequence, on the event loop; `push` runs once per event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dragoman.engine.remote.wire import Candidate, Choice, Logprobs, is_token_id, token_id
+from dragoman.errors import EngineFailed
+from dragoman.types import (
+    LOWEST_LOGPROB,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    Logprob,
+    PromptLogprob,
+    StopCriterion,
+)
+
+_FINISH = {
+    "length": FinishReason.LENGTH,
+    "stop": FinishReason.EOS,
+    "eos_token": FinishReason.EOS,
+    "stop_sequence": FinishReason.EOS,
+}
+"""Why an upstream says that it ended, where the last token is not one that the request ends at."""
+
+_Rows = tuple[list[float], list[list[Logprob]]]
+
+
+class SequenceAnswer:
+    """One sequence as it grows. `reason`: why it has ended, None = it goes on.
+
+    `ids_of`: the tokens that write a text, where the upstream tells none. `criterion`: of sequences that nobody reads before
+    they have ended.
+    """
+
+    __slots__ = (
+        "_criterion", "_ends", "_ids_of", "_num_top", "_request", "_sum", "_token_ids", "_wants", "index", "reason",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: EngineRequest,
+        index: int,
+        ids_of: Callable[[str], list[int]] | None,
+        criterion: StopCriterion | None,
+    ) -> None:
+        sampling = request.sampling
+        self.index = index
+        self.reason: FinishReason | None = None
+        self._request = request
+        self._ids_of = ids_of
+        self._criterion = criterion
+        self._wants = sampling.logprobs is not None or request.is_ranked
+        self._num_top = sampling.logprobs or 0
+        self._token_ids: list[int] = []  # only for the criterion
+        self._sum = 0.0
+        self._ends = dict.fromkeys(sampling.stop_token_ids, FinishReason.STOP_TOKEN)
+        if not sampling.ignore_eos:
+            self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
+
+    def push(self, choice: Choice) -> EngineOutput | None:
+        """The output that an event makes, None for one that says nothing. Raises: EngineFailed."""
+        token_ids = _token_ids(choice) if self._ids_of is None else self._ids_of(choice.text)
+        size = self._end(token_ids)
+        if self.reason is None and choice.finish_reason is not None:
+            self.reason = _FINISH.get(choice.finish_reason)
+            if self.reason is None:
+                raise EngineFailed(f"the upstream gave the request up (finish_reason {choice.finish_reason})")
+        if not token_ids and self.reason is None:
+            return None
+        output = EngineOutput(self._request.request_id, self.index, token_ids[:size], self.reason)
+        if self._wants:
+            self._add_logprobs(output, choice, size)
+        return output
+
+    def _end(self, token_ids: Sequence[int]) -> int:
+        """How many of the tokens belong to the sequence. Mutates: its reason."""
+        if self._ids_of is not None:
+            return len(token_ids)  # they are not the model's: no end can be seen in them
+        for size, token in enumerate(token_ids, start=1):
+            self.reason = self._ends.get(token)
+            if self._criterion is not None:
+                self._token_ids.append(token)
+                if self.reason is None and self._criterion(self._token_ids):
+                    self.reason = FinishReason.STOP_STRING
+            if self.reason is not None:
+                return size
+        return len(token_ids)
+
+    def _add_logprobs(self, output: EngineOutput, choice: Choice, size: int) -> None:
+        chosen, tops = ([], []) if choice.logprobs is None else _rows(choice.logprobs, self._num_top)
+        if len(chosen) < size:
+            raise EngineFailed(f"the upstream told {len(chosen)} log-probabilities of {size} tokens")
+        output.logprobs, output.top_logprobs = chosen[:size], tops[:size]
+        self._sum += sum(output.logprobs)
+        if self.reason is not None:
+            output.cumulative_logprob = self._sum
+
+
+class Ranking:
+    """The sequences of a request of which only the best are wanted: whole, when all have ended."""
+
+    def __init__(self, request: EngineRequest) -> None:
+        self._request = request
+        self._whole: dict[int, EngineOutput] = {}
+
+    def push(self, output: EngineOutput) -> list[EngineOutput]:
+        """The best, once the last has ended; nothing before."""
+        whole = self._whole.setdefault(output.index, EngineOutput(output.request_id, output.index, [], None, [], []))
+        whole.token_ids += output.token_ids
+        assert whole.logprobs is not None
+        assert whole.top_logprobs is not None
+        whole.logprobs += output.logprobs or []
+        whole.top_logprobs += output.top_logprobs or []
+        whole.finish_reason, whole.cumulative_logprob = output.finish_reason, output.cumulative_logprob
+        sampling = self._request.sampling
+        ended = [one for one in self._whole.values() if one.finish_reason is not None]
+        if len(ended) < sampling.num_sequences:
+            return []
+        best = sorted(ended, key=lambda one: (-(one.cumulative_logprob or 0.0), one.index))[: sampling.n]
+        for index, one in enumerate(best):
+            one.index = index
+            if sampling.logprobs is None:
+                one.logprobs = one.top_logprobs = None
+        return best
+
+
+def prompt_logprobs(
+    told: Sequence[dict[str, Candidate] | None] | None, prompt_ids: Sequence[int], num_top: int
+) -> list[PromptLogprob | None]:
+    """The log-probabilities of a prompt's tokens as an upstream tells them. Raises: EngineFailed if some are missing."""
+    if told is None or len(told) != len(prompt_ids):
+        count = "none" if told is None else str(len(told))
+        raise EngineFailed(f"the upstream told {count} log-probabilities of a prompt of {len(prompt_ids)} tokens")
+    return [None, *map(_prompt_logprob, told[1:], prompt_ids[1:], [num_top] * (len(prompt_ids) - 1))]
+
+
+def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top: int) -> PromptLogprob:
+    own = None if candidates is None else candidates.get(str(token))
+    if candidates is None or own is None:
+        raise EngineFailed(f"the upstream told no log-probability of the prompt's token {token}")
+    named = [(one.rank, int(key), one.logprob) for key, one in candidates.items() if one.rank is not None]
+    top = [Logprob(key, _number(value)) for rank, key, value in sorted(named) if rank <= num_top][:num_top]
+    return PromptLogprob(_number(own.logprob), tuple(top))
+
+
+def _token_ids(choice: Choice) -> list[int]:
+    if choice.token_ids is not None:
+        return choice.token_ids
+    if choice.logprobs is not None and (ids := choice.logprobs.ids()) is not None:
+        return ids
+    if choice.text:
+        raise EngineFailed("the upstream told a text without its tokens")
+    return []
+
+
+def _rows(told: Logprobs, num_top: int) -> _Rows:
+    """The chosen tokens' log-probabilities, and the most likely candidates of each, best first."""
+    if told.content is not None:
+        tops = [[Logprob(one.id, one.logprob) for one in token.top_logprobs[:num_top]] for token in told.content]
+        return [token.logprob for token in told.content], tops
+    chosen = [_number(value) for value in told.token_logprobs]
+    if not num_top:
+        return chosen, [[] for _ in chosen]
+    return chosen, [_best(candidates or {}, num_top) for candidates in told.top_logprobs or []]
+
+
+def _best(candidates: dict[str, float | None], num_top: int) -> list[Logprob]:
+    """Servers name the chosen token too, in the first place or the last, if it is none of the most likely."""
+    found = [Logprob(token_id(token), _number(value)) for token, value in candidates.items() if is_token_id(token)]
+    return sorted(found, key=lambda one: -one.logprob)[:num_top]
+
+
+def _number(value: float | None) -> float:
+    return LOWEST_LOGPROB if value is None else value

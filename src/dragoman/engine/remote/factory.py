@@ -1,0 +1,210 @@
+"""Makes remote engines: reads the model's text files, finds out what the upstreams can do, puts the engine together.
+
+Does: check options and upstreams against each other. Does not: load weights; there need be none. `load` runs on a thread
+of its own, where it asks the upstreams; the engine connects anew on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from dragoman.engine.base import EngineTools, MemoryNeeds
+from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
+from dragoman.engine.remote.profile import Common, Profile, common
+from dragoman.errors import ServerError
+from dragoman.models.config import ModelError, read_json
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
+
+if TYPE_CHECKING:
+    from dragoman.engine.remote.probe import Sample
+    from dragoman.engine.remote.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+_SAMPLE = "Hello, how are you today?"
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteOptions:
+    """The options of this engine; see docs/options.md."""
+
+    urls: tuple[str, ...]
+    model: str | None
+    timeout_s: float
+    max_model_len: int | None
+    max_running: int
+    max_logprobs: int
+    api_key: str | None = field(repr=False)
+
+    @staticmethod
+    def among(setup: EngineSetup) -> RemoteOptions:
+        """Those among a setup's. Raises: EngineOptionError if no server is named, or what asks them is not installed."""
+        options = setup.options
+        if not options.get("upstream"):
+            raise EngineOptionError(
+                "upstream", "must name at least one server, as http://HOST:PORT, with engine=remote"
+            )
+        if importlib.util.find_spec("aiohttp") is None:
+            raise EngineOptionError("engine", "needs a package that is not installed: pip install 'dragoman[remote]'")
+        return RemoteOptions(
+            tuple(dict.fromkeys(map(_with_prefix, options["upstream"]))),
+            options.get("upstream_model"),
+            options.get("upstream_timeout", 300.0),
+            options.get("max_model_len"),
+            options.get("max_num_seqs", 64),
+            options.get("max_logprobs", 20),
+            setup.secrets.get("upstream_api_key"),
+        )
+
+
+def _with_prefix(url: str) -> str:
+    """The address of the API: /v1 below a server that is named alone."""
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1"
+
+
+class RemoteFactory:
+    """Makes engines of which the work is done elsewhere."""
+
+    def needs(self, setup: EngineSetup) -> MemoryNeeds:
+        """Nothing."""
+        return MemoryNeeds(0)
+
+    def load(self, setup: EngineSetup) -> LoadedRemote:
+        """What the upstreams can do. Raises: EngineOptionError if none answers, or they do not fit; ModelError."""
+        options = RemoteOptions.among(setup)
+        config = read_json(setup.model_dir / "config.json")
+        try:
+            tokenizer = load_tokenizer(setup.model_dir)
+        except ValueError as error:
+            raise ModelError(str(error)) from error
+        setup.progress("asking the servers", 0.0)
+        found = asyncio.run(_find_out(options, tokenizer))
+        profiles = {url: one for url, one in found.items() if isinstance(one, Profile)}
+        problems = [one for one in found.values() if isinstance(one, str)]
+        if not profiles:
+            raise EngineOptionError("upstream", f"none of the servers can be used: {'; '.join(problems)}")
+        for problem in problems:
+            logger.warning("left out until it can be used: %s", problem)
+        limit = _max_model_len(options, list(profiles.values()), config)
+        vocab_size = _number(config, ("vocab_size",)) or tokenizer.vocab_size
+        return LoadedRemote(options, tokenizer, profiles, common(list(profiles.values()), limit, vocab_size))
+
+
+async def _find_out(options: RemoteOptions, tokenizer: Tokenizer) -> dict[str, Profile | str]:
+    """What each upstream can do, or why that is not known."""
+    from dragoman.engine.remote.probe import find_out
+    from dragoman.engine.remote.upstream import Upstream, UpstreamError, new_session
+
+    sample = _sample(tokenizer, options)
+
+    async def profile(url: str) -> Profile | str:
+        upstream = Upstream(url, options.timeout_s)
+        upstream.attach(session)
+        try:
+            return await find_out(upstream, sample, options.model)
+        except UpstreamError as error:
+            return str(error)
+        except ServerError as error:
+            return f"{url}: {error.message}"
+
+    async with new_session(options.api_key) as session:
+        answers = await asyncio.gather(*map(profile, options.urls))
+    return dict(zip(options.urls, answers, strict=True))
+
+
+def _sample(tokenizer: Tokenizer, options: RemoteOptions) -> Sample:
+    from dragoman.engine.remote.probe import Sample
+
+    return Sample(_SAMPLE, tuple(tokenizer.encode(_SAMPLE)), options.max_logprobs)
+
+
+def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: Mapping[str, Any]) -> int:
+    """The context length: the option, or what the upstreams say, or what config.json does. Raises: EngineOptionError."""
+    said = min((one.max_model_len for one in profiles if one.max_model_len is not None), default=None)
+    if options.max_model_len is not None:
+        if said is not None and options.max_model_len > said:
+            raise EngineOptionError("max_model_len", f"must be at most {said}, which the servers take")
+        return options.max_model_len
+    length = said or _number(config, _LENGTHS)
+    if length is None:
+        raise EngineOptionError("max_model_len", "must be given: neither the servers nor config.json say it")
+    return length
+
+
+def _number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    """The first of these numbers that a config.json has, also where it describes the text part of a model that sees."""
+    inner = config.get("text_config")
+    for part in (config, inner if isinstance(inner, Mapping) else {}):
+        for key in keys:
+            if isinstance(part.get(key), int):
+                return int(part[key])
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRemote:
+    """Upstreams that have answered, on their way to an engine. `profiles`: by address."""
+
+    options: RemoteOptions
+    tokenizer: HfTokenizer
+    profiles: Mapping[str, Profile]
+    common: Common
+
+    def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        """The engine, not connected yet."""
+        from dragoman.engine.remote.engine import RemoteEngine, Ways
+        from dragoman.engine.remote.fleet import Fleet
+        from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
+        from dragoman.engine.remote.upstream import Upstream
+
+        options, shared, tokenizer = self.options, self.common, self.tokenizer
+        upstreams = [Upstream(url, options.timeout_s, self.profiles.get(url)) for url in options.urls]
+        fleet = Fleet(upstreams, options.api_key, self._greet)
+        ways = Ways(
+            shared.has_n,
+            text_of=None if shared.takes_ids else lambda ids: prompt_text(ids, tokenizer),
+            ids_of=None if shared.gives_ids else Retokeniser(tokenizer).ids,
+        )
+        engine = RemoteEngine(fleet, shared.capabilities, tools, ways, options.max_running)
+        return BuiltEngine(engine, self._facts(), "")
+
+    async def _greet(self, upstream: Upstream) -> None:
+        """Get to know an upstream that did not answer before. Raises: UpstreamError if it cannot do what the others do."""
+        from dragoman.engine.remote.probe import find_out
+        from dragoman.engine.remote.upstream import UpstreamError
+
+        if upstream.profile is not None:
+            return
+        profile = await find_out(upstream, _sample(self.tokenizer, self.options), self.options.model)
+        missing = self.common.lacks(profile)
+        if missing:
+            raise UpstreamError(f"{upstream.url} lacks what the other servers have: {missing}")
+        upstream.profile = profile
+
+    def _facts(self) -> tuple[str, ...]:
+        from dragoman.engine.remote.probe import kind_words
+
+        shared = self.common
+        kinds = sorted({kind_words(profile.kind) for profile in self.profiles.values()})
+        facts = [
+            f"{len(self.profiles)} of {len(self.options.urls)} servers: {', '.join(kinds)}",
+            f"{shared.capabilities.max_model_len} tokens of context",
+        ]
+        if not shared.takes_ids:
+            facts.append("prompts go as text")
+        if not shared.gives_ids:
+            facts.append("tokens are counted by this model directory's tokenizer, from the servers' text")
+        if shared.capabilities.unsupported:
+            facts.append(f"without {', '.join(sorted(shared.capabilities.unsupported))}")
+        return tuple(facts)
+
+
+factory = RemoteFactory()

@@ -1,0 +1,148 @@
+"""All upstreams of an engine: which one gets a request, which are healthy, and a second try elsewhere.
+
+Does: choose, retry before the first token, check health in the background. Does not: know what is asked. Used on the event
+loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from dragoman.engine.base import UpstreamHealth
+from dragoman.engine.remote.choice import choose
+from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError, new_session
+from dragoman.errors import EngineFailed, Overloaded, ServerError, Unavailable
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CHECK_EVERY_S = 5.0
+FIRST_RETRY_S = 0.5
+LAST_RETRY_S = 30.0
+MAX_TRIES = 3  # of one request: what makes one server fail may make all of them fail
+
+Greet = Callable[[Upstream], Awaitable[None]]
+"""Finds out what an upstream can do, if that is not known. Raises: UpstreamError if it is not up to what was promised."""
+
+
+class Fleet:
+    """The upstreams. From `open` to `close` it knows which are healthy."""
+
+    def __init__(self, upstreams: Sequence[Upstream], api_key: str | None, greet: Greet) -> None:
+        self._upstreams = {upstream.url: upstream for upstream in upstreams}
+        self._api_key = api_key
+        self._greet = greet
+        self._suspects = {url: asyncio.Event() for url in self._upstreams}  # set: do not wait, check
+        self._watchers: list[asyncio.Task[None]] = []
+        self._session_close: Callable[[], Awaitable[None]] | None = None
+
+    async def open(self) -> None:
+        """Connect, and begin to watch."""
+        session = new_session(self._api_key)
+        self._session_close = session.close
+        for upstream in self._upstreams.values():
+            upstream.attach(session)
+            self._watchers.append(asyncio.create_task(self._watch(upstream)))
+
+    async def close(self) -> None:
+        """Stop watching, close all connections."""
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        if self._session_close is not None:
+            await self._session_close()
+
+    @property
+    def problem(self) -> str:
+        """Why no upstream can be asked, "" if one can."""
+        if any(upstream.is_healthy for upstream in self._upstreams.values()):
+            return ""
+        return "no upstream answers: " + "; ".join(upstream.problem for upstream in self._upstreams.values())
+
+    def health(self) -> tuple[UpstreamHealth, ...]:
+        """The gauges of each upstream."""
+        return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
+
+    async def first_answer(self, digest: int | None, ask: Callable[[Upstream], Awaitable[T]]) -> T:
+        """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot.
+
+        Raises: what `ask` does but UpstreamError, which becomes Overloaded, Unavailable or EngineFailed.
+        """
+        tried: dict[str, UpstreamError] = {}
+        while len(tried) < MAX_TRIES:
+            loads = {
+                one.url: one.num_outstanding
+                for one in self._upstreams.values()
+                if one.is_healthy and one.url not in tried
+            }
+            if not loads:
+                break
+            upstream = self._upstreams[choose(loads, digest)]
+            try:
+                return await ask(upstream)
+            except UpstreamError as error:
+                tried[upstream.url] = error
+                self._suspect(upstream, error)
+        raise self._failure(list(tried.values()))
+
+    def _failure(self, errors: Sequence[UpstreamError]) -> ServerError:
+        if not errors:
+            return Unavailable(self.problem or "no upstream answers")
+        busy = [error for error in errors if isinstance(error, UpstreamBusy)]
+        if len(busy) == len(errors):
+            return Overloaded(str(busy[0]), retry_after_s=min(error.retry_after_s for error in busy))
+        if all(error.is_unreachable for error in errors):
+            return Unavailable(str(errors[-1]))
+        return EngineFailed(str(next(error for error in errors if not isinstance(error, UpstreamBusy))))
+
+    def _suspect(self, upstream: Upstream, error: UpstreamError) -> None:
+        """Have an upstream checked; one that cannot be reached gets no requests until then."""
+        if isinstance(error, UpstreamBusy):
+            return
+        logger.warning("%s", error)
+        if error.is_unreachable:
+            upstream.problem = str(error)
+        self._suspects[upstream.url].set()
+
+    async def _watch(self, upstream: Upstream) -> None:
+        """Check an upstream again and again: seldom while it is well, with longer and longer pauses while it is not."""
+        pause_s = FIRST_RETRY_S
+        suspect = self._suspects[upstream.url]
+        while True:
+            try:
+                async with asyncio.timeout(
+                    (CHECK_EVERY_S if upstream.is_healthy else pause_s) * random.uniform(0.8, 1.2)
+                ):
+                    await suspect.wait()
+            except TimeoutError:
+                pass
+            if suspect.is_set():
+                suspect.clear()
+                if not upstream.is_healthy:  # it was just found out: at once would be too early
+                    await asyncio.sleep(FIRST_RETRY_S)
+            problem = await self._check(upstream)
+            if problem and not upstream.problem:
+                logger.warning("upstream %s is left out: %s", upstream.url, problem)
+            elif upstream.problem and not problem:
+                logger.info("upstream %s answers", upstream.url)
+            upstream.problem = problem
+            pause_s = min(pause_s * 2, LAST_RETRY_S) if problem else FIRST_RETRY_S
+
+    async def _check(self, upstream: Upstream) -> str:
+        """What is wrong with an upstream, "" if nothing is."""
+        try:
+            await upstream.models()
+            await self._greet(upstream)
+        except UpstreamError as error:
+            return str(error)
+        except ServerError as error:
+            return f"{upstream.url}: {error.message}"
+        except Exception as error:  # the watch goes on, whatever a server sends
+            logger.exception("upstream %s cannot be checked", upstream.url)
+            return f"{upstream.url}: {type(error).__name__}"
+        return ""

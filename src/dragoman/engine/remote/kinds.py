@@ -1,0 +1,131 @@
+"""The servers that are known, as data: what each calls our sampling parameters, and what else tells it from the others.
+
+Does: list kinds of upstreams, recognise one by how it lists its models. Does not: ask anybody; `probe` finds out what of a
+kind's row holds for the release that runs. Sources: the servers' own documentation of `/v1/completions` and its extensions.
+
+A parameter that is in no row would be ignored by servers that do not know it. So what a row leaves out is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_OPENAI = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "seed": "seed",
+}
+_VLLM = _OPENAI | {
+    name: name
+    for name in (
+        "top_k", "min_p", "repetition_penalty", "logit_bias", "bad_words", "allowed_token_ids", "min_tokens", "ignore_eos",
+        "stop_token_ids",
+    )
+}  # fmt: skip
+
+_STRUCTURED = {
+    "json_schema": "structured_outputs.json",
+    "json_object": "structured_outputs.json_object",
+    "regex": "structured_outputs.regex",
+    "choice": "structured_outputs.choice",
+}
+_GUIDED = {"json_schema": "guided_json", "regex": "guided_regex", "choice": "guided_choice"}
+
+AS_TEXT = "=text"  # behind a parameter's name: a JSON schema is written there as a text
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of server. `owners`: what its models' `owned_by` begins with, in lower case.
+
+    `names`: field of SamplingParams -> the parameter's name there. `grammars`: ways to ask for an output grammar, the newest
+    first, each a grammar's kind -> the parameter. `has_n`: several sequences can be streamed in
+    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `max_seed`: the largest it reads.
+    `hidden`: what it does to the probabilities that no request can switch off.
+    """
+
+    name: str
+    owners: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=lambda: _OPENAI)
+    grammars: tuple[Mapping[str, str], ...] = ()
+    has_n: bool = True
+    ids_from_logprobs: bool = False
+    prompt_logprobs: bool = False
+    cache_salt: bool = False
+    max_seed: int = 2**63 - 1
+    hidden: str = ""
+
+
+UNKNOWN = Kind("OpenAI-compatible", names=_OPENAI | {"logit_bias": "logit_bias"})
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        "dragoman",
+        ("dragoman",),
+        _VLLM | {"typical_p": "typical_p"},
+        (_STRUCTURED | {"lark": "structured_outputs.grammar"},),
+        prompt_logprobs=True,
+        max_seed=2**64 - 1,
+    ),
+    Kind("vLLM", ("vllm",), _VLLM, (_STRUCTURED, _GUIDED), prompt_logprobs=True, cache_salt=True),
+    Kind(
+        "SGLang",
+        ("sglang",),
+        {name: there for name, there in _VLLM.items() if name not in ("bad_words", "allowed_token_ids")},
+        ({"json_schema": f"json_schema{AS_TEXT}", "regex": "regex"},),
+    ),
+    Kind(
+        "TensorRT-LLM",
+        ("tensorrt_llm",),
+        {name: there for name, there in _VLLM.items() if name not in ("bad_words", "allowed_token_ids", "logit_bias")},
+    ),
+    Kind(
+        "llama.cpp",
+        ("llamacpp",),
+        _OPENAI
+        | {
+            "top_k": "top_k",
+            "min_p": "min_p",
+            "typical_p": "typical_p",
+            "repetition_penalty": "repeat_penalty",
+            "logit_bias": "logit_bias",
+            "ignore_eos": "ignore_eos",
+        },
+        ({"json_schema": "json_schema"},),
+        has_n=False,
+        ids_from_logprobs=True,
+        max_seed=2**32 - 2,  # the largest number means: draw one
+    ),
+    Kind(
+        "OVMS",
+        ("ovms",),
+        _OPENAI | {"top_k": "top_k", "repetition_penalty": "repetition_penalty", "ignore_eos": "ignore_eos"},
+        has_n=False,
+        max_seed=2**31 - 1,
+    ),
+    Kind(
+        "Ollama",
+        ("library",),
+        has_n=False,
+        max_seed=2**31 - 1,
+        hidden="top_k, min_p and repeat_penalty as the model's Modelfile has them",
+    ),
+)
+
+TGI = Kind(
+    "TGI",
+    names={name: there for name, there in _OPENAI.items() if name != "presence_penalty"}
+    | {"repetition_penalty": "repetition_penalty"},
+    has_n=False,
+)
+
+
+def kind_of(owner: str, model: str) -> Kind:
+    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there."""
+    if owner and owner == model:
+        return TGI
+    owner = owner.lower()
+    return next((kind for kind in KINDS if owner.startswith(kind.owners)), UNKNOWN)

@@ -1,0 +1,220 @@
+"""Finds out what an upstream can do, by asking it for a token or two in each of the ways that its kind has.
+
+Does: the questions, and what an answer proves: what a server only ignores shows in its answer, as far as anything does.
+Does not: decide what the engine makes of it (`profile` does). Called when the model is loaded, and when an upstream
+comes later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from dragoman.engine.remote.kinds import Kind, kind_of
+from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
+from dragoman.engine.remote.wire import Ask, Choice, Model, body, prompt_body
+from dragoman.errors import InvalidRequest, ServerError
+from dragoman.types import EngineRequest, Grammar, SamplingParams
+
+_CHANGED: Mapping[str, Any] = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 5,
+    "min_p": 0.01,
+    "typical_p": 0.9,
+    "repetition_penalty": 1.1,
+    "presence_penalty": 0.1,
+    "frequency_penalty": 0.1,
+    "bad_words": ("qzx",),
+    "min_tokens": 1,
+    "ignore_eos": True,
+    "seed": 1,
+}
+"""A value of each field that is not its neutral one; those of token ids come from the prompt."""
+
+_WORD = "qzxqzx"  # no model says it by itself, so whoever does has followed a grammar
+_GRAMMARS = {
+    "json_schema": Grammar("json_schema", msgspec.json.encode({"const": _WORD}).decode()),
+    "json_object": Grammar("json_object"),
+    "regex": Grammar("regex", _WORD),
+    "choice": Grammar("choice", msgspec.json.encode([_WORD]).decode()),
+    "lark": Grammar("lark", f'start: "{_WORD}"'),
+}
+_BEGINS = {"json_schema": f'"{_WORD}"', "json_object": "{"}  # what answers begin with; of the others, the word
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A short prompt to ask with, in both forms. `max_logprobs`: as many as clients may ask for."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    max_logprobs: int = 20
+
+
+async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None) -> Profile:
+    """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
+    served = _served(upstream.url, await upstream.models(), wanted_model)
+    kind = kind_of(served.owned_by or "", served.id)
+    profile = Profile(served.id, kind, served.max_model_len)
+    return await _Probe(upstream, sample).run(profile)
+
+
+def _served(url: str, models: Sequence[Model], wanted: str | None) -> Model:
+    names = [model.id for model in models]
+    if not names:
+        raise UpstreamError(f"{url} lists no models")
+    if wanted is None:
+        return models[0]
+    if wanted not in names:
+        raise UpstreamError(f"{url} has no model {wanted} (upstream_model): it has {', '.join(names[:8])}")
+    return models[names.index(wanted)]
+
+
+class _Probe:
+    """The questions to one upstream."""
+
+    def __init__(self, upstream: Upstream, sample: Sample) -> None:
+        self._upstream = upstream
+        self._sample = sample
+
+    async def run(self, profile: Profile) -> Profile:
+        profile = await self._prompt_form(profile)
+        profile = await self._token_ids(profile)
+        profile = replace(profile, names=await self._names(profile, dict(profile.kind.names)))
+        if profile.gives_ids:
+            profile = replace(profile, max_logprobs=await self._max_logprobs(profile))
+        if profile.max_logprobs is not None and profile.kind.prompt_logprobs:
+            profile = replace(profile, prompt_logprobs=await self._has_prompt_logprobs(profile))
+        return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
+
+    async def _prompt_form(self, profile: Profile) -> Profile:
+        """Whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""
+        for takes_ids in (True, False):
+            profile = replace(profile, takes_ids=takes_ids)
+            try:
+                await self._choices(self._ask(profile, by_ids=False), profile)
+            except InvalidRequest as error:
+                problem = f"{self._upstream.url} refuses a completion: {error.message}"
+            except UpstreamBusy:
+                raise
+            except UpstreamError as error:
+                if not takes_ids or error.is_unreachable:
+                    raise
+                problem = str(error)
+            else:
+                return profile
+        raise UpstreamError(problem)
+
+    async def _token_ids(self, profile: Profile) -> Profile:
+        """Whether the tokens of answers are told; and of the prompt, which then must be those of the tokenizer here."""
+        ask = replace(self._ask(profile), prompt=self._sample.text)
+        choices = await self._accepted(ask, profile)
+        told = next((one.prompt_token_ids for one in choices or () if one.prompt_token_ids), None)
+        if told is not None and tuple(told) != self._sample.token_ids:
+            problem = (
+                f"makes {told[:8]} of {self._sample.text!r}, the tokenizer here {list(self._sample.token_ids[:8])}"
+            )
+            raise UpstreamError(f"{self._upstream.url} has another tokenizer: it {problem}")
+        return replace(profile, gives_ids=bool(choices) and all(_has_ids(one) for one in choices or ()))
+
+    async def _names(self, profile: Profile, names: dict[str, str]) -> dict[str, str]:
+        """The fields that are not refused; all at once first, as nearly always none is."""
+        if await self._is_accepted(replace(profile, names=names), names):
+            return names
+        return {
+            name: there
+            for name, there in names.items()
+            if await self._is_accepted(replace(profile, names={name: there}), {name: there})
+        }
+
+    async def _is_accepted(self, profile: Profile, names: Mapping[str, str]) -> bool:
+        some = self._sample.token_ids
+        ids = {"logit_bias": {some[0]: 1.0}, "allowed_token_ids": some, "stop_token_ids": some[:1]}
+        values = {name: value for name, value in {**_CHANGED, **ids}.items() if name in names}
+        return await self._accepted(self._ask(profile, SamplingParams(**values)), profile) is not None
+
+    async def _max_logprobs(self, profile: Profile) -> int | None:
+        """The most candidates that are told, of the numbers that servers usually allow."""
+        most = self._sample.max_logprobs
+        for count in dict.fromkeys((most, *(number for number in (20, 5, 1) if number < most), 0)):
+            sampling = SamplingParams(temperature=0.0, logprobs=count)
+            choices = await self._accepted(replace(self._ask(profile, sampling), logprobs=count), profile)
+            if choices and all(one.logprobs is not None and one.logprobs.ids() for one in choices if one.token_ids):
+                told = choices[0].logprobs
+                if told is not None and told.ids() is not None:
+                    return count
+        return None
+
+    async def _has_prompt_logprobs(self, profile: Profile) -> bool:
+        try:
+            chunk = await self._upstream.whole(prompt_body(self._ask(profile), profile, 1))
+        except (InvalidRequest, UpstreamError):
+            return False
+        told = chunk.choices[0].prompt_logprobs if chunk.choices else None
+        return told is not None and len(told) == len(self._sample.token_ids)
+
+    async def _has_n(self, profile: Profile) -> bool:
+        if not profile.kind.has_n:
+            return False
+        choices = await self._accepted(replace(self._ask(profile), count=2), profile)
+        return {one.index for one in choices or ()} == {0, 1}
+
+    async def _grammars(self, profile: Profile) -> dict[str, str]:
+        """The parameter for each kind of grammar that answers keep to."""
+        found: dict[str, str] = {}
+        for way in profile.kind.grammars:
+            for kind, path in way.items():
+                if kind not in found and await self._follows(kind, replace(profile, grammars={kind: path})):
+                    found[kind] = path
+        return found
+
+    async def _follows(self, kind: str, profile: Profile) -> bool:
+        ask = self._ask(profile, SamplingParams(temperature=0.0, grammar=_GRAMMARS[kind]), max_tokens=4)
+        text = "".join(one.text for one in await self._accepted(ask, profile) or ()).strip()
+        expected = _BEGINS.get(kind, _WORD)
+        size = min(len(text), len(expected))
+        return bool(text) and text[:size] == expected[:size]
+
+    def _ask(
+        self, profile: Profile, sampling: SamplingParams | None = None, *, by_ids: bool = True, max_tokens: int = 1
+    ) -> Ask:
+        sample = self._sample
+        request = EngineRequest(
+            "probe", sample.token_ids, sampling or SamplingParams(temperature=0.0), max_tokens, seed=1
+        )
+        prompt = sample.token_ids if profile.takes_ids else sample.text
+        return Ask(prompt, request, 1, 1, by_ids=by_ids)
+
+    async def _accepted(self, ask: Ask, profile: Profile) -> list[Choice] | None:
+        """The answer, None if it is refused or fails. Raises: UpstreamError if nothing is answered at all."""
+        try:
+            return await self._choices(ask, profile)
+        except ServerError:
+            return None
+        except UpstreamError as error:
+            if error.is_unreachable or isinstance(error, UpstreamBusy):
+                raise
+            return None
+
+    async def _choices(self, ask: Ask, profile: Profile) -> list[Choice]:
+        found: list[Choice] = []
+        with closing(await self._upstream.open(body(ask, profile))) as stream:
+            while (more := await stream.more()) is not None:
+                found += more
+        return found
+
+
+def _has_ids(choice: Choice) -> bool:
+    """True unless there is text whose tokens are not told."""
+    return not choice.text or bool(choice.token_ids) or (choice.logprobs is not None and bool(choice.logprobs.ids()))
+
+
+def kind_words(kind: Kind) -> str:
+    """What a person is told of a kind."""
+    return f"{kind.name} (uses {kind.hidden})" if kind.hidden else kind.name

@@ -1,0 +1,120 @@
+"""What an upstream can do, as it was found out, and what several can do together.
+
+Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not: ask. Made by `probe`, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+from dragoman.engine.base import Capabilities
+from dragoman.engine.remote.kinds import UNKNOWN, Kind
+from dragoman.types import SamplingParams
+
+# Fields that a request may have because the engine, not the upstream, sees to them.
+_OURS = frozenset({"n", "best_of", "logprobs", "prompt_logprobs", "grammar", "stop_token_ids"})
+# Fields that `Capabilities` has words of its own for, or that mean nothing where that says no.
+_ELSEWHERE = frozenset(
+    {
+        "num_beams", "num_beam_groups", "diversity_penalty", "length_penalty", "early_stopping", "num_assistant_tokens",
+        "assistant_confidence_threshold", "max_ngram_size",
+    }
+)  # fmt: skip
+SENT = tuple(one.name for one in fields(SamplingParams) if one.name not in _OURS | _ELSEWHERE)
+"""The fields of SamplingParams that an upstream has to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One upstream. `model`: the name to ask for. `max_model_len` None = it does not say.
+
+    `takes_ids`: prompts may be token ids. `gives_ids`: the tokens of answers are told. `max_logprobs` None = no
+    log-probabilities by token. `names`: the fields of SamplingParams that it takes, with their names there. `grammars`: a
+    kind of grammar -> the parameter.
+    """
+
+    model: str
+    kind: Kind = UNKNOWN
+    max_model_len: int | None = None
+    takes_ids: bool = False
+    gives_ids: bool = False
+    max_logprobs: int | None = None
+    prompt_logprobs: bool = False
+    has_n: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    grammars: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What all upstreams of an engine can do, and so the engine whichever of them it asks. Fields: see `Profile`."""
+
+    capabilities: Capabilities
+    takes_ids: bool
+    gives_ids: bool
+    has_n: bool
+
+    def lacks(self, profile: Profile) -> str:
+        """What an upstream that comes later cannot do of this, in words; "" = nothing."""
+        limit = self.capabilities.max_model_len
+        if profile.max_model_len is not None and profile.max_model_len < limit:
+            return f"{limit} tokens of context"
+        able = common((profile,), limit, self.capabilities.vocab_size)
+        for name in ("takes_ids", "gives_ids", "has_n"):
+            if getattr(self, name) and not getattr(able, name):
+                return _WORDS[name]
+        return _difference(self.capabilities, able.capabilities)
+
+
+_WORDS = {
+    "takes_ids": "prompts of token ids",
+    "gives_ids": "the token ids of answers",
+    "has_n": "several sequences at once",
+}
+
+
+def _difference(promised: Capabilities, able: Capabilities) -> str:
+    missing = sorted(able.unsupported - promised.unsupported)
+    missing += [
+        name for name in ("prompt_logprobs", "cache_salt") if getattr(promised, name) and not getattr(able, name)
+    ]
+    if able.max_logprobs < promised.max_logprobs:
+        missing.append(f"{promised.max_logprobs} log-probabilities")
+    grammars = sorted((promised.grammar_kinds or frozenset()) - (able.grammar_kinds or frozenset()))
+    return ", ".join(missing + [f"grammars of kind {kind}" for kind in grammars])
+
+
+def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> Common:
+    """What all of these can do, with sequences of that length."""
+    return Common(
+        _capabilities(profiles, max_model_len, vocab_size),
+        takes_ids=all(profile.takes_ids for profile in profiles),
+        gives_ids=all(profile.gives_ids for profile in profiles),
+        has_n=all(profile.has_n for profile in profiles),
+    )
+
+
+def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> Capabilities:
+    counts = [profile.max_logprobs for profile in profiles]
+    known = [count for count in counts if count is not None]
+    by_ids = all(profile.gives_ids for profile in profiles)
+    has_logprobs = by_ids and len(known) == len(counts)
+    unsupported = {name for name in SENT if any(name not in profile.names for profile in profiles)}
+    if not by_ids:
+        unsupported.add("stop_token_ids")  # nobody would see them come
+    if not has_logprobs:
+        unsupported.add("logprobs")
+    grammars = frozenset.intersection(*(frozenset(profile.grammars) for profile in profiles))
+    return Capabilities(
+        max_model_len,
+        vocab_size,
+        max_logprobs=min(known) if has_logprobs else 0,
+        prompt_logprobs=has_logprobs and all(profile.prompt_logprobs for profile in profiles),
+        best_of=has_logprobs,
+        stop_strings=has_logprobs,
+        grammar=bool(grammars),
+        grammar_kinds=grammars,
+        cache_salt=all(profile.kind.cache_salt for profile in profiles),
+        unsupported=frozenset(unsupported),
+    )

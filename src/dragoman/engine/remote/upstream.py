@@ -1,0 +1,247 @@
+"""One upstream: a server, and the requests that it is answering.
+
+Does: send bodies, read streams event by event, tell kinds of failure apart. Does not: choose among upstreams, retry, or know
+what the events mean. Used on the event loop of its session.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.wire import (
+    Choice,
+    Chunk,
+    EventReader,
+    Model,
+    chunk_error,
+    chunks,
+    client_error,
+    error_text,
+    models,
+)
+
+try:
+    import aiohttp
+except ImportError as missing:  # pragma: no cover - the extra is part of the development environment
+    raise ImportError("engine remote needs aiohttp: pip install 'dragoman[remote]'") from missing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CONNECT_TIMEOUT_S = 5.0
+CHECK_TIMEOUT_S = 5.0
+_END = b"[DONE]"
+_MAX_ERROR_BYTES = 65_536
+_TROUBLE = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class UpstreamError(Exception):
+    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there."""
+
+    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
+        super().__init__(message)
+        self.is_unreachable = is_unreachable
+
+
+class UpstreamBusy(UpstreamError):
+    """It takes no more requests for now. `retry_after_s`: what it says of when it will."""
+
+    def __init__(self, message: str, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+def new_session(api_key: str | None) -> aiohttp.ClientSession:
+    """Connections to all upstreams of an engine, kept open between requests. Belongs to the running event loop."""
+    headers = {"content-type": "application/json"}
+    if api_key is not None:
+        headers["authorization"] = f"Bearer {api_key}"
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
+    return aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
+
+
+class Upstream:
+    """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
+
+    `problem`: why it is not healthy, "" = it is. `timeout_s`: how long it may be silent while it answers.
+    """
+
+    def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
+        self.url = url
+        self.profile = profile
+        self.problem = "" if profile is not None else "it has not answered yet"
+        self.num_outstanding = 0
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it is sent requests."""
+        return not self.problem
+
+    def attach(self, session: aiohttp.ClientSession) -> None:
+        """Use this session from now on."""
+        self._session = session
+
+    async def models(self) -> list[Model]:
+        """What it serves. Raises: UpstreamError."""
+        timeout = aiohttp.ClientTimeout(total=CHECK_TIMEOUT_S)
+        try:
+            async with self._connected().get(f"{self.url}/models", timeout=timeout) as response:
+                content = await response.read()
+                if response.status != 200:
+                    said = error_text(content)
+                    raise UpstreamError(f"GET {self.url}/models is answered {response.status}: {said}")
+                return models.decode(content).data
+        except _TROUBLE as error:
+            raise self.trouble(error) from error
+        except msgspec.MsgspecError as error:
+            raise UpstreamError(f"GET {self.url}/models is no list of models: {error}") from error
+
+    async def whole(self, body: bytes, request_id: str = "probe") -> Chunk:
+        """The answer to a request that asks for no stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
+        self.num_outstanding += 1
+        try:
+            async with await self._post(body, request_id) as response:
+                await self._check(response)
+                chunk = chunks.decode(await response.read())
+        except _TROUBLE as error:
+            raise self.trouble(error) from error
+        except msgspec.MsgspecError as error:
+            raise UpstreamError(f"{self.url} does not answer as OpenAI's completions do: {error}") from error
+        finally:
+            self.num_outstanding -= 1
+        problem = chunk_error(chunk)
+        if problem is not None:
+            raise UpstreamError(f"{self.url} failed: {problem}")
+        return chunk
+
+    async def open(self, body: bytes, request_id: str = "probe") -> Stream:
+        """A stream of which the first token has come. Whoever gets it closes it.
+
+        Raises: UpstreamError, InvalidRequest, CapacityError.
+        """
+        stream = Stream(self)
+        try:
+            stream.response = await self._post(body, request_id)
+            await self._check(stream.response)
+            await stream.begin()
+        except BaseException:
+            stream.close()
+            raise
+        return stream
+
+    async def _post(self, body: bytes, request_id: str) -> aiohttp.ClientResponse:
+        """The answer's head. A connection that the upstream has just closed, because nobody used it, is no failure."""
+        for is_last in (False, True):
+            try:
+                return await self._connected().post(
+                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=_trace(request_id)
+                )
+            except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
+                if is_last:
+                    raise self.trouble(error) from error
+            except _TROUBLE as error:
+                raise self.trouble(error) from error
+        raise AssertionError("the last try has returned or raised")
+
+    async def _check(self, response: aiohttp.ClientResponse) -> None:
+        """Raises: the error that an answer's status stands for."""
+        status = response.status
+        if status == 200:
+            return
+        content = await response.content.read(_MAX_ERROR_BYTES)
+        if status in (429, 503):
+            wait = response.headers.get("retry-after", "")
+            said = f"{self.url} takes no requests for now ({status}): {error_text(content)}"
+            raise UpstreamBusy(said, int(wait) if wait.isascii() and wait.isdigit() else 1)
+        if status in (400, 413, 422):
+            raise client_error(content, self.url)
+        # The others are no fault of a client that dragoman has let in: a wrong key, no such model, a server that fails.
+        raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}")
+
+    def _connected(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise UpstreamError(f"{self.url} is not connected")
+        return self._session
+
+    def trouble(self, error: Exception) -> UpstreamError:
+        """What went wrong with a connection, in words."""
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
+        if isinstance(error, TimeoutError):
+            silence = self._timeout.sock_read
+            return UpstreamError(f"{self.url} says nothing for too long (upstream_timeout={silence:g} s bounds it)")
+        return UpstreamError(f"{self.url} broke the connection off ({reason})")
+
+
+class Stream:
+    """The events of one answer, from its first token on. Closed at its end or before it: then the upstream is told."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.response: aiohttp.ClientResponse | None = None
+        self._upstream = upstream
+        self._reader = EventReader()
+        self._first: list[Choice] = []
+        self._is_closed = False
+        upstream.num_outstanding += 1
+
+    async def begin(self) -> None:
+        """Read up to the first token. Raises: UpstreamError."""
+        while not any(choice.text or choice.token_ids or choice.finish_reason for choice in self._first):
+            more = await self._read()
+            if more is None:
+                raise UpstreamError(f"{self._upstream.url} ends its answer before it has begun")
+            self._first = [choice for choice in more if choice.text or choice.token_ids or choice.finish_reason]
+
+    async def more(self) -> list[Choice] | None:
+        """What has come meanwhile, None at the end. Raises: UpstreamError."""
+        if self._first:
+            first, self._first = self._first, []
+            return first
+        return await self._read()
+
+    def close(self) -> None:
+        """Give the connection back, or close it if there is more to come."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._upstream.num_outstanding -= 1
+        if self.response is not None:
+            if self.response.content.at_eof():
+                self.response.release()
+            else:
+                self.response.close()
+
+    async def _read(self) -> list[Choice] | None:
+        assert self.response is not None
+        content, found = self.response.content, []
+        try:
+            data = await content.readany()
+        except _TROUBLE as error:
+            raise self._upstream.trouble(error) from error
+        if not data:
+            return None
+        for payload in self._reader.push(data):
+            if payload == _END:
+                continue
+            try:
+                chunk = chunks.decode(payload)
+            except msgspec.MsgspecError as error:
+                raise UpstreamError(f"{self._upstream.url} sends an event that cannot be read: {error}") from error
+            problem = chunk_error(chunk)
+            if problem is not None:
+                raise UpstreamError(f"{self._upstream.url} failed: {problem}")
+            found += chunk.choices
+        return found
+
+
+def _trace(request_id: str) -> Mapping[str, str]:
+    """Headers by which an upstream's logs and traces can be matched. Source: W3C Trace Context, traceparent."""
+    trace = os.urandom(24).hex()
+    return {"traceparent": f"00-{trace[:32]}-{trace[32:]}-01", "x-request-id": request_id}

@@ -1,0 +1,264 @@
+"""The bytes between this engine and an upstream: bodies of `/v1/completions`, and the events of their answers.
+
+Does: write a request with an upstream's names for things, take a byte stream apart into events, say what an error says.
+Does not: send anything. Runs on the event loop, once per request or once per event, so events are decoded into Structs that
+hold no more than is used. Sources: OpenAI API reference, completions; WHATWG HTML, server-sent events; vLLM's extensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dragoman.engine.remote.kinds import AS_TEXT
+from dragoman.engine.remote.profile import SENT, Profile
+from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
+from dragoman.types import EngineRequest, Grammar, SamplingParams
+
+_NEUTRAL = SamplingParams()
+_ALWAYS = frozenset({"temperature", "top_p", "top_k", "min_p", "typical_p", "repetition_penalty", "seed"})
+"""Sent at their neutral values too, because servers take what is left out from the model's generation_config.json."""
+
+_TOKEN_ID = "token_id:"  # before the ids that stand for tokens, as vLLM writes them
+_MAX_ERROR_CHARS = 1000
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What is asked of one upstream on behalf of a request. `prompt`: token ids or a text.
+
+    `count`: sequences. `seed`: that of the first. `logprobs`: None = none are needed. `by_ids`: the tokens are to be told.
+    """
+
+    prompt: Sequence[int] | str
+    request: EngineRequest
+    count: int
+    seed: int
+    logprobs: int | None = None
+    by_ids: bool = True
+
+
+def body(ask: Ask, profile: Profile) -> bytes:
+    """The body that asks for a stream."""
+    return msgspec.json.encode(fields(ask, profile) | {"stream": True})
+
+
+def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
+    """The body that asks for the log-probabilities of the prompt, in one piece: servers do not stream them."""
+    few = {"prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
+    return msgspec.json.encode({"model": profile.model, "prompt": ask.prompt, "temperature": 0.0} | few)
+
+
+def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
+    """The parameters, by the upstream's names for them."""
+    request, sampling = ask.request, ask.request.sampling
+    found: dict[str, Any] = {"model": profile.model, "prompt": ask.prompt, "max_tokens": request.max_tokens}
+    for name in SENT:
+        there = profile.names.get(name)
+        value = getattr(sampling, name)
+        if there is not None and (name in _ALWAYS or value != getattr(_NEUTRAL, name)):
+            found[there] = value
+    if "top_k" in profile.names and not sampling.top_k:
+        found[profile.names["top_k"]] = -1  # the one number that means all tokens everywhere
+    if "seed" in profile.names:
+        found[profile.names["seed"]] = ask.seed % (profile.kind.max_seed + 1)
+    if sampling.logit_bias:
+        found[profile.names["logit_bias"]] = {str(token): bias for token, bias in sampling.logit_bias.items()}
+    ends = _ends(request)
+    if ends and ask.by_ids and "stop_token_ids" in profile.names:
+        found[profile.names["stop_token_ids"]] = ends
+    if ask.count > 1:
+        found["n"] = ask.count
+    if request.cache_salt:
+        found["cache_salt"] = request.cache_salt
+    if sampling.grammar is not None:
+        _put(found, profile.grammars[sampling.grammar.kind], sampling.grammar)
+    _ask_for_tokens(found, ask, profile)
+    return found
+
+
+def _ends(request: EngineRequest) -> list[int]:
+    """Every token that ends a sequence."""
+    eos = frozenset() if request.sampling.ignore_eos else request.eos_token_ids
+    return sorted(eos | set(request.sampling.stop_token_ids))
+
+
+def _ask_for_tokens(found: dict[str, Any], ask: Ask, profile: Profile) -> None:
+    logprobs = ask.logprobs
+    if ask.by_ids:
+        if profile.kind.ids_from_logprobs:
+            logprobs = max(logprobs or 0, 1)
+        else:
+            found["return_token_ids"] = True
+    if logprobs is not None:
+        found["logprobs"] = logprobs
+        found["return_tokens_as_token_ids"] = True
+
+
+def _put(found: dict[str, Any], path: str, grammar: Grammar) -> None:
+    """Write a grammar where `path` says; the part behind a dot is a key of an object."""
+    outer, _, inner = path.removesuffix(AS_TEXT).partition(".")
+    value: Any = grammar.source
+    if grammar.kind == "json_object":
+        value = True
+    elif grammar.kind == "choice" or (grammar.kind == "json_schema" and not path.endswith(AS_TEXT)):
+        value = msgspec.Raw(grammar.source.encode())
+    found[outer] = {inner: value} if inner else value
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+class TokenLogprob(msgspec.Struct):
+    """One token as llama.cpp tells it."""
+
+    id: int
+    logprob: float
+    top_logprobs: list[TokenLogprob] = []
+
+
+class Logprobs(msgspec.Struct):
+    """Log-probabilities of some tokens, in OpenAI's form with ids for tokens, or in llama.cpp's (`content`)."""
+
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+    top_logprobs: list[dict[str, float | None] | None] | None = None
+    content: list[TokenLogprob] | None = None
+
+    def ids(self) -> list[int] | None:
+        """The tokens' ids, None if they are told as texts."""
+        if self.content is not None:
+            return [token.id for token in self.content]
+        return [token_id(token) for token in self.tokens] if all(map(is_token_id, self.tokens)) else None
+
+
+class Candidate(msgspec.Struct):
+    """One candidate for a token of the prompt; `rank` counts from 1."""
+
+    logprob: float | None
+    rank: int | None = None
+
+
+class Choice(msgspec.Struct):
+    """What an event adds to one sequence."""
+
+    index: int = 0
+    text: str = ""
+    token_ids: list[int] | None = None
+    logprobs: Logprobs | None = None
+    finish_reason: str | None = None
+    prompt_logprobs: list[dict[str, Candidate] | None] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class Chunk(msgspec.Struct):
+    """One event of a stream, or a whole answer. `error`, or an `object` of that name: the stream has failed."""
+
+    choices: list[Choice] = []
+    error: Any = None
+    object: str | None = None
+    message: str | None = None
+
+
+class Model(msgspec.Struct):
+    """One entry of `/v1/models`."""
+
+    id: str
+    owned_by: str | None = ""
+    max_model_len: int | None = None
+
+
+class ModelList(msgspec.Struct):
+    """The answer of `/v1/models`."""
+
+    data: list[Model] = []
+
+
+chunks = msgspec.json.Decoder(Chunk)
+models = msgspec.json.Decoder(ModelList)
+
+
+def is_token_id(token: str) -> bool:
+    """True for a token that is told by its id."""
+    return token.startswith(_TOKEN_ID)
+
+
+def token_id(token: str) -> int:
+    """The id in a token that is told by it. Raises: ValueError."""
+    return int(token[len(_TOKEN_ID) :])
+
+
+class EventReader:
+    """Takes a byte stream apart into the data of its events."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def push(self, data: bytes) -> list[bytes]:
+        """The data of the events that are complete now."""
+        rest = self._rest + data if self._rest else data
+        if b"\r" in rest:
+            rest = rest.replace(b"\r\n", b"\n")
+        *events, self._rest = rest.split(b"\n\n")
+        return [payload for event in events if (payload := _data(event))]
+
+
+def _data(event: bytes) -> bytes:
+    """What an event's data lines say; b"" for comments."""
+    if event.startswith(b"data: ") and b"\n" not in event:  # as nearly always
+        return event[6:]
+    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+    return b"\n".join(lines)
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def error_text(content: bytes) -> str:
+    """What an error's body says, whichever server wrote it; on one line."""
+    return _details(content)[0]
+
+
+def client_error(content: bytes, label: str) -> InvalidRequest | CapacityError:
+    """The error that a client gets whose request an upstream found wrong. `label`: which upstream."""
+    message, code, param = _details(content)
+    text = f"{message} (said by {label})"
+    if code == "context_length_exceeded" or "maximum context length" in message:
+        return CapacityError(text, param=param)
+    return InvalidRequest(text, param=param) if param is None else InvalidParameter(text, param=param)
+
+
+def chunk_error(chunk: Chunk) -> str | None:
+    """What an event says has failed, None if nothing has."""
+    if chunk.error is None and chunk.object != "error":
+        return None
+    return _message(chunk.error if chunk.error is not None else chunk.message)
+
+
+def _details(content: bytes) -> tuple[str, str | None, str | None]:
+    """Message, code and parameter of an error's body."""
+    try:
+        decoded = msgspec.json.decode(content)
+    except (msgspec.DecodeError, RecursionError):
+        return _message(content.decode("utf-8", "replace")), None, None
+    inner = decoded.get("error", decoded) if isinstance(decoded, dict) else decoded
+    if not isinstance(inner, dict):
+        return _message(inner), None, None
+    code, param = inner.get("code"), inner.get("param")
+    return _message(inner), code if isinstance(code, str) else None, param if isinstance(param, str) else None
+
+
+def _message(value: Any) -> str:
+    """The words in an error, however they are wrapped."""
+    if isinstance(value, Mapping):
+        value = next((value[key] for key in ("message", "detail", "error") if value.get(key)), value)
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return " ".join(text.split())[:_MAX_ERROR_CHARS] or "no reason was told"

@@ -1,0 +1,154 @@
+"""What the engine finds out of its upstreams, and what it makes of servers and options that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.remote.factory import factory
+from tests.contract.asking import run, until
+from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
+from tests.support.fake_upstream import OPENAI, FakeUpstream, listening
+
+IDS = TOKENIZER.encode_continuation("one two three")
+PIECES = [TOKENIZER.token_bytes(token).decode() for token in IDS]
+
+
+def rich(**values: object) -> FakeUpstream:
+    """Like vLLM, as far as tokens go."""
+    known = {"pieces": PIECES, "owner": "vllm", "accepts": None, "takes_ids": True, "token_ids": IDS, "logprobs": "ids"}
+    return FakeUpstream(**(known | values))  # type: ignore[arg-type]
+
+
+def test_a_server_that_names_its_tokens_is_asked_for_tokens_only() -> None:
+    upstream = rich()
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            found = await outputs(engine, request(max_tokens=len(IDS), logprobs=1))
+            assert [token for output in found for token in output.token_ids] == IDS
+            (body,) = upstream.bodies
+            assert body["prompt"] == TOKENIZER.encode(PROMPT)
+            assert engine.capabilities.max_logprobs == 20
+            assert engine.capabilities.max_model_len == 64
+
+    run(test())
+
+
+def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() -> None:
+    known = OPENAI | {
+        "top_k", "min_p", "repetition_penalty", "frequency_penalty", "stop_token_ids", "return_token_ids", "logprobs",
+        "return_tokens_as_token_ids", "logit_bias", "min_tokens", "ignore_eos",
+    }  # fmt: skip
+
+    async def test() -> None:
+        upstream = rich(accepts=known)
+        async with listening(upstream):
+            able = (await load(upstream.url)).common.capabilities
+            assert able.unsupported == {"typical_p", "bad_words", "allowed_token_ids"}
+            assert able.best_of
+
+    run(test())
+
+
+def test_grammars_that_are_ignored_are_none() -> None:
+    async def test() -> None:
+        upstream = rich()  # it takes everything, and says what it always says
+        async with listening(upstream):
+            assert not (await load(upstream.url)).common.capabilities.grammar
+
+    run(test())
+
+
+def test_a_key_goes_to_the_servers_and_is_shown_to_nobody() -> None:
+    upstream = FakeUpstream()
+
+    async def test() -> None:
+        async with listening(upstream):
+            loaded = await load(upstream.url, secrets={"upstream_api_key": "hush"})
+            assert all(headers["authorization"] == "Bearer hush" for headers in upstream.headers)
+            assert "hush" not in repr(loaded)
+            assert "hush" not in repr(setup(upstream.url, secrets={"upstream_api_key": "hush"}))
+
+    run(test())
+
+
+def test_each_request_can_be_traced() -> None:
+    upstream = FakeUpstream()
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(request_id="this-one"))
+            await outputs(engine, request())
+            first, second = upstream.headers
+            assert first["x-request-id"] == "this-one"
+            assert len(first["traceparent"].split("-")[1]) == 32
+            assert first["traceparent"] != second["traceparent"]
+
+    run(test())
+
+
+def test_a_server_that_comes_later_joins_if_it_can_do_the_same() -> None:
+    first, same, poor = rich(), rich(), FakeUpstream()
+
+    async def test() -> None:
+        async with listening(first, same, poor):
+            await same.stop()
+            await poor.stop()
+            loaded = await load(first.url, same.url, poor.url)
+            assert "1 of 3 servers: vLLM" in loaded.build(None, 0).facts  # type: ignore[arg-type]
+            engine = loaded.build(None, 0).engine  # type: ignore[arg-type]
+            await engine.start()
+            try:
+                await same.start()
+                await until(lambda: [one.is_healthy for one in engine.health().upstreams] == [True, True, False])
+                await poor.start()
+                await until(lambda: bool(poor.bodies))
+                await first.stop()
+                await until(lambda: [one.is_healthy for one in engine.health().upstreams] == [False, True, False])
+                assert await text(engine, request(max_tokens=len(IDS))) == "one two three"
+            finally:
+                await engine.shutdown(0.0)
+
+    run(test())
+
+
+def test_servers_and_options_that_do_not_fit_are_told_on_one_line() -> None:
+    upstream = FakeUpstream(max_model_len=64)
+
+    async def test() -> None:
+        async with listening(upstream):
+            cases = {
+                ("upstream_model", "upstream"): "has no model another",
+                ("max_model_len", "max_model_len"): "must be at most 64",
+            }
+            values: dict[str, Any] = {"upstream_model": "another", "max_model_len": 65}
+            for (name, blamed), words in cases.items():
+                with pytest.raises(EngineOptionError, match=words) as caught:
+                    await load(upstream.url, **{name: values[name]})
+                assert caught.value.option == blamed
+                assert "\n" not in str(caught.value)
+            assert (await load(upstream.url, max_model_len=50)).common.capabilities.max_model_len == 50
+        with pytest.raises(EngineOptionError, match="none of the servers can be used"):
+            await load(upstream.url)
+
+    run(test())
+
+
+def test_without_a_length_from_the_server_config_json_tells_it() -> None:
+    upstream = FakeUpstream(max_model_len=None)
+
+    async def test() -> None:
+        async with listening(upstream):
+            assert (await load(upstream.url)).common.capabilities.max_model_len == 2048
+
+    run(test())
+
+
+def test_no_server_is_no_engine_and_no_memory_is_needed() -> None:
+    with pytest.raises(EngineOptionError, match="must name at least one server") as caught:
+        factory.load(setup())
+    assert caught.value.option == "upstream"
+    assert factory.needs(setup()).least == 0
