@@ -19,7 +19,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.types": (),
     "dragoman.errors": (),
     "dragoman.__main__": ("dragoman.cli",),
-    "dragoman.config": ("dragoman.types",),
+    "dragoman.accelerators": (),
+    "dragoman.config": ("dragoman.types", "dragoman.accelerators"),
     "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
     "dragoman.models": ("dragoman", "dragoman.types", "dragoman.errors"),
@@ -28,6 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.engine": ("dragoman.types", "dragoman.errors", "dragoman.models"),
     "dragoman.pictures": ("dragoman.types", "dragoman.errors"),
     "dragoman.grammar": ("dragoman.types", "dragoman.errors", "dragoman.tokenizer"),
+    "dragoman.engine.vllm": ("dragoman.types", "dragoman.errors", "dragoman.models", "dragoman.accelerators"),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),
     "dragoman.engine.factory": ("dragoman.engine.base",),
     "dragoman.server": (

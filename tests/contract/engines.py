@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
+from dragoman.accelerators import has_vllm
 from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine
@@ -19,6 +22,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConf
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
+from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
 from tests.support.toy_engine import ToyEngine
 
@@ -38,6 +42,8 @@ class EngineUnderTest:
 
     `make`: a new engine, not started, that runs so many sequences at once (at least; an engine that runs fewer is free to).
     `prompt`: after it, greedy decoding that ignores end-of-sequence goes on for 150 tokens. `text_of`: what tokens write.
+    `hottest`: a temperature at which no two sequences are drawn alike. `run`: runs a test, on an event loop of its own
+    unless the engine shares something that stays on one. `is_here`: what it needs is installed.
     """
 
     name: str
@@ -46,6 +52,9 @@ class EngineUnderTest:
     text_of: Callable[[Sequence[int]], str]
     eos_token_ids: frozenset[int] = frozenset({0})
     stands_for: Callable[[Picture], tuple[int, ...]] = _three_tokens
+    hottest: float = 4.0
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    is_here: bool = True
 
 
 def _rolling_on_fake_runner(max_num_seqs: int, proposer: Proposer | None = None) -> Engine:
@@ -87,6 +96,16 @@ ENGINES = [
         (419, 295, 1453, 1367, 42),
         _demo_text,
         frozenset({0, 2}),
+    ),
+    EngineUnderTest(
+        "vllm",
+        lambda max_num_seqs: vllm_on_demo.engine(max_num_seqs, MAX_MODEL_LEN),
+        (419, 295, 1453, 1367, 42),
+        _demo_text,
+        frozenset({0, 2}),
+        hottest=2.0,  # vLLM takes no more
+        run=vllm_on_demo.run,
+        is_here=has_vllm(),
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

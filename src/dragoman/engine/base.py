@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.types import Detail, EngineOutput, EngineRequest, Grammar, StopCriterion, StopStrings, TokenMasker
+from dragoman.types import (
+    Detail,
+    EngineOutput,
+    EngineRequest,
+    Grammar,
+    SamplingParams,
+    StopCriterion,
+    StopStrings,
+    TokenMasker,
+)
+
+_DEFAULTS = SamplingParams()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +42,7 @@ class Capabilities:
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other
     pictures: bool = False  # prompts may hold pictures
+    unsupported: frozenset[str] = frozenset()  # fields of SamplingParams that must keep their defaults
 
     def check(self, request: EngineRequest) -> None:
         """The one test of whether such an engine can do what a request asks; every engine makes it in `generate`.
@@ -59,6 +71,9 @@ class Capabilities:
             raise _unsupported("priority", request.priority, "0")
         if request.pictures and not self.pictures:
             raise _unsupported("pictures", len(request.pictures), "none")
+        for name in sorted(self.unsupported):
+            if (value := getattr(sampling, name)) != (default := getattr(_DEFAULTS, name)):
+                raise _unsupported(name, value, "not set" if default is None else str(default))
 
 
 def _unsupported(name: str, value: object, allowed: str) -> UnsupportedFeature:
@@ -116,11 +131,13 @@ class EngineTools:
     """What an engine needs to know of texts, made for its model's tokenizer; requests name sources only.
 
     `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
+    `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves.
     `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
     watch_stops: Callable[[StopStrings, int], StopCriterion]
+    lark_of: Callable[[Grammar], str] | None = None
 
 
 class PictureText(Protocol):

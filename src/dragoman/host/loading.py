@@ -130,7 +130,8 @@ def _setup(config: Config) -> EngineSetup:
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
         "cache_dir": _cache_dir(config),
     }
-    return EngineSetup(config.model_dir, options)
+    given = frozenset(name for name, origin in config.origins.items() if origin.is_given)
+    return EngineSetup(config.model_dir, options, given=given, extra=config.engine_options)
 
 
 def _cache_dir(config: Config) -> Path | None:
