@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +13,11 @@ from tests.support import vllm_on_demo
 
 
 def _parameter(one: EngineUnderTest) -> object:
-    marks = () if one.is_here else (pytest.mark.skip(f"the package {one.name} is not installed: make test-{one.name}"),)
+    marks: list[pytest.MarkDecorator] = []
+    if one.package:
+        is_missing = find_spec(one.package) is None
+        reason = f"the package {one.package} is not installed: make test-{one.package}"
+        marks = [getattr(pytest.mark, one.package), pytest.mark.skipif(is_missing, reason=reason)]
     return pytest.param(one, id=one.name.replace(" ", "-"), marks=marks)
 
 
@@ -20,6 +25,7 @@ def _parameter(one: EngineUnderTest) -> object:
 def under_test(request: pytest.FixtureRequest) -> EngineUnderTest:
     """One kind of engine."""
     found: EngineUnderTest = request.param
+    found.prepare()
     asking.run_on(found.run)
     return found
 

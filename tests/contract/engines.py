@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dragoman.accelerators import has_vllm
 from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine
@@ -43,7 +42,8 @@ class EngineUnderTest:
     `make`: a new engine, not started, that runs so many sequences at once (at least; an engine that runs fewer is free to).
     `prompt`: after it, greedy decoding that ignores end-of-sequence goes on for 150 tokens. `text_of`: what tokens write.
     `hottest`: a temperature at which no two sequences are drawn alike. `run`: runs a test, on an event loop of its own
-    unless the engine shares something that stays on one. `is_here`: what it needs is installed.
+    unless the engine shares something that stays on one. `package`: what has to be installed for it.
+    `prepare`: does what takes long and is shared, before the first test.
     """
 
     name: str
@@ -54,7 +54,8 @@ class EngineUnderTest:
     stands_for: Callable[[Picture], tuple[int, ...]] = _three_tokens
     hottest: float = 4.0
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
-    is_here: bool = True
+    package: str = ""
+    prepare: Callable[[], None] = lambda: None
 
 
 def _rolling_on_fake_runner(max_num_seqs: int, proposer: Proposer | None = None) -> Engine:
@@ -105,7 +106,8 @@ ENGINES = [
         frozenset({0, 2}),
         hottest=2.0,  # vLLM takes no more
         run=vllm_on_demo.run,
-        is_here=has_vllm(),
+        package="vllm",
+        prepare=lambda: vllm_on_demo.prepare(MAX_MODEL_LEN),
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

@@ -7,6 +7,7 @@ shutdown ends them; `tests/engine/vllm` asks that of one of its own. Needs the p
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
 from functools import cache
@@ -57,7 +58,9 @@ def tools() -> EngineTools:
 
 @cache
 def _driver(max_num_seqs: int, max_model_len: int) -> tuple[Driver, Any]:
-    driver, config = factory.load(setup_of(max_num_seqs, max_model_len)).drive(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of vLLM and torch, which they give themselves
+        driver, config = factory.load(setup_of(max_num_seqs, max_model_len)).drive(0)
     _LIVE.append(driver.llm)
     return replace(driver, llm=Shared(driver.llm)), config
 
@@ -68,6 +71,12 @@ def engine(max_num_seqs: int, max_model_len: int) -> Engine:
     driver, config = _driver(count, max_model_len)
     setup = setup_of(count, max_model_len)
     return VllmEngine(driver, capabilities_of(config.model_config, setup, tools()), tools())
+
+
+def prepare(max_model_len: int) -> None:
+    """Start all that `engine` hands out, once."""
+    for count in (8, 1):
+        _driver(count, max_model_len)
 
 
 @cache

