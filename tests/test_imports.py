@@ -218,7 +218,10 @@ def test_only_the_front_doors_read_the_sources_of_configuration(path: Path) -> N
 
 @pytest.mark.parametrize("path", MODULES, ids=module_name)
 def test_only_one_module_reads_the_environment(path: Path) -> None:
-    if module_name(path) in ("dragoman.config.sources", "dragoman.engine.vllm.surface"):  # the latter sets what vLLM reads
+    if module_name(path) in (
+        "dragoman.config.sources",
+        "dragoman.engine.vllm.surface",
+    ):  # the latter sets what vLLM reads
         return
     reads = [
         node.lineno

@@ -97,6 +97,6 @@ def test_values_are_given_to_vllm_as_its_command_line_takes_them() -> None:
     assert command_words("enforce_eager", " True ", is_switch=True, is_list=False) == ["--enforce-eager"]
     assert command_words("enforce_eager", "false", is_switch=True, is_list=False) == ["--no-enforce-eager"]
     assert command_words("device_ids", "0, 1", is_switch=False, is_list=True) == ["--device-ids", "0", "1"]
-    assert command_words("hf_overrides", "{\"a\": 1}", is_switch=False, is_list=False) == ["--hf-overrides={\"a\": 1}"]
+    assert command_words("hf_overrides", '{"a": 1}', is_switch=False, is_list=False) == ['--hf-overrides={"a": 1}']
     with pytest.raises(ValueError, match="true or false"):
         command_words("enforce_eager", "yes", is_switch=True, is_list=False)

@@ -161,7 +161,10 @@ def drawn_of(request: EngineRequest, logprobs: list[float], stop_at: int | None 
 def test_the_best_come_first_with_what_was_asked_for() -> None:
     request = asking(best_of=3, n=2, logprobs=0)
     best = ranked(request, [drawn_of(request, [-1.0, -1.0]), drawn_of(request, [-3.0]), drawn_of(request, [-0.5])])
-    assert [(one.index, one.cumulative_logprob, one.token_ids) for one in best] == [(0, -0.5, [10]), (1, -2.0, [10, 11])]
+    assert [(one.index, one.cumulative_logprob, one.token_ids) for one in best] == [
+        (0, -0.5, [10]),
+        (1, -2.0, [10, 11]),
+    ]
     assert [one.logprobs for one in best] == [[-0.5], [-1.0, -1.0]]
     quiet = asking(best_of=2)
     (only,) = ranked(quiet, [drawn_of(quiet, [-1.0]), drawn_of(quiet, [-2.0])])
