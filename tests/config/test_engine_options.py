@@ -49,7 +49,7 @@ def test_the_highest_source_wins(tmp_path: Path) -> None:
 def test_a_call_cannot_set_them() -> None:
     call = [Given("trust_remote_code", "option.trust_remote_code", "true", "this call")]
     line = [Given("--engine", "option.engine", "vllm", LINE)]
-    with pytest.raises(ConfigError, match="trust_remote_code=true .this call.: only the operator can set it"):
+    with pytest.raises(ConfigError, match=r"trust_remote_code=true .this call.: only the operator can set it"):
         resolve(line, {}, demo_model_dir(), call=call)
 
 

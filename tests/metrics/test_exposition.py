@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client import REGISTRY, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engine.base import EngineStats, Health
@@ -45,3 +46,17 @@ def test_models_that_come_later_are_shown() -> None:
     assert samples(registry) == {}
     models.append(Model("late", engine(0)))
     assert samples(registry)["dragoman_requests_waiting", "late"] == 2
+
+
+def test_what_an_engines_library_counts_stands_beside_it() -> None:
+    theirs = Counter("vllm:some_steps", "Counted by vLLM", ["model_name"], registry=REGISTRY)
+    other = Counter("somebody_elses", "Not of an engine", registry=REGISTRY)
+    try:
+        theirs.labels("m").inc(3)
+        other.inc()
+        text = MetricsRegistry(lambda: []).render().decode()
+        assert 'vllm:some_steps_total{model_name="m"} 3.0' in text
+        assert "somebody_elses" not in text
+    finally:
+        REGISTRY.unregister(theirs)
+        REGISTRY.unregister(other)

@@ -93,7 +93,7 @@ def test_temperatures_that_vllm_takes_as_they_are_pass(temperature: float) -> No
 
 
 def test_temperatures_that_vllm_would_change_are_refused() -> None:
-    with pytest.raises(UnsupportedFeature, match="temperature 0.001 .* must be 0, or at least 0.01"):
+    with pytest.raises(UnsupportedFeature, match=r"temperature 0\.001 .* must be 0, or at least 0\.01"):
         check_temperature(asking(temperature=0.001))
 
 
