@@ -28,6 +28,14 @@ def test_vllms_arguments_reach_vllm_with_their_sources_and_nobody_says_they_do_n
     assert config.cite("swap_spice") == "--option__swap_spice=4 (command line)"
 
 
+def test_flags_that_nobody_here_knows_are_vllms_too() -> None:
+    givens = [
+        Given("--engine", "option.engine", "vllm", LINE),
+        Given("--max-num-queued-reqs", "max_num_queued_reqs", "9", LINE),
+    ]
+    assert resolve(givens, {}, demo_model_dir()).engine_options == {"max_num_queued_reqs": "9"}
+
+
 def test_without_vllm_they_do_nothing_or_are_mistakes_as_ever() -> None:
     config = given(option__tensor_parallel_degree="2")
     assert config.engine_options == {}

@@ -96,3 +96,4 @@ def close() -> None:
     if _LIVE:
         _runner().close()
     _LIVE.clear()
+    _driver.cache_clear()

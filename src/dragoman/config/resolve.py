@@ -247,6 +247,7 @@ class _Findings:
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
         self._foreign: list[tuple[int, ForeignOption, Given]] = []  # the number is the layer
         self._unknown_options: list[tuple[int, Given, str]] = []  # with what would be said of them
+        self._unknown_flags: list[tuple[int, Given, str]] = []  # likewise; an operator's code gets none of them
         self._server_file = ServerFile(None, Path())
 
     def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
@@ -358,6 +359,8 @@ class _Findings:
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
         if given.key.startswith("option."):
             self._unknown_options.append((layer, given, hint))
+        elif layer == COMMAND_LINE:
+            self._unknown_flags.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
         """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
@@ -378,7 +381,7 @@ class _Findings:
             return {}
         taken = [(layer, one.key, given) for layer, one, given in self._foreign if one.key in OF_ENGINES[engine]]
         self._foreign = [one for one in self._foreign if one[1].key not in OF_ENGINES[engine]]
-        for layer, given, hint in self._unknown_options:
+        for layer, given, hint in self._unknown_options + self._unknown_flags:
             self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
             taken.append((layer, given.key, given))
         self._unknown_options = []

@@ -52,7 +52,10 @@ class VllmEngine:
     """Runs requests on vLLM. It owns the engine in `driver` and shuts it down."""
 
     def __init__(self, driver: Driver, capabilities: Capabilities, tools: EngineTools) -> None:
-        self._driver = driver
+        self._llm: AsyncEngine | None = driver.llm  # None = it was shut down; what is left of it would speak up at exit
+        self._surface = driver.surface
+        self._gauges = driver.gauges
+        self._num_blocks = driver.num_blocks
         self._capabilities = capabilities
         self._tools = tools
         self._runs: dict[asyncio.Task[None], _Queue] = {}
@@ -62,7 +65,6 @@ class VllmEngine:
         self._num_preemptions_before = driver.gauges.num_preemptions
         self._end = _NOT_STARTED
         self._is_draining = False
-        self._is_closed = False
 
     @property
     def capabilities(self) -> Capabilities:
@@ -98,16 +100,16 @@ class VllmEngine:
 
     def health(self) -> Health:
         """What vLLM told with its last step, of no more sequences than it has now."""
-        reason, gauges = self._reason(), self._driver.gauges
+        reason, gauges = self._reason(), self._gauges
         num_running = min(gauges.num_running, self._num_live)
-        num_used = round(gauges.usage * self._driver.num_blocks) if self._num_live else 0
-        return Health(not reason, reason, num_running, self._num_live - num_running, num_used, self._driver.num_blocks)
+        num_used = round(gauges.usage * self._num_blocks) if self._num_live else 0
+        return Health(not reason, reason, num_running, self._num_live - num_running, num_used, self._num_blocks)
 
     def stats(self) -> EngineStats:
         """Tokens that were handed out, and preemptions; vLLM's own metrics tell the rest."""
         return EngineStats(
             num_generated_tokens=self._num_generated_tokens,
-            num_preemptions=self._driver.gauges.num_preemptions - self._num_preemptions_before,
+            num_preemptions=self._gauges.num_preemptions - self._num_preemptions_before,
         )
 
     async def shutdown(self, drain_s: float) -> None:
@@ -121,12 +123,12 @@ class VllmEngine:
                 run.cancel()
                 queue.put_nowait(Cancelled("the engine is shutting down"))
         await asyncio.gather(*self._runs, return_exceptions=True)
-        if not self._is_closed:
-            self._is_closed = True
-            await asyncio.to_thread(self._driver.llm.shutdown)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
 
     def _has_died(self) -> bool:
-        return not self._is_closed and self._driver.llm.errored
+        return self._llm is not None and self._llm.errored
 
     def _reason(self) -> str:
         """Why no requests are taken; "" if they are."""
@@ -159,14 +161,17 @@ class VllmEngine:
 
     def _told(self, error: Exception) -> ServerError:
         """What is said of an error that ended a request."""
-        surface = self._driver.surface
+        surface = self._surface
         if isinstance(error, ServerError):
             return error
         if isinstance(error, surface.dead):
             return EngineDead(self._reason() or _DIED)
-        text = str(error.args[0]) if error.args else type(error).__name__
+        cause = error.__cause__ or error  # vLLM wraps what it did not expect in an error without words
+        text = str(cause.args[0]) if cause.args else type(cause).__name__
         if isinstance(error, surface.refusals):
             return UnsupportedFeature(f"vLLM refuses this: {text}", param=getattr(error, "parameter", None))
+        if isinstance(error, surface.overflows):
+            return Overloaded(f"vLLM takes no more requests: {text}")
         return EngineFailed(f"generation failed: {text}")
 
     async def _generate(self, request: EngineRequest, queue: _Queue) -> None:
@@ -220,11 +225,12 @@ class VllmEngine:
 
     async def _draw(self, request: EngineRequest, index: int, lark: str | None) -> AsyncGenerator[EngineOutput, None]:
         """The outputs of one sequence, as vLLM makes them. Closing it ends the sequence."""
-        driver = self._driver
-        params = driver.surface.make_params(sampling_arguments(request, index), lark)
-        prompt = driver.surface.make_prompt(list(request.prompt_ids), request.cache_salt or None)
+        if self._llm is None:
+            raise EngineDead(self._reason())
+        params = self._surface.make_params(sampling_arguments(request, index), lark)
+        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None)
         request_id = f"{request.request_id}-{next(self._ids)}"
-        outputs = driver.llm.generate(prompt, params, request_id, priority=-request.priority)
+        outputs = self._llm.generate(prompt, params, request_id, priority=-request.priority)
         is_first = True
         self._num_live += 1
         try:

@@ -6,8 +6,8 @@ itself is imported by `load`, which takes seconds, and computes in processes of 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from dragoman.accelerators import has_vllm, vllm_uses_gpu
@@ -19,9 +19,7 @@ from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.sampling import UNSUPPORTED
 from dragoman.models.config import ModelError
-from dragoman.models.sources.safetensors import weight_files
-
-logger = logging.getLogger(__name__)
+from dragoman.models.sources.safetensors import tensor_shapes, weight_files
 
 LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
 USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
@@ -129,7 +127,11 @@ def _value(name: str, given: str, text: str) -> Any:
 
 
 def _weight_bytes(setup: EngineSetup) -> int:
-    return sum(path.stat().st_size for path in weight_files(setup.model_dir))
+    """Of the model as it will lie in memory: as in its files, unless they are to become wider."""
+    stored = sum(path.stat().st_size for path in weight_files(setup.model_dir))
+    if setup.options.get("dtype") != "f32":
+        return stored
+    return max(stored, 4 * sum(prod(shape) for shape in tensor_shapes(setup.model_dir).values()))
 
 
 def _check_installed() -> None:

@@ -42,18 +42,20 @@ class Surface:
 
     `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams for one sequence; its outputs are what
     each step added. `make_prompt`: (token ids, salt or None) -> a prompt. `refusals`: what is the request's fault.
+    `overflows`: what says that there are too many. `dead`: that its processes have ended.
     """
 
     make_params: Callable[[Mapping[str, Any], str | None], Any]
     make_prompt: Callable[[list[int], str | None], Any]
     refusals: tuple[type[Exception], ...]
+    overflows: tuple[type[Exception], ...]
     dead: tuple[type[Exception], ...]
 
 
 def import_surface() -> Surface:
     """Import what requests need. Takes seconds the first time. Raises: ImportError."""
     _prepare()
-    from vllm.exceptions import VLLMClientError
+    from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.inputs import tokens_input
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
     from vllm.v1.engine.exceptions import EngineDeadError
@@ -67,7 +69,7 @@ def import_surface() -> Surface:
     def make_prompt(token_ids: list[int], salt: str | None) -> Any:
         return tokens_input(token_ids, cache_salt=salt)
 
-    return Surface(make_params, make_prompt, (VLLMClientError, ValueError), (EngineDeadError,))
+    return Surface(make_params, make_prompt, (VLLMClientError,), (GracefulHTTPError,), (EngineDeadError,))
 
 
 def argument_names() -> frozenset[str]:
