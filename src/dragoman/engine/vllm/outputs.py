@@ -28,10 +28,17 @@ Candidates = Mapping[int, Any]
 class Piece(Protocol):
     """vLLM's CompletionOutput, as far as it is read: what a step added to the sequence."""
 
-    token_ids: Sequence[int]
-    logprobs: Iterable[Candidates] | None
-    cumulative_logprob: float | None
-    finish_reason: str | None
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def logprobs(self) -> Iterable[Candidates] | None: ...
+
+    @property
+    def cumulative_logprob(self) -> float | None: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
 
 
 def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
