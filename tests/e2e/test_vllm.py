@@ -79,7 +79,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         {**CHAT, "max_tokens": 60, "response_format": {"type": "json_schema", "json_schema": {
             "name": "x", "schema": {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}, "required": ["a"]}}}},
     ),
-    "tgi": ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "details": True}}),
+    "tgi": ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "details": True, "seed": 3}}),
 }  # fmt: skip
 
 
