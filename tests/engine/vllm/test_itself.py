@@ -42,7 +42,7 @@ def _vllms_warnings() -> Iterator[None]:
         ("enforce_eager", "perhaps", "must be true or false"),
         ("load_format_", "auto", "vLLM's nearest argument is option.load_format"),
         ("tensor_parallel_degree", "two", "invalid"),
-        ("hf_overrides", "{", "does not take this"),
+        ("gpu_memory_utilization", "half", "half"),
     ],
 )
 def test_arguments_are_checked_by_vllm_and_told_on_one_line(name: str, text: str, says: str) -> None:
