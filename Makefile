@@ -5,19 +5,23 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
+VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test check fix bench costs docs pin clean
+.PHONY: help serve test test-vllm check fix bench costs docs pin clean
 
 help:  ## list these targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --port 9000" for more
 	$(VENV)/bin/dragoman serve $(ARGS)
 
 test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
 	$(RUN) -m pytest $(ARGS)
+
+test-vllm: .venv-vllm/.installed  ## run what needs vLLM, in an environment of its own (5 GB, on the processor)
+	HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest $(or $(ARGS),$(VLLM_TESTS))
 
 check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes
 	$(RUN) -m ruff format --check .
@@ -53,6 +57,10 @@ $(RUN):
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
 	$(INSTALL) --editable .
+	@touch $@
+
+.venv-vllm/.installed: pyproject.toml benchmarks/serving/peers.py scripts/vllm_environment.py $(VENV)/.installed-dev
+	$(RUN) scripts/vllm_environment.py .venv-vllm
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)

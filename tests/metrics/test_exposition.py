@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from prometheus_client import REGISTRY, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engine.base import EngineStats, Health, UpstreamHealth
@@ -55,3 +56,17 @@ def test_servers_behind_an_engine_are_shown_one_by_one() -> None:
     assert 'dragoman_upstream_healthy{model="far",upstream="http://b"} 0.0' in text
     assert 'dragoman_upstream_requests{model="far",upstream="http://a"} 3.0' in text
     assert 'model="near",upstream' not in text
+
+
+def test_what_an_engines_library_counts_stands_beside_it() -> None:
+    theirs = Counter("vllm:some_steps", "Counted by vLLM", ["model_name"], registry=REGISTRY)
+    other = Counter("somebody_elses", "Not of an engine", registry=REGISTRY)
+    try:
+        theirs.labels("m").inc(3)
+        other.inc()
+        text = MetricsRegistry(lambda: []).render().decode()
+        assert 'vllm:some_steps_total{model_name="m"} 3.0' in text
+        assert "somebody_elses" not in text
+    finally:
+        REGISTRY.unregister(theirs)
+        REGISTRY.unregister(other)

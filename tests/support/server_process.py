@@ -38,7 +38,9 @@ class ServerProcess:
 
 
 @contextmanager
-def serve(*arguments: str, environ: Mapping[str, str] | None = None) -> Iterator[ServerProcess]:
+def serve(
+    *arguments: str, environ: Mapping[str, str] | None = None, patience_s: float = 120
+) -> Iterator[ServerProcess]:
     """A server on a free port, ready to answer; it is stopped at the end of the block."""
     command = [sys.executable, "-m", "dragoman", "serve", "--port", "0", "--host", "127.0.0.1", *arguments]
     env = {**os.environ, **(environ or {})}
@@ -59,7 +61,7 @@ def serve(*arguments: str, environ: Mapping[str, str] | None = None) -> Iterator
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert ready.wait(timeout=120), "".join(output)
+        assert ready.wait(timeout=patience_s), "".join(output)
         assert found, "the server stopped before it was ready:\n" + "".join(output)
         yield ServerProcess(process, found[0], output)
     finally:

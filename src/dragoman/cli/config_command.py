@@ -25,6 +25,10 @@ def _lines(config: Config) -> Iterator[str]:
         for option in OPTIONS:
             if option.group is group:
                 yield _option_line(config, option)
+    if config.engine_options:
+        yield ""
+        yield f"Of the engine {config.engine.engine}:"
+        yield from (f"  {config.cite(name)}" for name in config.engine_options)
     if config.notices:
         yield ""
         yield "Without effect:"

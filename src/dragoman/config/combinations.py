@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from dragoman.accelerators import has_gpu, has_vllm
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 
@@ -89,6 +90,11 @@ _IDLE = (
         "the servers behind option.engine=remote run the model",
     ),
     _Idle(
+        ("threads", "cache_dir", "max_step_slowdown", "mm_processor_kwargs"),
+        lambda values: values["engine"] == "vllm",
+        "vLLM has settings of its own for this",
+    ),
+    _Idle(
         ("entry_point", "handler", "handler_threads", "hook_timeout_s"),
         lambda values: not values["hooks"],
         "option.enable_hooks=false keeps the file from being read",
@@ -111,6 +117,15 @@ def _lines(names: tuple[str, ...], value: Value, why: str, values: Values, origi
     for name in names:
         if origins[name].is_given and value in (None, values[name]):
             yield f"{cite(name, values, origins)}: no effect here; {why}"
+
+
+def imply_engine(values: dict[str, Value], origins: dict[str, Origin]) -> None:
+    """Choose vLLM where LMI's name for it was given, nothing else was chosen, and this machine can run it as LMI would."""
+    if origins["engine"].is_given or values["rolling_batch"] not in ("vllm", "lmi-dist"):
+        return
+    if has_gpu() and has_vllm():
+        values["engine"] = "vllm"
+        origins["engine"] = Origin(f"implied by {cite('rolling_batch', values, origins)}, with a GPU")
 
 
 def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]:

@@ -40,7 +40,7 @@ _FOREIGN = """\
 
 Configurations written for LMI, DJL or their backends carry options that mean nothing here. None stops the start, and none
 is dropped in silence: each is reported once at start, with the reason. Values in the last column ask for what happens
-anyway and are not mentioned.
+anyway and are not mentioned. With `--engine vllm` those that are arguments of vLLM's engine act: [vllm.md](vllm.md).
 
 | why | keys | harmless values |
 |---|---|---|

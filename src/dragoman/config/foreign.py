@@ -324,6 +324,20 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 )
 """Every known name that does not act."""
 
+_OF_VLLM = (  # of those that are several servers'
+    "load_format seed tokenizer_mode enable_chunked_prefill gpu_memory_utilization enforce_eager quantize quantization "
+    "trust_remote_code tensor_parallel_degree pipeline_parallel_degree disable_sliding_window speculative_config "
+    "kv_transfer_config cpu_offload_gb_per_gpu"
+)
+
+OF_ENGINES: Mapping[str, frozenset[str]] = MappingProxyType({
+    "vllm": frozenset(
+        {option.key for option in _VLLM if option.reason in (BUILT_IN, NO_GPU, OWN_CACHE, ONE_PROCESS, ALWAYS_CHUNKED)}
+        | {f"option.{name}" for name in _OF_VLLM.split()}
+    ),
+})  # fmt: skip
+"""Engine -> keys that act where it runs: it takes them as arguments of its own, and checks them."""
+
 FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
     "HF_REVISION": "option.revision",
     "HF_MODEL_REVISION": "option.revision",

@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
-from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, without_effect
+from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
-from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, ForeignOption
+from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, OF_ENGINES, ForeignOption
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
@@ -64,7 +64,7 @@ class Config:
     `directory` holds serving.properties, `model_dir` the weights (the same unless option.model_id says otherwise).
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
     `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's
-    model.py can make sense of, by its name without `option.`.
+    model.py can make sense of, by its name without `option.`; `engine_options`: what only the engine can, likewise.
     """
 
     model: ModelSettings
@@ -80,6 +80,7 @@ class Config:
     notices: tuple[str, ...] = ()
     version: str = ""
     own_options: Mapping[str, str] = field(default_factory=dict)
+    engine_options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -104,7 +105,8 @@ class Config:
 
     def cite(self, name: str) -> str:
         """An option with its value and source, as the beginning of an error message."""
-        return cite(name, {name: self.value(_NAMED[name])}, self.origins)
+        value = self.value(_NAMED[name]) if name in _NAMED else self.engine_options[name]
+        return cite(name, {name: value}, self.origins)
 
 
 def demo_model_dir() -> Path:
@@ -132,6 +134,8 @@ def resolve(
     findings.read(CALL, call)
     values, origins = findings.choose()
     findings.check_call(origins)
+    imply_engine(values, origins)
+    engine_options = findings.pass_to_engine(str(values["engine"]), origins)
     findings.note_foreign(values)
     findings.notices += imply(values, origins)
     findings.problems += contradictions(values, origins)
@@ -163,6 +167,7 @@ def resolve(
         notices=tuple(findings.notices),
         version=entry.version if entry else "",
         own_options=own_options,
+        engine_options=engine_options,
     )
 
 
@@ -253,6 +258,7 @@ class _Findings:
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
         self._foreign: list[tuple[int, ForeignOption, Given]] = []  # the number is the layer
         self._unknown_options: list[tuple[int, Given, str]] = []  # with what would be said of them
+        self._unknown_flags: list[tuple[int, Given, str]] = []  # likewise; an operator's code gets none of them
         self._server_file = ServerFile(None, Path())
 
     def read_shared(self, command_line: Sequence[Given], environ: Mapping[str, str]) -> None:
@@ -364,6 +370,8 @@ class _Findings:
         self.problems.append(f"{_quote(given)}: unknown option; {hint}")
         if given.key.startswith("option."):
             self._unknown_options.append((layer, given, hint))
+        elif layer == COMMAND_LINE:
+            self._unknown_flags.append((layer, given, hint))
 
     def pass_on(self) -> dict[str, str]:
         """What LMI would hand to the operator's code although the server does not know it; that is then no mistake."""
@@ -374,6 +382,27 @@ class _Findings:
         own += [(layer, one.key, given.text) for layer, one, given in self._foreign if not one.is_secret]
         ordered = sorted(own, key=lambda one: one[0], reverse=True)  # the highest layer last, so that it stays
         return {key.removeprefix("option."): text for _, key, text in ordered if key.startswith("option.")}
+
+    def pass_to_engine(self, engine: str, origins: dict[str, Origin]) -> dict[str, str]:
+        """What is for that engine alone, which checks it: options of its own, and names that nobody here knows.
+
+        Adds to `origins`. A call may not set any of it: there are files and code among such options.
+        """
+        if engine not in OF_ENGINES:
+            return {}
+        taken = [(layer, one.key, given) for layer, one, given in self._foreign if one.key in OF_ENGINES[engine]]
+        self._foreign = [one for one in self._foreign if one[1].key not in OF_ENGINES[engine]]
+        for layer, given, hint in self._unknown_options + self._unknown_flags:
+            self.problems.remove(f"{_quote(given)}: unknown option; {hint}")
+            taken.append((layer, given.key, given))
+        self._unknown_options = []
+        found: dict[str, str] = {}
+        for layer, key, given in sorted(taken, key=lambda one: one[0], reverse=True):
+            if layer == CALL:
+                self.problems.append(f"{_quote(given)}: only the operator can set it")
+            name = key.removeprefix("option.")
+            found[name], origins[name] = given.text, Origin(given.source, given.name)
+        return found
 
     def note_foreign(self, values: Mapping[str, Value]) -> None:
         """Note what belongs to other servers. `values`: what was chosen, for options that only repeat it."""

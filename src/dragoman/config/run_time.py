@@ -30,7 +30,7 @@ from dragoman.config.sources import Given, read_environment
 CALL = "this call"
 
 # Beside the paths: what names code, or a file that would be read.
-_OF_THE_OPERATOR = frozenset({"name", "chat_template", "entry_point", "handler", "hooks"})
+_OF_THE_OPERATOR = frozenset({"name", "chat_template", "engine", "entry_point", "handler", "hooks"})
 
 # What the command line says of the model that it names, and of no other.
 _OF_ONE_MODEL = frozenset({"name", "model_id"})

@@ -168,11 +168,13 @@ class EngineTools:
     """What an engine needs to know of texts, made for its model's tokenizer; requests name sources only.
 
     `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
+    `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves.
     `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
     watch_stops: Callable[[StopStrings, int], StopCriterion]
+    lark_of: Callable[[Grammar], str] | None = None
 
 
 class PictureText(Protocol):

@@ -37,7 +37,8 @@ class EngineSetup:
     `secrets`: the values of those secret options that are meant for engines.
     `has_neighbours`: other models compute in this process at the same time.
     Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
-    wants any more; it is called on the thread that loads.
+    wants any more; it is called on the thread that loads. `given`: the names of the options that somebody gave a value.
+    `extra`: what was given for this engine alone, by names that it has to make sense of, as texts.
     """
 
     model_dir: Path
@@ -45,6 +46,8 @@ class EngineSetup:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     progress: Progress = _no_progress
     has_neighbours: bool = False
+    given: frozenset[str] = frozenset()
+    extra: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
 _SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
+OUTPUT = "@output"  # in a frame, the place of the grammar itself
 _EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
 
 
@@ -81,7 +82,7 @@ class GrammarCompiler:
 
     def _build(self, grammar: Grammar) -> Any:
         try:
-            source = self._llguidance_source(grammar)
+            source = llguidance_source(grammar)
             matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0)
             matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
         except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
@@ -90,22 +91,27 @@ class GrammarCompiler:
             raise _invalid(grammar.kind, matcher.get_error())
         return matcher
 
-    def _llguidance_source(self, grammar: Grammar) -> str:
-        matcher_class = self._llguidance.LLMatcher
-        match grammar.kind:
-            case "json_schema":
-                # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
-                schema = json.dumps(_spaced(_parse_json(grammar.kind, grammar.source)))
-                inner = matcher_class.grammar_from_json_schema(schema)
-            case "json_object":
-                inner = matcher_class.grammar_from_json_schema(json.dumps(_spaced({"type": "object"})))
-            case "regex":
-                inner = matcher_class.grammar_from_regex(grammar.source)
-            case "lark":
-                inner = _lark(grammar.source)
-            case "choice":
-                inner = _lark(_choice_rule(grammar.source))
-        return _without_forcing(inner, grammar.frame)
+
+def llguidance_source(grammar: Grammar) -> str:
+    """The grammar as llguidance takes it: JSON of two grammars, the frame and what stands in it.
+
+    Raises: InvalidParameter, ValueError if the source itself is wrong; most of it only compiling finds out.
+    """
+    matcher_class = importlib.import_module("llguidance").LLMatcher
+    match grammar.kind:
+        case "json_schema":
+            # Parsed and written anew: llguidance pastes the text into a larger JSON document as it is.
+            schema = json.dumps(_spaced(_parse_json(grammar.kind, grammar.source)))
+            inner = matcher_class.grammar_from_json_schema(schema)
+        case "json_object":
+            inner = matcher_class.grammar_from_json_schema(json.dumps(_spaced({"type": "object"})))
+        case "regex":
+            inner = matcher_class.grammar_from_regex(grammar.source)
+        case "lark":
+            inner = _lark(grammar.source)
+        case "choice":
+            inner = _lark(_choice_rule(grammar.source))
+    return _without_forcing(inner, grammar.frame)
 
 
 class _TokenizerFacts:
@@ -151,7 +157,7 @@ def _without_forcing(source: str, frame: str) -> str:
     """
     grammars = json.loads(source)["grammars"]
     grammars[0]["name"] = "output"
-    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or "start: @output")}
+    outer = {"lark_grammar": '%llguidance {"no_forcing": true}\n' + (frame or f"start: {OUTPUT}")}
     return json.dumps({"grammars": [outer, *grammars]})
 
 

@@ -95,7 +95,7 @@ def identity(config: Config) -> Identity:
     settings = (replace(config.model, model_id=None), config.engine, config.speculation, config.server, config.clients)
     places = (config.directory.resolve(), config.model_dir.resolve())
     files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
-    return (*settings, dict(config.own_options), config.version, *places, *files)
+    return (*settings, dict(config.own_options), dict(config.engine_options), config.version, *places, *files)
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:

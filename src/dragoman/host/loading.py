@@ -135,7 +135,8 @@ def engine_setup(config: Config) -> EngineSetup:
         for option in OPTIONS
         if option.row.is_secret and option.group is UpstreamSettings and (value := config.value(option)) is not None
     }
-    return EngineSetup(config.model_dir, options, secrets)
+    given = frozenset(name for name, origin in config.origins.items() if origin.is_given)
+    return EngineSetup(config.model_dir, options, secrets, given=given, extra=config.engine_options)
 
 
 def _cache_dir(config: Config) -> Path | None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from dragoman.engine.base import Engine, Health
 
+LIBRARY_PREFIX = "vllm:"
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -81,6 +82,8 @@ class MetricsRegistry:
                 if value is not None:
                     counter.add_metric([model.name], value)
             yield counter
+        # What an engine's own library counts in this process, under its own names.
+        yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:

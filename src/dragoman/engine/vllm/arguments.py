@@ -1,0 +1,112 @@
+"""From this server's options to vLLM's engine arguments, as plain data.
+
+Does: translate the options that both have, rename LMI's, refuse names that vLLM does not know or that are decided here.
+Does not: import vllm; the values of vLLM's arguments are read by vLLM itself (`surface`). Called by the factory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from dragoman.engine.factory import EngineOptionError, EngineSetup
+
+GIB = 1024**3
+
+LMI_NAMES = {
+    "tensor_parallel_degree": "tensor_parallel_size",
+    "pipeline_parallel_degree": "pipeline_parallel_size",
+    "quantize": "quantization",
+    "cpu_offload_gb_per_gpu": "cpu_offload_gb",
+}
+"""LMI's name -> vLLM's."""
+
+_DECIDED = """
+model model_weights tokenizer served_model_name skip_tokenizer_init runner convert pooler_config enable_prompt_embeds
+generation_config override_generation_config logprobs_mode max_logprobs scheduling_policy structured_outputs_config
+guided_decoding_backend reasoning_parser reasoning_parser_plugin stream_interval enable_lora hf_token enable_log_requests
+"""
+DECIDED = frozenset(_DECIDED.split())
+"""Arguments of vLLM that follow from the model, or from what engines promise here; nobody may set them."""
+
+_DTYPES = {"auto": "auto", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+_KV_DTYPES = {"auto": "auto", "f16": "float16", "bf16": "bfloat16"}
+_DRAFTS = "must not be set with engine=vllm, whose drafts are configured by option.speculative_config"
+
+
+def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
+    """What the options of this server mean for vLLM, and what is decided here. Raises: EngineOptionError."""
+    options = setup.options
+    for name in ("draft_model", "prompt_lookup"):
+        if options.get(name):
+            raise EngineOptionError(name, _DRAFTS)
+    names = options.get("name") or (setup.model_dir.resolve().name,)
+    arguments: dict[str, Any] = {
+        "model": str(setup.model_dir),
+        "served_model_name": names[0],
+        "dtype": _translated("dtype", options.get("dtype", "auto"), _DTYPES),
+        "kv_cache_dtype": _translated("kv_dtype", options.get("kv_dtype", "auto"), _KV_DTYPES),
+        "max_num_seqs": options.get("max_num_seqs", 64),
+        "max_logprobs": options.get("max_logprobs", 20),
+        "enable_prefix_caching": options.get("prefix_cache", "prompt") != "off",
+        "generation_config": "vllm",  # defaults of requests are settled before the engine gets them
+        "logprobs_mode": "raw_logprobs",
+        "scheduling_policy": "priority",
+        "structured_outputs_config": {"backend": "guidance"},
+    }
+    if options.get("max_model_len") is not None:
+        arguments["max_model_len"] = options["max_model_len"]
+    if "max_batch_tokens" in setup.given:  # its default is for processors
+        arguments["max_num_batched_tokens"] = options["max_batch_tokens"]
+    if options.get("kv_cache_gb") is not None:
+        arguments["kv_cache_memory_bytes"] = int(options["kv_cache_gb"] * GIB)
+    return arguments
+
+
+def _translated(name: str, value: str, known: Mapping[str, str]) -> str:
+    if value not in known:
+        raise EngineOptionError(name, f"must be one of {', '.join(known)} with engine=vllm")
+    return known[value]
+
+
+def extra_arguments(extra: Mapping[str, str], known: Collection[str]) -> dict[str, tuple[str, str]]:
+    """vLLM's name -> (name as given, text) of the options that are for vLLM alone. `known`: the names of its arguments.
+
+    Raises: EngineOptionError for a name that vLLM does not have, with the nearest; for one that is decided here; for two
+    names of one argument.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    for given, text in extra.items():
+        name = LMI_NAMES.get(given, given)
+        if name in DECIDED:
+            raise EngineOptionError(
+                given, "must not be set: it follows from the model and from what this server promises"
+            )
+        if name not in known:
+            raise EngineOptionError(given, f"unknown option; {_hint(given, known)}")
+        if name in found:
+            raise EngineOptionError(
+                given, f"must not be given together with option.{found[name][0]}, which means the same"
+            )
+        found[name] = (given, text)
+    return found
+
+
+def _hint(given: str, known: Collection[str]) -> str:
+    free = sorted(set(known) - DECIDED | set(LMI_NAMES))
+    nearest = get_close_matches(given, free, n=1, cutoff=0.6)
+    return f"vLLM's nearest argument is option.{nearest[0]}" if nearest else "vLLM has no argument like it"
+
+
+def command_words(name: str, text: str, *, is_switch: bool, is_list: bool) -> list[str]:
+    """The words that give the argument on vLLM's command line, which reads its values. Raises: ValueError for a switch."""
+    flag = name.replace("_", "-")
+    if is_switch:
+        word = text.strip().lower()
+        if word not in ("true", "false"):
+            raise ValueError("must be true or false")
+        return [f"--{flag}" if word == "true" else f"--no-{flag}"]
+    if is_list:
+        return [f"--{flag}", *(part.strip() for part in text.split(",") if part.strip())]
+    return [f"--{flag}={text}"]

@@ -1,0 +1,261 @@
+"""vLLM's engine behind the engine protocol.
+
+Does: check requests, run each of their sequences as a request of vLLM's, rank, keep deadlines, drain, shut down. Does not:
+load the model, or know options. Everything runs on the event loop; vLLM computes in processes of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncGenerator, Coroutine, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.vllm.gauges import Gauges
+from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
+from dragoman.engine.vllm.sampling import check_temperature, sampling_arguments
+from dragoman.engine.vllm.surface import AsyncEngine, Surface
+from dragoman.errors import (
+    Cancelled,
+    CapacityError,
+    EngineDead,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    RequestTimeout,
+    ServerError,
+    UnsupportedFeature,
+)
+from dragoman.types import EngineOutput, EngineRequest, FinishReason
+
+_DIED = "vLLM's engine has died; its log says why"
+_NOT_STARTED = "the engine was not started"
+
+_Queue = asyncio.Queue[EngineOutput | ServerError | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """vLLM's engine, started, and what is said to it. `num_blocks`: of its cache, each of a few tokens."""
+
+    llm: AsyncEngine
+    surface: Surface
+    gauges: Gauges = field(default_factory=Gauges)
+    num_blocks: int = 0
+
+
+class VllmEngine:
+    """Runs requests on vLLM. It owns the engine in `driver` and shuts it down."""
+
+    def __init__(self, driver: Driver, capabilities: Capabilities, tools: EngineTools) -> None:
+        self._llm: AsyncEngine | None = driver.llm  # None = it was shut down; what is left of it would speak up at exit
+        self._surface = driver.surface
+        self._gauges = driver.gauges
+        self._num_blocks = driver.num_blocks
+        self._capabilities = capabilities
+        self._tools = tools
+        self._runs: dict[asyncio.Task[None], _Queue] = {}
+        self._ids = itertools.count()
+        self._num_live = 0  # sequences that vLLM has
+        self._num_generated_tokens = 0
+        self._num_preemptions_before = driver.gauges.num_preemptions
+        self._end = _NOT_STARTED
+        self._is_draining = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See `Engine`."""
+        return self._capabilities
+
+    async def start(self) -> None:
+        """Take requests from now on; the model was loaded when the engine was built."""
+        if self._is_draining or self._has_died():
+            raise EngineDead(self._reason())
+        self._end = ""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """The request's outputs. Raises: as `Engine.generate`."""
+        self._check(request)
+        if reason := self._reason():
+            raise EngineDead(reason)
+        if self._is_draining:
+            raise Overloaded("the engine is shutting down")
+        queue: _Queue = asyncio.Queue()
+        run = asyncio.create_task(self._run(request, queue))
+        self._runs[run] = queue
+        try:
+            while (item := await queue.get()) is not None:
+                if isinstance(item, ServerError):
+                    raise item
+                self._num_generated_tokens += len(item.token_ids)
+                yield item
+        finally:
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+            self._runs.pop(run, None)
+
+    def health(self) -> Health:
+        """What vLLM told with its last step, of no more sequences than it has now."""
+        reason, gauges = self._reason(), self._gauges
+        num_running = min(gauges.num_running, self._num_live)
+        num_used = round(gauges.usage * self._num_blocks) if self._num_live else 0
+        return Health(not reason, reason, num_running, self._num_live - num_running, num_used, self._num_blocks)
+
+    def stats(self) -> EngineStats:
+        """Tokens that were handed out, and preemptions; vLLM's own metrics tell the rest."""
+        return EngineStats(
+            num_generated_tokens=self._num_generated_tokens,
+            num_preemptions=self._gauges.num_preemptions - self._num_preemptions_before,
+        )
+
+    async def shutdown(self, drain_s: float) -> None:
+        """See `Engine`; ends vLLM's processes."""
+        self._is_draining = True
+        if self._runs:
+            await asyncio.wait(list(self._runs), timeout=drain_s)
+        self._end = self._reason() or "the engine was shut down"
+        for run, queue in list(self._runs.items()):
+            if not run.done():
+                run.cancel()
+                queue.put_nowait(Cancelled("the engine is shutting down"))
+        await asyncio.gather(*self._runs, return_exceptions=True)
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+    def _has_died(self) -> bool:
+        return self._llm is not None and self._llm.errored
+
+    def _reason(self) -> str:
+        """Why no requests are taken; "" if they are."""
+        return self._end if self._end not in ("", _NOT_STARTED) else _DIED if self._has_died() else self._end
+
+    def _check(self, request: EngineRequest) -> None:
+        self._capabilities.check(request)
+        check_temperature(request)
+        if not request.prompt_ids:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        most = self._capabilities.max_model_len
+        num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
+        if num_tokens > most:
+            raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
+
+    # --- one request --------------------------------------------------------------------------------------------------
+
+    async def _run(self, request: EngineRequest, queue: _Queue) -> None:
+        """Put the request's outputs into the queue, and None or an error behind them."""
+        timeout = asyncio.timeout(None if request.deadline_s is None else request.deadline_s - time.time())
+        try:
+            async with timeout:
+                await self._generate(request, queue)
+            queue.put_nowait(None)
+        except Exception as error:
+            if timeout.expired():
+                queue.put_nowait(RequestTimeout("the request's deadline has passed"))
+            else:
+                queue.put_nowait(self._told(error))
+
+    def _told(self, error: Exception) -> ServerError:
+        """What is said of an error that ended a request."""
+        surface = self._surface
+        if isinstance(error, ServerError):
+            return error
+        if isinstance(error, surface.dead):
+            return EngineDead(self._reason() or _DIED)
+        cause = error.__cause__ or error  # vLLM wraps what it did not expect in an error without words
+        text = str(cause.args[0]) if cause.args else type(cause).__name__
+        if isinstance(error, surface.refusals):
+            return UnsupportedFeature(f"vLLM refuses this: {text}", param=getattr(error, "parameter", None))
+        if isinstance(error, surface.overflows):
+            return Overloaded(f"vLLM takes no more requests: {text}")
+        return EngineFailed(f"generation failed: {text}")
+
+    async def _generate(self, request: EngineRequest, queue: _Queue) -> None:
+        lark = await self._lark(request)
+        if not request.max_tokens:
+            await self._draw_nothing(request, queue, lark)
+        elif request.is_ranked:
+            await self._draw_best(request, queue, lark)
+        else:
+            indices = range(request.sampling.n)
+            await _all(self._draw_into(request, index, lark, queue) for index in indices)
+
+    async def _lark(self, request: EngineRequest) -> str | None:
+        """The grammar as vLLM takes it; compiled here first, which tells in this server's words what is wrong with it."""
+        grammar = request.sampling.grammar
+        if grammar is None:
+            return None
+        await asyncio.to_thread(self._tools.compile_grammar, grammar)
+        assert self._tools.lark_of is not None  # else the engine is not capable of grammars
+        return self._tools.lark_of(grammar)
+
+    async def _draw_nothing(self, request: EngineRequest, queue: _Queue, lark: str | None) -> None:
+        """The outputs where only the prompt is computed."""
+        async with aclosing(self._draw(request, 0, lark)) as outputs:
+            async for output in outputs:
+                queue.put_nowait(output)
+        for index in range(1, request.sampling.n):
+            queue.put_nowait(EngineOutput(request.request_id, index, [], FinishReason.LENGTH))
+
+    async def _draw_into(self, request: EngineRequest, index: int, lark: str | None, queue: _Queue) -> None:
+        async with aclosing(self._draw(request, index, lark)) as outputs:
+            async for output in outputs:
+                queue.put_nowait(output)
+
+    async def _draw_best(self, request: EngineRequest, queue: _Queue, lark: str | None) -> None:
+        """The best sequences, once all have ended; each ends at its own stop string, without the others."""
+        drawn = [Drawn(self._criterion(request)) for _ in range(request.sampling.num_sequences)]
+
+        async def draw(index: int) -> None:
+            async with aclosing(self._draw(request, index, lark)) as outputs:
+                async for output in outputs:
+                    if drawn[index].take(output):
+                        return
+
+        await _all(draw(index) for index in range(len(drawn)))
+        for output in ranked(request, drawn):
+            queue.put_nowait(output)
+
+    def _criterion(self, request: EngineRequest) -> Any:
+        return None if request.stop is None else self._tools.watch_stops(request.stop, request.sampling.min_tokens)
+
+    async def _draw(self, request: EngineRequest, index: int, lark: str | None) -> AsyncGenerator[EngineOutput, None]:
+        """The outputs of one sequence, as vLLM makes them. Closing it ends the sequence."""
+        if self._llm is None:
+            raise EngineDead(self._reason())
+        params = self._surface.make_params(sampling_arguments(request, index), lark)
+        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None)
+        request_id = f"{request.request_id}-{next(self._ids)}"
+        outputs = self._llm.generate(prompt, params, request_id, priority=-request.priority)
+        is_first = True
+        self._num_live += 1
+        try:
+            async with aclosing(outputs):
+                async for told in outputs:
+                    output = output_of(request, index, told.outputs[0])
+                    if is_first:
+                        is_first = False
+                        output.num_cached_tokens = told.num_cached_tokens or 0
+                        if told.prompt_logprobs:
+                            num_top = request.sampling.prompt_logprobs or 0
+                            output.prompt_logprobs = prompt_logprobs_of(
+                                told.prompt_logprobs, request.prompt_ids, num_top
+                            )
+                    yield output
+        finally:
+            self._num_live -= 1
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Do all of them together; when one fails, or this is cancelled, the others have ended before it is told."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

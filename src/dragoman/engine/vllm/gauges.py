@@ -1,0 +1,48 @@
+"""What vLLM's scheduler told last.
+
+Does: stand among vLLM's loggers, and remember. Does not: log. Called by vLLM on the event loop, read on any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Gauges:
+    """The running sequences, the share of the cache in use (0 to 1) and the preemptions of all of vLLM's schedulers."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, int] = {}
+        self._usage: dict[int, float] = {}
+        self.num_preemptions = 0
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that were running at the last step."""
+        return sum(self._running.values())
+
+    @property
+    def usage(self) -> float:
+        """The share of the cache that was in use then."""
+        return sum(self._usage.values()) / max(1, len(self._usage))
+
+    def __call__(self, vllm_config: Any, engine_index: int = 0) -> Gauges:
+        """What vLLM makes its loggers by: this one watches all of them."""
+        return self
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:
+        """Take a step's numbers."""
+        if scheduler_stats is not None:
+            self._running[engine_idx] = scheduler_stats.num_running_reqs
+            self._usage[engine_idx] = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.num_preemptions += iteration_stats.num_preempted_reqs
+
+    def log(self) -> None:
+        """Nothing."""
+
+    def log_engine_initialized(self) -> None:
+        """Nothing."""
+
+    def record_sleep_state(self, is_awake: int, level: int) -> None:
+        """Nothing."""

@@ -1,0 +1,147 @@
+"""From what vLLM puts out for one sequence to the outputs of its request.
+
+Does: tokens, ends, log-probabilities in this project's words; ranking. Does not: import vllm. Called by the engine, on the
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dragoman.errors import EngineFailed
+from dragoman.types import (
+    LOWEST_LOGPROB,
+    EngineOutput,
+    EngineRequest,
+    FinishReason,
+    Logprob,
+    PromptLogprob,
+    StopCriterion,
+)
+
+Candidates = Mapping[int, Any]
+"""Token id -> vLLM's Logprob, with `logprob` and `rank`: the token itself, then the most likely ones."""
+
+
+class Piece(Protocol):
+    """vLLM's CompletionOutput, as far as it is read: what a step added to the sequence."""
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+    @property
+    def logprobs(self) -> Iterable[Candidates] | None: ...
+
+    @property
+    def cumulative_logprob(self) -> float | None: ...
+
+    @property
+    def finish_reason(self) -> str | None: ...
+
+
+def top_of(candidates: Candidates, num_top: int) -> list[Logprob]:
+    """The `num_top` most likely of the candidates, best first."""
+    ranked = sorted((one.rank, token_id, one.logprob) for token_id, one in candidates.items() if one.rank <= num_top)
+    return [Logprob(token_id, max(logprob, LOWEST_LOGPROB)) for _, token_id, logprob in ranked]
+
+
+def prompt_logprobs_of(
+    told: Sequence[Candidates | None], prompt_ids: Sequence[int], num_top: int
+) -> list[PromptLogprob | None]:
+    """The prompt's log-probabilities, aligned with it; the first token has none."""
+    found: list[PromptLogprob | None] = []
+    for token_id, candidates in zip(prompt_ids, told, strict=True):
+        if candidates is None:
+            found.append(None)
+            continue
+        logprob = max(candidates[token_id].logprob, LOWEST_LOGPROB)
+        found.append(PromptLogprob(logprob, tuple(top_of(candidates, num_top))))
+    return found
+
+
+def finish_reason_of(request: EngineRequest, told: str, last_id: int) -> FinishReason:
+    """Why the sequence ended. Raises: EngineFailed if vLLM gave it up."""
+    if told == "length":
+        return FinishReason.LENGTH
+    if told != "stop":
+        raise EngineFailed(f"generation failed: vLLM ended the sequence with {told}")
+    is_eos = last_id in request.eos_token_ids and not request.sampling.ignore_eos
+    return FinishReason.EOS if is_eos else FinishReason.STOP_TOKEN
+
+
+def output_of(request: EngineRequest, index: int, piece: Piece) -> EngineOutput:
+    """One output of sequence `index`; prompt and cache are for the caller to add. Raises: EngineFailed."""
+    token_ids = list(piece.token_ids)
+    output = EngineOutput(request.request_id, index, token_ids)
+    if not request.max_tokens:  # the one token was only drawn because vLLM draws at least one
+        output.token_ids = []
+    elif piece.logprobs is not None:
+        rows = list(piece.logprobs)
+        output.logprobs = [
+            max(row[token_id].logprob, LOWEST_LOGPROB) for token_id, row in zip(token_ids, rows, strict=True)
+        ]
+        output.top_logprobs = [top_of(row, request.sampling.logprobs or 0) for row in rows]
+    if piece.finish_reason is not None:
+        last_id = token_ids[-1] if token_ids else -1
+        told = finish_reason_of(request, piece.finish_reason, last_id)
+        output.finish_reason = told if request.max_tokens else FinishReason.LENGTH
+        output.cumulative_logprob = piece.cumulative_logprob if request.max_tokens else None
+    return output
+
+
+@dataclass
+class Drawn:
+    """One sequence that is ranked, as long as it is drawn. `criterion`: the test for its request's stop strings."""
+
+    criterion: StopCriterion | None = None
+    whole: EngineOutput | None = None
+    _pieces: list[EngineOutput] = field(default_factory=list)
+
+    def take(self, output: EngineOutput) -> bool:
+        """Add an output; True once the sequence has ended, at its own end or at a stop string, which may be the earlier."""
+        before = sum(len(piece.token_ids) for piece in self._pieces)
+        self._pieces.append(output)
+        if self.criterion is not None:
+            token_ids = [token_id for piece in self._pieces for token_id in piece.token_ids]
+            for length in range(before + 1, len(token_ids) + 1):
+                is_own_end = output.finish_reason not in (None, FinishReason.LENGTH) and length == len(token_ids)
+                if not is_own_end and self.criterion(token_ids[:length]):
+                    self.whole = self._joined(length, FinishReason.STOP_STRING)
+                    return True
+        if output.finish_reason is not None:
+            self.whole = self._joined(None, output.finish_reason)
+        return self.whole is not None
+
+    def _joined(self, length: int | None, reason: FinishReason) -> EngineOutput:
+        """One output of all pieces, up to `length` tokens."""
+        first = self._pieces[0]
+        joined = EngineOutput(first.request_id, first.index, [], reason, [], [])
+        assert joined.logprobs is not None
+        assert joined.top_logprobs is not None
+        for piece in self._pieces:
+            joined.token_ids += piece.token_ids
+            joined.logprobs += piece.logprobs or []
+            joined.top_logprobs += piece.top_logprobs or []
+        for values in (joined.token_ids, joined.logprobs, joined.top_logprobs):
+            del values[slice(length, None) if length is not None else slice(0, 0)]
+        joined.cumulative_logprob = sum(joined.logprobs)
+        joined.prompt_logprobs, joined.num_cached_tokens = first.prompt_logprobs, first.num_cached_tokens
+        return joined
+
+
+def ranked(request: EngineRequest, drawn: Sequence[Drawn]) -> list[EngineOutput]:
+    """The best `n` sequences, best first, by cumulative log-probability; of equal ones the one that was drawn first."""
+    whole = [one.whole for one in drawn if one.whole is not None]
+    first = whole[0]
+    prompt_logprobs, num_cached = first.prompt_logprobs, first.num_cached_tokens
+    whole.sort(key=lambda output: -(output.cumulative_logprob or 0.0))
+    best = whole[: request.sampling.n]
+    for index, output in enumerate(best):
+        output.index = index
+        output.prompt_logprobs, output.num_cached_tokens = None, 0
+        if request.sampling.logprobs is None:
+            output.logprobs = output.top_logprobs = None
+    best[0].prompt_logprobs, best[0].num_cached_tokens = prompt_logprobs, num_cached
+    return best

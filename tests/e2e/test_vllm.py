@@ -1,0 +1,173 @@
+"""All APIs over a server with `--engine vllm`, on the demo model: in f32 the answers are those of the built-in engine.
+
+One server of each kind for all tests; vLLM's takes half a minute to start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.support.server_process import ServerProcess, serve
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="the package vllm is not installed: make test-vllm"),
+]
+
+PROMPT = "What is deep learning?"
+COMMON = ("--dtype", "f32", "--max-model-len", "256", "--kv-cache-gb", "0.125")
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[ServerProcess]:
+    """The built-in engine."""
+    with serve(*COMMON) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[ServerProcess]:
+    """vLLM."""
+    with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
+        yield server
+
+
+def post(server: ServerProcess, path: str, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(server.base_url + path, json=body, timeout=60)
+
+
+def differences(ours: Any, theirs: Any, where: str = "") -> Iterator[str]:
+    """Where two answers are not the same: ids and times always differ, log-probabilities in their last digits."""
+    if where.endswith(".id") and isinstance(ours, str):
+        return
+    if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
+        for key in ours:
+            if key != "created":
+                yield from differences(ours[key], theirs[key], f"{where}.{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for place, pair in enumerate(zip(ours, theirs, strict=True)):
+            yield from differences(*pair, f"{where}.{place}")
+    elif isinstance(ours, float) and isinstance(theirs, float):
+        if ours != pytest.approx(theirs, abs=1e-3):
+            yield f"{where}: {ours} and {theirs}"
+    elif ours != theirs:
+        yield f"{where}: {ours!r} and {theirs!r}"
+
+
+CHAT = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 12, "temperature": 0}
+COMPLETION = {"model": "demo", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+LMI = {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "do_sample": False, "details": True}}
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "lmi": ("/invocations", LMI),
+    "lmi prompt": ("/invocations", {**LMI, "parameters": {**LMI["parameters"], "decoder_input_details": True}}),  # type: ignore[dict-item]
+    "openai chat": ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
+    "openai completions": ("/v1/completions", {**COMPLETION, "logprobs": 2, "stop": ["learning"]}),
+    "openai best_of": ("/v1/completions", {**COMPLETION, "best_of": 2}),
+    "openai n": ("/v1/completions", {**COMPLETION, "n": 2}),
+    "openai penalties": ("/v1/completions", {**COMPLETION, "frequency_penalty": 1.5, "presence_penalty": 0.5}),
+    "ovms chat": ("/v3/chat/completions", CHAT),
+    "ovms completions": ("/v3/completions", {**COMPLETION, "repetition_penalty": 1.2}),
+    "schema": (
+        "/v1/chat/completions",
+        {**CHAT, "max_tokens": 60, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}, "required": ["a"]}}}},
+    ),
+    "tgi": ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "details": True, "seed": 3}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_greedy_answers_are_those_of_the_built_in_engine(name: str, vllm: ServerProcess, ours: ServerProcess) -> None:
+    path, body = CALLS[name]
+    expected, answer = post(ours, path, body), post(vllm, path, body)
+    assert expected.status_code == answer.status_code == 200, answer.text
+    assert list(differences(expected.json(), answer.json())) == []
+
+
+STREAMED: dict[str, tuple[str, dict[str, Any]]] = {
+    "lmi": ("/invocations", {**LMI, "stream": True}),
+    "openai chat": ("/v1/chat/completions", {**CHAT, "stream": True}),
+    "openai completions": ("/v1/completions", {**COMPLETION, "stream": True}),
+    "ovms completions": ("/v3/completions", {**COMPLETION, "stream": True}),
+    "tgi": ("/generate_stream", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12}}),
+}
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_streams_are_those_of_the_built_in_engine(name: str, vllm: ServerProcess, ours: ServerProcess) -> None:
+    path, body = STREAMED[name]
+    streams = []
+    for server in (ours, vllm):
+        with httpx.stream("POST", server.base_url + path, json=body, timeout=60) as answer:
+            assert answer.status_code == 200
+            lines = [line.removeprefix("data:").strip() for line in answer.iter_lines()]
+        streams.append([json.loads(line) for line in lines if line.startswith("{")])
+    assert len(streams[0]) > 5
+    assert list(differences(streams[0], streams[1])) == []
+
+
+def test_the_plain_text_service_answers_the_same(vllm: ServerProcess, ours: ServerProcess) -> None:
+    texts = [
+        post(server, "/api/generate-one", {"id": 1, "prompt": PROMPT, "maxLength": 12}).text for server in (ours, vllm)
+    ]
+    assert "learning" in texts[0]
+    assert texts[0] == texts[1]
+
+
+def test_openais_client_streams_and_samples_repeatably(vllm: ServerProcess) -> None:
+    client = openai.OpenAI(base_url=f"{vllm.base_url}/v1", api_key="none")
+
+    def sampled(seed: int) -> str:
+        chunks = client.completions.create(
+            model="demo", prompt=PROMPT, max_tokens=16, temperature=1.5, seed=seed, stream=True
+        )
+        return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+
+    first = sampled(1)
+    assert first
+    assert sampled(1) == first
+    assert sampled(2) != first
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("/invocations", {"inputs": PROMPT, "parameters": {"num_beams": 3}}, "num_beams 3"),
+        ("/v1/completions", {**COMPLETION, "temperature": 0.001}, "temperature 0.001"),
+        ("/invocations", {"inputs": PROMPT, "parameters": {"typical_p": 0.5, "do_sample": True}}, "typical_p"),
+    ],
+)
+def test_what_vllm_cannot_do_is_refused_by_name(
+    path: str, body: dict[str, Any], says: str, vllm: ServerProcess
+) -> None:
+    answer = post(vllm, path, body)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert says in answer.text
+
+
+def test_its_metrics_stand_beside_ours(vllm: ServerProcess) -> None:
+    post(vllm, "/v1/completions", COMPLETION)
+    metrics = vllm.metrics()
+    assert metrics["dragoman_generation_tokens_total"] > 0
+    assert metrics["vllm:generation_tokens_total"] > 0
+
+
+def test_a_client_that_leaves_leaves_nothing_running(vllm: ServerProcess) -> None:
+    body = {**COMPLETION, "max_tokens": 200, "stream": True, "ignore_eos": True}
+    with httpx.stream("POST", vllm.base_url + "/v1/completions", json=body, timeout=60) as answer:
+        next(answer.iter_lines())
+    while vllm.metrics()["vllm:num_requests_running"]:
+        pass
+
+
+def test_it_ends_when_it_is_told_to() -> None:
+    with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
+        assert post(server, "/v1/completions", COMPLETION).status_code == 200
+        assert server.terminate() == 0

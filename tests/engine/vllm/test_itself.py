@@ -1,0 +1,106 @@
+"""What only vLLM itself can answer: its arguments, a start that fails, its death, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import pytest
+
+from dragoman.config.resolve import demo_model_dir
+from dragoman.engine.base import Engine
+from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.vllm.factory import factory
+from dragoman.errors import EngineDead
+from dragoman.models import ModelError
+from dragoman.types import EngineRequest, SamplingParams
+from tests.support import vllm_on_demo
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(find_spec("vllm") is None, reason="the package vllm is not installed: make test-vllm"),
+]
+
+REQUEST = EngineRequest("r", (419, 295, 1453, 1367, 42), SamplingParams(temperature=0.0, ignore_eos=True), 200, 7)
+
+
+@pytest.fixture(autouse=True)
+def _vllms_warnings() -> Iterator[None]:
+    """They are vLLM's and torch's own affair."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("block_size", "many", "invalid"),
+        ("enforce_eager", "perhaps", "must be true or false"),
+        ("load_format_", "auto", "vLLM's nearest argument is option.load_format"),
+        ("tensor_parallel_degree", "two", "invalid"),
+        ("gpu_memory_utilization", "half", "half"),
+    ],
+)
+def test_arguments_are_checked_by_vllm_and_told_on_one_line(name: str, text: str, says: str) -> None:
+    with pytest.raises(EngineOptionError, match=says) as caught:
+        factory.load(EngineSetup(demo_model_dir(), {}, extra={name: text}))
+    assert caught.value.option == name
+    assert "\n" not in str(caught.value)
+
+
+def test_values_become_what_vllm_wants() -> None:
+    extra = {
+        "block_size": "32",
+        "gpu_memory_utilization": "0.5",
+        "enforce_eager": "true",
+        "tensor_parallel_degree": "max",
+    }
+    extra |= {"compilation_config": '{"mode": 0}', "distributed_executor_backend": "ray"}
+    arguments = factory.load(EngineSetup(demo_model_dir(), {}, extra=extra)).arguments
+    assert arguments["block_size"] == 32
+    assert arguments["gpu_memory_utilization"] == 0.5
+    assert arguments["enforce_eager"] is True
+    assert arguments["tensor_parallel_size"] >= 1
+    assert int(arguments["compilation_config"].mode) == 0
+    assert arguments["distributed_executor_backend"] == "ray"
+
+
+def test_what_vllm_says_of_a_model_is_told_on_one_line() -> None:
+    with pytest.raises(ModelError, match=r"vLLM does not start with this model: .*99999") as caught:
+        factory.load(EngineSetup(demo_model_dir(), {"max_model_len": 99_999})).build(vllm_on_demo.tools(), 2**30)
+    assert "\n" not in str(caught.value)
+
+
+def test_when_its_processes_die_every_request_fails_and_health_says_why() -> None:
+    engine: Engine = factory.load(vllm_on_demo.setup_of(4, 256)).build(vllm_on_demo.tools(), 2**30).engine
+    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name)
+
+    async def test() -> None:
+        await engine.start()
+        outputs = engine.generate(REQUEST)
+        assert (await anext(aiter(outputs))).token_ids
+        core.kill()
+        with pytest.raises(EngineDead):
+            async for _ in outputs:
+                pass
+        assert not engine.health().is_alive
+        assert "died" in engine.health().reason
+        with pytest.raises(EngineDead):
+            await anext(aiter(engine.generate(REQUEST)))
+        await engine.shutdown(0.0)
+        assert not engine.health().is_alive
+
+    asyncio.run(asyncio.wait_for(test(), 60))
+    assert not core.is_alive()
+
+
+def test_a_shutdown_ends_its_processes() -> None:
+    engine: Engine = factory.load(vllm_on_demo.setup_of(4, 256)).build(vllm_on_demo.tools(), 2**30).engine
+    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name)
+    assert core.is_alive()
+    asyncio.run(asyncio.wait_for(engine.shutdown(0.0), 60))
+    assert not core.is_alive()
