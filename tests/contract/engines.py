@@ -20,6 +20,7 @@ from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
+from tests.support.near_replicas import OnNearReplica
 from tests.support.toy_engine import ToyEngine
 
 MAX_MODEL_LEN = 256
@@ -87,6 +88,12 @@ ENGINES = [
         (419, 295, 1453, 1367, 42),
         _demo_text,
         frozenset({0, 2}),
+    ),
+    EngineUnderTest(
+        "on a replica",
+        lambda max_num_seqs: OnNearReplica(_rolling_on_fake_runner(max_num_seqs)),
+        LETTERS_PROMPT,
+        text_of,
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]
