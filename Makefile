@@ -8,16 +8,20 @@ RUN := $(VENV)/bin/python
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test check fix bench costs docs pin clean
+.PHONY: help serve test test-ray check fix bench costs docs pin clean
 
 help:  ## list these targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --port 9000" for more
 	$(VENV)/bin/dragoman serve $(ARGS)
 
 test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
 	$(RUN) -m pytest $(ARGS)
+
+test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-ray)
+	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
+	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
 check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes
 	$(RUN) -m ruff format --check .
@@ -58,3 +62,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)
 	$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# Ray's own versions are not pinned: it is tested with the newest that pip finds.
+$(VENV)/.installed-ray: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable '.[ray]' pytest httpx
+	@touch $@

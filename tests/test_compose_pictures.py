@@ -58,7 +58,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
 
 def config_of(**options: str) -> Config:
     given = {"engine": f"{NAME}:factory", **options}
-    return resolve([Given(name, key_of(name), value, "command line") for name, value in given.items()], {}, demo_model_dir())
+    return resolve(
+        [Given(name, key_of(name), value, "command line") for name, value in given.items()], {}, demo_model_dir()
+    )
 
 
 def asking(*sizes: tuple[int, int]) -> GenerationRequest:

@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
@@ -17,10 +16,10 @@ from dragoman.engine.rolling import factory as rolling
 from dragoman.ray.arguments import read_application
 from dragoman.ray.engine import MAX_ATTEMPTS, Replies, SpreadEngine
 from dragoman.ray.front import Front
+from dragoman.server.http.exchange import Message
 from dragoman.types import EngineRequest
 from tests.support.near_replicas import NearReplies
 
-Message = dict[str, Any]
 PATIENCE_S = 60.0
 
 
@@ -81,13 +80,14 @@ async def post(
     """The head and the body of the answer; `on_chunk` is called for each piece that is not the last."""
     content = json.dumps(body).encode()
     halves = [content[:5], content[5:]]
-    inbox = [{"type": "http.request", "body": half, "more_body": half is halves[0]} for half in halves]
+    inbox: list[Message] = [{"type": "http.request", "body": half, "more_body": half is halves[0]} for half in halves]
     sent: list[Message] = []
 
     async def receive() -> Message:
         if inbox:
             return inbox.pop(0)
-        return await asyncio.Event().wait() or {}
+        await asyncio.Event().wait()
+        raise AssertionError("the client left")
 
     async def send(message: Message) -> None:
         sent.append(message)

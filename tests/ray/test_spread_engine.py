@@ -57,7 +57,7 @@ class Replicas:
 
 
 async def tokens(engine: Engine, request: EngineRequest = REQUEST) -> list[int]:
-    async with aclosing(engine.generate(request)) as outputs:  # type: ignore[type-var]  # it closes
+    async with aclosing(engine.generate(request)) as outputs:
         return [token async for output in outputs for token in output.token_ids]
 
 
