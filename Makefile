@@ -9,7 +9,7 @@ VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm check fix bench costs docs pin clean
+.PHONY: help serve test test-vllm test-ray check fix bench costs docs pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,10 @@ test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for 
 
 test-vllm: .venv-vllm/.installed  ## run what needs vLLM, in an environment of its own (5 GB, on the processor)
 	HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest $(or $(ARGS),$(VLLM_TESTS))
+
+test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-ray)
+	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
+	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
 check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes
 	$(RUN) -m ruff format --check .
@@ -66,3 +70,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)
 	$(INSTALL) --editable '.[dev]'
 	@touch $(VENV)/.installed $@
+
+# Ray's own versions are not pinned: it is tested with the newest that pip finds.
+$(VENV)/.installed-ray: pyproject.toml constraints.txt | $(RUN)
+	$(INSTALL) --editable '.[ray]' pytest httpx
+	@touch $@

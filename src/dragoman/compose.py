@@ -16,7 +16,7 @@ from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
+from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
 from dragoman.grammar.lark import lark_of
@@ -67,7 +67,8 @@ class ComposedModel:
     """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
 
     `can_generate` False = only the operator's handler answers. `memory`: what it takes, None = nothing worth counting.
-    `hooks`: the operator's file. `loader`: what brings its pictures, None for a model that takes none.
+    `hooks`: the operator's file. `loader`: what brings its pictures, `pictures`: how they stand in prompts; None for a model
+    that takes none.
     """
 
     served: ServedModel
@@ -77,6 +78,7 @@ class ComposedModel:
     memory: ModelMemory | None = None
     hooks: Hooks | None = None
     loader: PictureLoader | None = None
+    pictures: PictureRules | None = None
 
     def close(self) -> None:
         """Forget the operator's code, and bring no more pictures; after the engine's shutdown, when no call is left."""
@@ -179,7 +181,9 @@ async def _build_generating(
     served = _served(config, service, built.engine, dialects, built.dtype)
     needs, hooks = memory_needs(config), None if code is None else code.hooks
     memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
-    return ComposedModel(served, built.facts, text.chat_template is not None, memory=memory, hooks=hooks, loader=loader)
+    has_template = text.chat_template is not None
+    composed = ComposedModel(served, built.facts, has_template, memory=memory, hooks=hooks, loader=loader)
+    return replace(composed, pictures=built.pictures)
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:

@@ -28,6 +28,7 @@ from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
 from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
+from tests.support.near_replicas import OnNearReplica
 from tests.support.server_process import serve
 from tests.support.toy_engine import ToyEngine
 
@@ -139,6 +140,12 @@ ENGINES = [
         run=vllm_on_demo.run,
         package="vllm",
         prepare=lambda: vllm_on_demo.prepare(MAX_MODEL_LEN),
+    ),
+    EngineUnderTest(
+        "on a replica",
+        lambda max_num_seqs: OnNearReplica(_rolling_on_fake_runner(max_num_seqs)),
+        LETTERS_PROMPT,
+        text_of,
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

@@ -22,9 +22,9 @@ from dragoman.host.host import ModelHost, log_progress
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
 from dragoman.host.machine import available_memory_bytes
+from dragoman.host.settings import server_config
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
-from dragoman.server.app import ServerConfig
 from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, ModelOwner, run
 
@@ -119,7 +119,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         registry = ModelRegistry(set_up_all(profile), names, profile, can_be_empty=can_be_empty)
         host = _host(serving, registry, display)
         startup = _Startup(serving, host, stdout, display)
-        config, listen = _server_config(first), _listen_config(first)
+        config, listen = server_config(first), _listen_config(first)
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
         owner = ModelOwner(hosting, host.close)
         return run(registry, config, listen, startup.load, startup.listening, owner=owner)
@@ -154,33 +154,5 @@ def _start_logging(level: str, stderr: TextIO) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 
-def _server_config(config: Config) -> ServerConfig:
-    server = config.server
-    return ServerConfig(
-        max_request_size_bytes=server.max_request_size,
-        api_keys=_api_keys(config),
-        cors_allowed_origin=server.cors_allowed_origin,
-        cors_allowed_methods=server.cors_allowed_methods,
-        cors_allowed_headers=server.cors_allowed_headers,
-    )
-
-
 def _listen_config(config: Config) -> ListenConfig:
     return ListenConfig(host=config.server.host, port=config.server.port, drain_s=config.server.drain_timeout)
-
-
-def _api_keys(config: Config) -> frozenset[str]:
-    """The key of the environment and those of the key file. Raises: ConfigError if the file has none."""
-    keys = {config.server.api_key} if config.server.api_key else set()
-    path = config.server.api_key_file
-    if path is None:
-        return frozenset(keys)
-    where = f"api_key_file={path} ({config.origins['api_key_file'].source})"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{where}: must be a readable UTF-8 file: {error}"]) from error
-    from_file = {line.strip() for line in lines if line.strip()}
-    if not from_file:
-        raise ConfigError([f"{where}: must hold at least one key, one per line"])
-    return frozenset(keys | from_file)

@@ -1,0 +1,23 @@
+"""dragoman on Ray Serve: `serve run dragoman.ray:app`, or `serve run dragoman.ray:build model=DIRECTORY num_replicas=2`.
+
+Does: offer the application and its builder. Does not: import Ray before one of them is asked for, so that what needs none
+can be used and tested without.
+
+A server deployment holds the whole HTTP application, the tokenizer and an engine that computes nothing itself; it sends
+requests, which are data, to the replicas of an engine deployment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["app", "build"]
+
+
+def __getattr__(name: str) -> Any:
+    """`build`, or `app`, which is what it builds without arguments."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from dragoman.ray.application import build
+
+    return build if name == "build" else build({})

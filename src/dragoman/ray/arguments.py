@@ -1,0 +1,219 @@
+"""What an application is built of: options of the server, and how many replicas with which resources.
+
+Does: read the builder's arguments, the environment and serving.properties; say what Serve is to be told of each deployment.
+Does not: import Ray, or load anything. Called where the application is built, and again by each replica, which gets the
+options as they were given and reads the model's own file where it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.names import NameIndex
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir
+from dragoman.config.several import resolve_all
+from dragoman.config.sources import Given, environment, read_environment
+from dragoman.host.loading import has_model
+from dragoman.ray.choice import BLOCK_TOKENS, DEFAULT_PREFIX_TOKENS
+
+ENGINE, SERVER = "Engine", "Server"
+"""Names of the deployments, by which Serve's own files can set more of their options."""
+
+SHUTDOWN_SPARE_S = 5.0  # beyond the drain: for the engine to end
+
+Number = int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How many replicas, and what each of them takes. See `docs/ray.md` for the meaning of each.
+
+    `num_replicas` is for a fixed number; with `max_replicas` the number follows the load instead, from `min_replicas` on.
+    None = left to the model's options, see `engine_settings`.
+    """
+
+    num_replicas: int = 1
+    min_replicas: int = 1
+    max_replicas: int | None = None
+    target_ongoing_requests: float | None = None
+    max_ongoing_requests: int | None = None
+    num_cpus: float | None = None
+    num_gpus: float = 0.0
+    num_servers: int = 1
+    server_num_cpus: float = 0.1
+    prefix_tokens: int = DEFAULT_PREFIX_TOKENS
+
+
+_LEAST: Mapping[str, Number] = {
+    "num_replicas": 1,
+    "min_replicas": 0,
+    "max_replicas": 1,
+    "target_ongoing_requests": 0.1,
+    "max_ongoing_requests": 1,
+    "num_cpus": 0,
+    "num_gpus": 0,
+    "num_servers": 1,
+    "server_num_cpus": 0,
+    "prefix_tokens": BLOCK_TOKENS,
+}
+_WHOLE = frozenset(
+    {"num_replicas", "min_replicas", "max_replicas", "max_ongoing_requests", "num_servers", "prefix_tokens"}
+)
+_OF_AUTOSCALING = ("min_replicas", "target_ongoing_requests")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Everything that the deployments are made of, as data.
+
+    `givens`: options that the builder was given. `variables`: what the environment of the builder says of options; it goes
+    before the environment of a replica. `num_threads`: of a replica's engine, None = what the options say.
+    """
+
+    givens: tuple[Given, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    scale: Scale = field(default_factory=Scale)
+    num_threads: int | None = None
+
+    def config(self) -> Config:
+        """The model's configuration, read on this machine.
+
+        Raises: ConfigError with every problem, also where there is not exactly one model with weights.
+        """
+        resolved = resolve_all(self.givens, {**environment(), **self.variables}, demo_model_dir())
+        config = resolved.process
+        if resolved.store is not None or len(resolved.models) != 1:
+            names = [one for one in ("model_store", "load_models") if config.origins[one].source != "default"]
+            where = ", ".join(config.cite(name) for name in names) or "the default model store"
+            raise ConfigError([f"{where}: an application on Ray Serve has one model; run one application for each"])
+        if not has_model(config):
+            raise ConfigError(
+                [f"{config.model_dir}: has no weights; a handler alone is served by `dragoman serve` only"]
+            )
+        if self.num_threads is not None and config.origins["threads"].source == "default":
+            return replace(config, model=replace(config.model, threads=self.num_threads))
+        return config
+
+
+def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Application:
+    """The application of these arguments and variables; `config` has not been asked for yet.
+
+    `arguments`: those of `Scale` by their names, `model`, and options of the server, in snake_case; values may be texts.
+    Raises: ConfigError, one line for each problem.
+    """
+    scale, problems = _read_scale(arguments)
+    words: list[str] = []
+    for name, value in arguments.items():
+        if name in _LEAST:
+            continue
+        if isinstance(value, Mapping) or value is None:
+            problems.append(f"{name}={value}: must be a text, a number, true, false, or a list of them")
+        elif name == "model":
+            words.insert(0, str(value))
+        else:
+            words.append(f"--{name.replace('_', '-')}={_text(value)}")
+    read = read_arguments(words)
+    problems += read.problems
+    if problems:
+        raise ConfigError(problems)
+    num_threads = None if scale.num_cpus is None else max(1, math.ceil(scale.num_cpus))
+    return Application(read.givens, _of_options(environ), scale, num_threads)
+
+
+def engine_settings(scale: Scale, config: Config) -> dict[str, Any]:
+    """What Serve is told of the deployment whose replicas run the model.
+
+    A replica may have twice as many requests as it runs at a time: the second half waits in its engine, which knows best
+    what to admit next; more than that wait where they can still go to another replica. Unless told otherwise, replicas are
+    added when those that there are have all that they can run.
+    """
+    num_running = config.engine.max_num_seqs
+    settings: dict[str, Any] = {
+        "name": ENGINE,
+        "max_ongoing_requests": scale.max_ongoing_requests or 2 * num_running,
+        "ray_actor_options": {
+            "num_cpus": 1.0 if scale.num_cpus is None else scale.num_cpus,
+            "num_gpus": scale.num_gpus,
+        },
+        **_shutdown(config),
+    }
+    if scale.max_replicas is None:
+        settings["num_replicas"] = scale.num_replicas
+    else:
+        settings["autoscaling_config"] = {
+            "min_replicas": scale.min_replicas,
+            "max_replicas": scale.max_replicas,
+            "target_ongoing_requests": scale.target_ongoing_requests or float(num_running),
+        }
+    return settings
+
+
+def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
+    """What Serve is told of the deployment that speaks HTTP. It refuses what is too much in the words of each API."""
+    return {
+        "name": SERVER,
+        "num_replicas": scale.num_servers,
+        # Above the server's own limit, so that Serve never holds back what the server would answer.
+        "max_ongoing_requests": 2 * (config.engine.max_num_seqs + config.server.job_queue_size),
+        "ray_actor_options": {"num_cpus": scale.server_num_cpus},
+        **_shutdown(config),
+    }
+
+
+def notes(config: Config) -> list[str]:
+    """One line for each option that was given and has no effect on Ray Serve."""
+    listening = [name for name in ("host", "port") if config.origins[name].source != "default"]
+    told = [
+        f"{config.cite(name)}: no effect on Ray Serve, whose proxies listen (see http_options)" for name in listening
+    ]
+    return [*config.notices, *told]
+
+
+def _shutdown(config: Config) -> dict[str, Any]:
+    drain_s = config.server.drain_timeout
+    return {"graceful_shutdown_timeout_s": drain_s + SHUTDOWN_SPARE_S, "graceful_shutdown_wait_loop_s": 0.5}
+
+
+def _read_scale(arguments: Mapping[str, Any]) -> tuple[Scale, list[str]]:
+    """The arguments that are Serve's, with a line for each that is not allowed."""
+    problems: list[str] = []
+    values: dict[str, Number] = {}
+    for name in arguments.keys() & _LEAST.keys():
+        is_whole = name in _WHOLE
+        try:
+            number: Number = int(str(arguments[name])) if is_whole else float(str(arguments[name]))
+        except ValueError:
+            number = math.nan
+        if math.isfinite(number) and number >= _LEAST[name]:
+            values[name] = number
+        else:
+            kind = "a whole number" if is_whole else "a number"
+            problems.append(f"{name}={arguments[name]}: must be {kind} of at least {_LEAST[name]}")
+    if "max_replicas" not in arguments:
+        problems += [f"{name}={arguments[name]}: needs max_replicas" for name in _OF_AUTOSCALING if name in arguments]
+    elif "num_replicas" in arguments:
+        problems.append(f"num_replicas={arguments['num_replicas']}: contradicts max_replicas; give one of them")
+    scale = Scale(**values)  # type: ignore[arg-type]  # the whole numbers are int
+    if scale.max_replicas is not None and scale.min_replicas > scale.max_replicas:
+        problems.append(f"min_replicas={scale.min_replicas}: must be at most max_replicas ({scale.max_replicas})")
+    return scale, sorted(problems)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(_text, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _of_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name options, known or mistyped; no other leaves the machine where the application is built."""
+    index = NameIndex()
+    return {
+        given.name: environ[given.name]
+        for given in read_environment(environ)
+        if given.key != given.name or index.find(given)
+    }

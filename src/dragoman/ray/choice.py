@@ -1,0 +1,60 @@
+"""Which replica a request goes to: the one that has the beginning of its prompt in its prefix cache, unless it is busy.
+
+Does: name a prompt's beginning, order replicas for it. Does not: know Ray, or count loads. Pure; called by the router, on
+the event loop of whoever holds the handle.
+
+Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins, so that all
+routers agree without talking, and a replica that comes or goes moves only the keys that are its own. With bounded load
+(1608.01350): a replica that has more than `MAX_OVERLOAD` times the mean of all is passed over.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from dragoman.types import EngineRequest
+
+BLOCK_TOKENS = 32  # what engines share is whole blocks
+MAX_OVERLOAD = 1.25
+DEFAULT_PREFIX_TOKENS = 256
+
+
+def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) -> bytes:
+    """What the beginning of the prompt is known by; b"" if it is too short for two requests to share anything.
+
+    The beginning are its whole blocks, at most `max_tokens` tokens. Everything that keeps engines from sharing blocks is
+    part of the key: the salt, the adapter, the pictures that begin there.
+    """
+    length = min(len(request.prompt_ids), max_tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+    if not length:
+        return b""
+    digest = blake2b(digest_size=16)
+    pictures = (span.picture.digest for span in request.pictures if span.begin < length)
+    for text in (request.cache_salt, request.adapter or "", *pictures):
+        digest.update(f"{len(text)}:{text}".encode())
+    digest.update(struct.pack(f"<{length}q", *request.prompt_ids[:length]))
+    return digest.digest()
+
+
+def preferred(key: bytes, loads: Mapping[str, int]) -> list[str]:
+    """The replicas in the order in which a request with this key should try them.
+
+    `loads`: requests that each replica has. Those within the bound come first, by their score for the key; the others
+    after them, and all of them without a key, by load.
+    """
+    scores = {replica: _score(key, replica) for replica in loads}
+    if not key:
+        return sorted(loads, key=lambda replica: (loads[replica], scores[replica]))
+    bound = MAX_OVERLOAD * (sum(loads.values()) + 1) / max(len(loads), 1)
+    # A replica may have the request if it stays within the bound with it; one request each is always allowed.
+    is_over = {replica: load + 1 > max(bound, 1) for replica, load in loads.items()}
+    return sorted(
+        loads,
+        key=lambda replica: (is_over[replica], loads[replica] if is_over[replica] else 0, -scores[replica]),
+    )
+
+
+def _score(key: bytes, replica: str) -> int:
+    return int.from_bytes(blake2b(replica.encode(), digest_size=8, key=key[:64]).digest(), "big")

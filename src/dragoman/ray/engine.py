@@ -1,0 +1,185 @@
+"""An engine that computes nothing: it sends each request to a replica, and to another one if that is lost before it answers.
+
+Does: keep the promises of `engine.base.Engine`, over a function that sends requests. Does not: know Ray (`factory` does),
+choose the replica (the router does), or run a model. Used by the service, on the event loop.
+
+A request is data with its seed, so that a second replica gives the answer that the first would have given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Protocol
+
+from dragoman.engine.base import Capabilities, EngineStats, Health, PictureRules
+from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, ServerError
+from dragoman.types import EngineOutput, EngineRequest
+
+MAX_ATTEMPTS = 4  # a request that itself ends its replica must not end all of them
+
+MOVABLE = (EngineDead, Overloaded, Cancelled)
+"""What a replica says when it, and not the request, is at its end."""
+
+
+losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
+"""Where the requests of one call note that their replica was lost after their first output; None = nobody wants to know.
+
+Only who sends the call's answer knows whether a byte of it has gone out.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a replica tells of its engine."""
+
+    capabilities: Capabilities
+    facts: tuple[str, ...]
+    dtype: str
+    pictures: PictureRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Takes the place of an output: the request ended with `error` on `replica`."""
+
+    error: ServerError
+    replica: str
+
+
+class ReplicaLost(Exception):
+    """The replica is gone, or cannot be reached; what it computed is lost."""
+
+
+class Replies(Protocol):
+    """What a replica sends for one request."""
+
+    def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]: ...
+
+    def __anext__(self) -> Awaitable[EngineOutput | Failure]:
+        """Raises: ReplicaLost; after `cancel`, any Exception."""
+        ...
+
+    def cancel(self) -> None:
+        """End the request on the replica, if it still runs; does not wait. Nothing happens the second time."""
+        ...
+
+
+Send = Callable[[EngineRequest, tuple[str, ...]], Replies]
+"""Sends a request to a replica that is none of these."""
+
+
+class SpreadEngine:
+    """Runs requests on replicas. They have their own deadlines, limits and health; it knows what is on its way."""
+
+    def __init__(self, capabilities: Capabilities, send: Send) -> None:
+        self._capabilities = capabilities
+        self._send = send
+        self._replies: dict[int, Replies] = {}  # by request, the attempt that runs
+        self._num_started = 0  # of these, those whose first output has come
+        self._num_tokens = 0
+        self._next_number = 0
+        self._death = "the engine was not started"
+        self._refusal = ""
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the replicas, which are all alike."""
+        return self._capabilities
+
+    async def start(self) -> None:
+        """Take requests from now on. Raises: EngineDead after the end."""
+        if self._refusal:
+            raise EngineDead(self._death)
+        self._death = ""
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
+        """As `Engine.generate`. Raises also: EngineFailed if the replica was lost after the first output."""
+        self._check_open()
+        self._capabilities.check(request)
+        number, self._next_number = self._next_number, self._next_number + 1
+        is_started = False
+        avoided: list[str] = []
+        self._idle.clear()
+        try:
+            for _ in range(MAX_ATTEMPTS):
+                replies = self._replies[number] = self._send(request, tuple(avoided))
+                try:
+                    async for reply in replies:
+                        if isinstance(reply, Failure):
+                            avoided.append(reply.replica)
+                            raise reply.error
+                        if not is_started:
+                            is_started = True
+                            self._num_started += 1
+                        self._num_tokens += len(reply.token_ids)
+                        yield reply
+                    return
+                except Exception as error:  # a cancelled attempt may end in any way
+                    self._check_not_cancelled(error)
+                    if not _is_movable(error) or is_started:
+                        raise _told(error) from error
+                finally:
+                    replies.cancel()
+            raise EngineFailed(f"{MAX_ATTEMPTS} replicas were lost one after the other while they had this request")
+        finally:
+            self._num_started -= is_started
+            self._replies.pop(number, None)
+            if not self._replies:
+                self._idle.set()
+
+    def health(self) -> Health:
+        """Alive while it takes requests: replicas that die are replaced, and requests wait for them."""
+        return Health(
+            not self._death,
+            self._death,
+            num_running=self._num_started,
+            num_waiting=len(self._replies) - self._num_started,
+        )
+
+    def stats(self) -> EngineStats:
+        """The tokens that came; the rest is counted by the replicas."""
+        return EngineStats(num_generated_tokens=self._num_tokens)
+
+    async def shutdown(self, drain_s: float) -> None:
+        """As `Engine.shutdown`: what still runs is cancelled on its replica."""
+        self._refusal = self._refusal or "The engine is shutting down"
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        self._death = "the engine was shut down"
+        for replies in list(self._replies.values()):
+            replies.cancel()
+
+    def _check_open(self) -> None:
+        if self._death:
+            raise EngineDead(self._death)
+        if self._refusal:
+            raise Overloaded(self._refusal)
+
+    def _check_not_cancelled(self, error: Exception) -> None:
+        """Raises: Cancelled if the request was ended by `shutdown`."""
+        if self._death:
+            raise Cancelled("The engine was shut down before the request had finished") from error
+
+
+def _is_movable(error: Exception) -> bool:
+    return isinstance(error, (ReplicaLost, *MOVABLE))
+
+
+def _told(error: Exception) -> ServerError:
+    """What the client hears. That its replica has died is no news of this engine, which lives on."""
+    if _is_movable(error):
+        noted = losses.get()
+        if noted is not None:
+            noted.append(str(error))
+        return EngineFailed("The replica that ran this request was lost before the answer was complete")
+    if isinstance(error, ServerError):
+        return error
+    return EngineFailed(f"The replica could not run this request: {type(error).__name__}: {error}")

@@ -1,0 +1,79 @@
+"""A replica of the model: an engine, as `dragoman serve` would have it, that takes requests from servers elsewhere.
+
+Does: load the model, run requests, tell Serve whether the engine lives, end it. Does not: HTTP or text. Made by Serve in a
+process of its own; everything runs on the replica's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from ray import serve
+
+from dragoman.compose import ComposedModel, build_served_model
+from dragoman.engine.base import Health
+from dragoman.errors import ServerError
+from dragoman.host.host import log_progress
+from dragoman.ray.arguments import Application
+from dragoman.ray.engine import Description, Failure
+from dragoman.types import EngineOutput, EngineRequest
+
+logger = logging.getLogger("dragoman.ray")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHealth:
+    """One replica: its name in Serve's logs, its process, and the gauges of its engine."""
+
+    replica: str
+    pid: int
+    engine: Health
+
+
+class EngineReplica:
+    """The class of the engine deployment."""
+
+    async def __init__(self, application: Application) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Load the model; the replica takes requests when this returns. Raises: ConfigError, ModelError, EngineDead."""
+        config = await asyncio.to_thread(application.config)
+        # An operator's code belongs to the texts of requests, which are the servers'.
+        config = replace(config, clients=replace(config.clients, hooks=False, output_formatter=None))
+        self._name = serve.get_replica_context().replica_id.unique_id
+        self._composed: ComposedModel = await build_served_model(config, log_progress(config.name))
+        logger.info("replica %s runs %s (%s)", self._name, config.name, ", ".join(self._composed.facts))
+
+    async def describe(self) -> Description:
+        """What the engine is and can do."""
+        served = self._composed.served
+        return Description(served.engine.capabilities, self._composed.facts, served.dtype, self._composed.pictures)
+
+    async def generate(self, request: EngineRequest, avoided: tuple[str, ...]) -> AsyncIterator[EngineOutput | Failure]:
+        """The request's outputs, and the error that ended it, if one did. `avoided` is for the router."""
+        async with aclosing(self._composed.served.engine.generate(request)) as outputs:
+            try:
+                async for output in outputs:
+                    yield output
+            except ServerError as error:
+                yield Failure(error, self._name)
+
+    async def health(self) -> ReplicaHealth:
+        """For operators: what this replica has to do, and where it is."""
+        return ReplicaHealth(self._name, os.getpid(), self._composed.served.engine.health())
+
+    async def check_health(self) -> None:
+        """Raises: RuntimeError if the engine has died; Serve replaces the replica."""
+        health = self._composed.served.engine.health()
+        if not health.is_alive:
+            raise RuntimeError(f"the engine has died: {health.reason}")
+
+    async def __del__(self) -> None:
+        """Called by Serve when the replica's requests have drained."""
+        composed = getattr(self, "_composed", None)
+        if composed is not None:
+            await composed.served.engine.shutdown(0.0)
+            composed.close()

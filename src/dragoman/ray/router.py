@@ -1,0 +1,38 @@
+"""Serve's request router for the deployment that runs the model: prompts go where their beginning is known.
+
+Does: ask `choice` in which order to try the replicas, leave out those that failed the request. Does not: send anything,
+Serve does. Named by its import path in the deployment's configuration; runs in each process that holds a handle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from dragoman.ray.choice import DEFAULT_PREFIX_TOKENS, preferred, prefix_key
+from dragoman.types import EngineRequest
+
+
+class PrefixRouter(RequestRouter):
+    """Replicas by rendezvous hashing of the prompt's beginning, with bounded load."""
+
+    _prefix_tokens = DEFAULT_PREFIX_TOKENS
+
+    def initialize_state(self, prefix_tokens: int = DEFAULT_PREFIX_TOKENS, **others: Any) -> None:
+        """Take over `request_router_kwargs` of the deployment."""
+        self._prefix_tokens = prefix_tokens
+
+    async def choose_replicas(
+        self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
+    ) -> list[list[RunningReplica]]:
+        """One replica per rank: Serve takes the first one that has room."""
+        replicas = {str(one.replica_id.unique_id): one for one in candidate_replicas}
+        arguments = pending_request.args if pending_request is not None else []
+        if not arguments or not isinstance(arguments[0], EngineRequest):
+            return [candidate_replicas]
+        request, avoided = arguments
+        left = {name: one for name, one in replicas.items() if name not in avoided} or replicas
+        cache = self.replica_queue_len_cache
+        loads = {name: cache.get(one.replica_id) or 0 for name, one in left.items()}
+        return [[left[name]] for name in preferred(prefix_key(request, self._prefix_tokens), loads)]

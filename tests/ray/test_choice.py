@@ -1,0 +1,87 @@
+"""Which replica a request goes to."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from dragoman.ray.choice import BLOCK_TOKENS, preferred, prefix_key
+from dragoman.types import EngineRequest, Picture, PictureSpan, SamplingParams
+
+NAMES = [f"replica-{number}" for number in range(8)]
+
+
+def asking(*prompt_ids: int, **values: object) -> EngineRequest:
+    return msgspec.structs.replace(EngineRequest("r", prompt_ids, SamplingParams(), 8, 1), **values)
+
+
+def key(number: int) -> bytes:
+    return prefix_key(asking(*[number] * BLOCK_TOKENS))
+
+
+IDLE = dict.fromkeys(NAMES, 0)
+
+
+def test_prompts_with_the_same_beginning_have_the_same_key_and_others_do_not() -> None:
+    start = range(64)
+    assert prefix_key(asking(*start, 1, 2), 64) == prefix_key(asking(*start, *range(300)), 64)
+    assert prefix_key(asking(*start), 64) != prefix_key(asking(99, *start), 64)
+
+
+def test_what_engines_do_not_share_has_another_key() -> None:
+    plain = asking(*range(40))
+    picture = PictureSpan(Picture(1, 1, b"\0\0\0", "digest"), 3, 5)
+    others = [
+        msgspec.structs.replace(plain, cache_salt="x"),
+        msgspec.structs.replace(plain, adapter="x"),
+        msgspec.structs.replace(plain, pictures=(picture,)),
+    ]
+    assert len({prefix_key(one) for one in (plain, *others)}) == 4
+    late = msgspec.structs.replace(plain, pictures=(msgspec.structs.replace(picture, begin=35),))
+    assert prefix_key(late) == prefix_key(plain)
+
+
+def test_a_prompt_shorter_than_a_block_goes_where_least_is_to_do() -> None:
+    assert prefix_key(asking(*range(BLOCK_TOKENS - 1))) == b""
+    assert preferred(b"", {"a": 3, "b": 0, "c": 1}) == ["b", "c", "a"]
+
+
+def test_the_order_of_a_key_does_not_depend_on_who_is_asked_in_which_order() -> None:
+    assert preferred(key(1), IDLE) == preferred(key(1), dict(reversed(IDLE.items())))
+    assert sorted(preferred(key(1), IDLE)) == NAMES
+
+
+def test_keys_are_spread_over_all_replicas() -> None:
+    firsts = Counter(preferred(key(number), IDLE)[0] for number in range(800))
+    assert min(firsts[name] for name in NAMES) > 60
+
+
+def test_a_replica_that_goes_moves_its_own_keys_only() -> None:
+    fewer = dict.fromkeys(NAMES[1:], 0)
+    for number in range(200):
+        before = preferred(key(number), IDLE)
+        assert preferred(key(number), fewer) == [name for name in before if name != NAMES[0]]
+
+
+def test_a_replica_above_the_bound_is_passed_over_until_it_has_room() -> None:
+    first, second, *_ = preferred(key(5), IDLE)
+    busy = dict.fromkeys(NAMES, 4)
+    assert preferred(key(5), busy)[0] == first
+    assert preferred(key(5), {**busy, first: 9})[0] == second
+    assert preferred(key(5), {**busy, first: 9})[-1] == first
+
+
+def test_with_one_request_each_nobody_is_above_the_bound() -> None:
+    first = preferred(key(5), IDLE)[0]
+    assert preferred(key(5), {**IDLE, first: 1})[0] != first  # a second one goes elsewhere while others have nothing
+    assert preferred(key(5), {"only": 30}) == ["only"]
+
+
+@pytest.mark.parametrize("num_requests", [1, 10, 500])
+def test_one_popular_beginning_keeps_no_replica_busier_than_the_bound(num_requests: int) -> None:
+    loads = dict(IDLE)
+    for _ in range(num_requests):
+        loads[preferred(key(7), loads)[0]] += 1
+    assert max(loads.values()) <= max(1, 1.25 * (num_requests + 1) / len(NAMES) + 1)
