@@ -75,6 +75,23 @@ def test_a_decode_step_is_measured_first_and_again_after_a_while() -> None:
     assert budgets.count(0) == 1
 
 
+def test_what_else_computes_for_a_while_leaves_the_pace_of_prompts_as_it_is() -> None:
+    pacer = Pacer(3)
+    observe(pacer, 0, 1000)
+    for _ in range(60):
+        observe(pacer, 8, 0)
+    quiet = pacer.prompt_budget(8, 1)
+    for _ in range(30):
+        pacer.observe(8, 0, 10 * (STEP_S + 8 * ROW_S))  # a picture is embedded beside these steps
+    assert pacer.prompt_budget(8, 1) == quiet
+    for _ in range(60):
+        pacer.observe(8, 0, 2 * (STEP_S + 8 * ROW_S))
+    slower = pacer.prompt_budget(8, 1)
+    assert quiet
+    assert slower
+    assert slower >= 2 * quiet, "what lasts is how it is"
+
+
 def test_a_prompt_gets_on_however_slow_the_machine() -> None:
     pacer = Pacer(1.5)
     pacer.observe(1, 0, 0.001)
