@@ -70,10 +70,22 @@ class Pacer:
         allowed_s = (self._max_slowdown - 1) * self._quiet_s(size) * num_prompts
         return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
 
-    def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step that computed so many decode rows and prompt tokens."""
+    def observe(
+        self, num_decoding: int, num_prompt_tokens: int, duration_s: float, *, is_disturbed: bool = False
+    ) -> None:
+        """Learn from a step that computed so many decode rows and prompt tokens.
+
+        `is_disturbed`: something else computed beside it, as the tower that embeds a picture. Nothing is learned from such
+        a step but what is not known at all: prompts would be given more time, the slower everything is.
+        """
         size = num_decoding.bit_length()
         known = self._decode_s[size]
+        if num_prompt_tokens:
+            can_wait = self._prompt_token_s is not None
+        else:
+            can_wait = bool(known) and self._ages[size] < _MAX_AGE
+        if is_disturbed and can_wait:
+            return
         if num_prompt_tokens:
             decode_s = self._quiet_s(size) if num_decoding and known else 0.0
             if decode_s:
