@@ -75,6 +75,35 @@ def test_a_decode_step_is_measured_first_and_again_after_a_while() -> None:
     assert budgets.count(0) == 1
 
 
+def test_what_else_computes_for_a_while_leaves_the_pace_of_prompts_as_it_is() -> None:
+    pacer = Pacer(3)
+    observe(pacer, 0, 1000)
+    for _ in range(60):
+        observe(pacer, 8, 0)
+    quiet = pacer.prompt_budget(8, 1)
+    for _ in range(30):
+        pacer.observe(8, 0, 10 * (STEP_S + 8 * ROW_S))  # a picture is embedded beside these steps
+    assert pacer.prompt_budget(8, 1) == quiet
+    for _ in range(60):
+        pacer.observe(8, 0, 2 * (STEP_S + 8 * ROW_S))
+    slower = pacer.prompt_budget(8, 1)
+    assert quiet
+    assert slower
+    assert slower >= 2 * quiet, "what lasts is how it is"
+
+
+def test_nothing_is_learned_from_disturbed_steps_but_what_is_not_known() -> None:
+    pacer = Pacer(3)
+    pacer.observe(8, 0, 0.1, is_disturbed=True)
+    pacer.observe(8, 100, 0.2, is_disturbed=True)
+    first = pacer.prompt_budget(8, 1)
+    assert first == 200, "better than nothing"
+    for _ in range(300):
+        pacer.observe(8, 0, 10.0, is_disturbed=True)
+        pacer.observe(8, 50, 20.0, is_disturbed=True)
+    assert pacer.prompt_budget(8, 1) == first
+
+
 def test_a_prompt_gets_on_however_slow_the_machine() -> None:
     pacer = Pacer(1.5)
     pacer.observe(1, 0, 0.001)

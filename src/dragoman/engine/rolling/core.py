@@ -46,8 +46,12 @@ class EngineCore:
         config: RollingConfig,
         proposer: Proposer | None = None,
         clock: Callable[[], float] = perf_counter,
+        is_disturbed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps and the requests' deadlines."""
+        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps and the requests' deadlines.
+
+        `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
+        """
         self.inbox = Inbox()
         self.stats = RollingStats()
         self._config = config
@@ -60,7 +64,14 @@ class EngineCore:
             speculation = Speculation(proposer, self._blocks, max_model_len, runner)
         pacer = Pacer(config.max_slowdown, config.best_step_tokens)
         self._scheduler = Scheduler(
-            config, self._blocks, self.stats, speculation, pacer, clock, long_context_from=runner.long_context_from
+            config,
+            self._blocks,
+            self.stats,
+            speculation,
+            pacer,
+            clock,
+            long_context_from=runner.long_context_from,
+            is_disturbed=is_disturbed,
         )
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, max_model_len)

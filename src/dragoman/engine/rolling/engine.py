@@ -94,7 +94,7 @@ class RollingEngine:
         self._proposer = proposer
         self._tools = tools
         self._embedder = embedder
-        self._core = EngineCore(runner, sampler, config, proposer)
+        self._core = EngineCore(runner, sampler, config, proposer, is_disturbed=self._is_disturbed)
         self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
@@ -102,6 +102,10 @@ class RollingEngine:
         self._thread: threading.Thread | None = None
         self._death = "the engine was not started"  # why no request can run; "" while they can
         self._is_draining = False
+
+    def _is_disturbed(self) -> bool:
+        """Whether a picture is being embedded beside the steps. On the engine thread."""
+        return self._embedder is not None and self._embedder.num_waiting > 0
 
     @property
     def capabilities(self) -> Capabilities:

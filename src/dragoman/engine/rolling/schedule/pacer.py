@@ -16,10 +16,13 @@ Source: stall-free batching, arXiv:2403.02310, with a budget that is measured in
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
+
 _LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
 _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
+_NUM_KEPT = 64  # durations of decode steps of a size
 
 
 class Pacer:
@@ -35,7 +38,7 @@ class Pacer:
         self._max_slowdown = max_slowdown
         self._best_step_tokens = best_step_tokens
         # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
-        self._decode_s: dict[int, float] = {}
+        self._decode_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
         self._ages: dict[int, int] = {}
         self._prompt_token_s: float | None = None
 
@@ -60,27 +63,45 @@ class Pacer:
         if not num_decoding or not self._max_slowdown:
             return None
         size = num_decoding.bit_length()
-        decode_s = self._decode_s.get(size)
-        if decode_s is None or self._ages[size] >= _MAX_AGE:
+        if not self._decode_s[size] or self._ages[size] >= _MAX_AGE:
             return 0
         if self._prompt_token_s is None:
             return _LEAST_PROMPT_TOKENS
-        allowed_s = (self._max_slowdown - 1) * decode_s * num_prompts
+        allowed_s = (self._max_slowdown - 1) * self._quiet_s(size) * num_prompts
         return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
 
-    def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step that computed so many decode rows and prompt tokens."""
+    def observe(
+        self, num_decoding: int, num_prompt_tokens: int, duration_s: float, *, is_disturbed: bool = False
+    ) -> None:
+        """Learn from a step that computed so many decode rows and prompt tokens.
+
+        `is_disturbed`: something else computed beside it, as the tower that embeds a picture. Nothing is learned from such
+        a step but what is not known at all: prompts would be given more time, the slower everything is.
+        """
         size = num_decoding.bit_length()
-        if not num_prompt_tokens:
-            if num_decoding:
-                self._decode_s[size] = _mixed(self._decode_s.get(size), duration_s)
-                self._ages[size] = 0
+        known = self._decode_s[size]
+        if num_prompt_tokens:
+            can_wait = self._prompt_token_s is not None
+        else:
+            can_wait = bool(known) and self._ages[size] < _MAX_AGE
+        if is_disturbed and can_wait:
             return
-        decode_s = self._decode_s.get(size, 0.0) if num_decoding else 0.0
-        if num_decoding and decode_s:
-            self._ages[size] += 1
-        cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
-        self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
+        if num_prompt_tokens:
+            decode_s = self._quiet_s(size) if num_decoding and known else 0.0
+            if decode_s:
+                self._ages[size] += 1
+            cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
+            self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
+        elif num_decoding:
+            if self._ages.get(size, 0) >= _MAX_AGE:  # contexts have grown, or others come and go
+                known.clear()
+            known.append(duration_s)
+            self._ages[size] = 0
+
+    def _quiet_s(self, size: int) -> float:
+        """What a decode step takes while nothing else computes, as a picture may: a quarter of those known were quicker."""
+        known = sorted(self._decode_s[size])
+        return known[len(known) // 4]
 
 
 def _mixed(known: float | None, new: float) -> float:
