@@ -93,15 +93,22 @@ def test_what_else_computes_for_a_while_leaves_the_pace_of_prompts_as_it_is() ->
 
 
 def test_nothing_is_learned_from_disturbed_steps_but_what_is_not_known() -> None:
-    pacer = Pacer(3)
-    pacer.observe(8, 0, 0.1, is_disturbed=True)
-    pacer.observe(8, 100, 0.2, is_disturbed=True)
+    is_disturbed = True
+    pacer = Pacer(3, is_disturbed=lambda: is_disturbed)
+    pacer.observe(8, 0, 0.1)
+    pacer.observe(8, 100, 0.2)
     first = pacer.prompt_budget(8, 1)
     assert first == 200, "better than nothing"
     for _ in range(300):
-        pacer.observe(8, 0, 10.0, is_disturbed=True)
-        pacer.observe(8, 50, 20.0, is_disturbed=True)
+        pacer.observe(8, 0, 10.0)
+        pacer.observe(8, 50, 20.0)
     assert pacer.prompt_budget(8, 1) == first
+    is_disturbed = False
+    pacer.observe(8, 0, 10.0)  # it was, when the step was planned
+    assert pacer.prompt_budget(8, 1) == first
+    for _ in range(300):
+        pacer.observe(8, 0, 0.2)
+    assert pacer.prompt_budget(8, 1) == 2 * first
 
 
 def test_a_prompt_gets_on_however_slow_the_machine() -> None:

@@ -62,16 +62,9 @@ class EngineCore:
         speculation = None
         if proposer is not None:
             speculation = Speculation(proposer, self._blocks, max_model_len, runner)
-        pacer = Pacer(config.max_slowdown, config.best_step_tokens)
+        pacer = Pacer(config.max_slowdown, config.best_step_tokens, is_disturbed)
         self._scheduler = Scheduler(
-            config,
-            self._blocks,
-            self.stats,
-            speculation,
-            pacer,
-            clock,
-            long_context_from=runner.long_context_from,
-            is_disturbed=is_disturbed,
+            config, self._blocks, self.stats, speculation, pacer, clock, long_context_from=runner.long_context_from
         )
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, max_model_len)

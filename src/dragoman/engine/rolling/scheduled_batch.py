@@ -39,7 +39,6 @@ class ScheduledBatch:
     prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
     num_decoding: int = 0  # sequences that decoded when the step was planned
     begin_s: float = 0.0  # when it was planned, by the scheduler's clock
-    is_disturbed: bool = False  # something else computed when it was planned
 
     def __bool__(self) -> bool:
         return bool(self.entries)

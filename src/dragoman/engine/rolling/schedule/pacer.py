@@ -17,6 +17,7 @@ Source: stall-free batching, arXiv:2403.02310, with a budget that is measured in
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Callable
 
 _LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
 _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
@@ -29,14 +30,23 @@ class Pacer:
     """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit.
 
     `best_step_tokens`: those of a step in which a token costs the least, None if a larger step is never worse.
+    `is_disturbed`: whether something else computes now beside the steps, as the tower does that embeds a picture. Nothing is
+    learned from such a step but what is not known at all: prompts would be given more time, the slower everything is.
     """
 
-    def __init__(self, max_slowdown: float, best_step_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        max_slowdown: float,
+        best_step_tokens: int | None = None,
+        is_disturbed: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Raises: ValueError if `max_slowdown` is negative."""
         if not max_slowdown >= 0:
             raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
         self._max_slowdown = max_slowdown
         self._best_step_tokens = best_step_tokens
+        self._is_disturbed = is_disturbed
+        self._was_disturbed = False  # when the step was planned
         # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
         self._decode_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
         self._ages: dict[int, int] = {}
@@ -47,6 +57,7 @@ class Pacer:
 
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
         """
+        self._was_disturbed = self._is_disturbed()
         if not num_prompts:
             return None
         limits = (self._room(num_decoding), self._even_piece(num_decoding, num_prompts))
@@ -70,21 +81,14 @@ class Pacer:
         allowed_s = (self._max_slowdown - 1) * self._quiet_s(size) * num_prompts
         return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
 
-    def observe(
-        self, num_decoding: int, num_prompt_tokens: int, duration_s: float, *, is_disturbed: bool = False
-    ) -> None:
-        """Learn from a step that computed so many decode rows and prompt tokens.
-
-        `is_disturbed`: something else computed beside it, as the tower that embeds a picture. Nothing is learned from such
-        a step but what is not known at all: prompts would be given more time, the slower everything is.
-        """
+    def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:
+        """Learn from a step that computed so many decode rows and prompt tokens."""
         size = num_decoding.bit_length()
         known = self._decode_s[size]
+        is_known = bool(known) and self._ages[size] < _MAX_AGE
         if num_prompt_tokens:
-            can_wait = self._prompt_token_s is not None
-        else:
-            can_wait = bool(known) and self._ages[size] < _MAX_AGE
-        if is_disturbed and can_wait:
+            is_known = self._prompt_token_s is not None
+        if is_known and (self._was_disturbed or self._is_disturbed()):
             return
         if num_prompt_tokens:
             decode_s = self._quiet_s(size) if num_decoding and known else 0.0

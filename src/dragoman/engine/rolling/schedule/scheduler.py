@@ -47,18 +47,16 @@ class Scheduler:
         clock: Callable[[], float] = perf_counter,
         *,
         long_context_from: int | None = None,
-        is_disturbed: Callable[[], bool] = lambda: False,
     ) -> None:
         """`speculation` None = no drafts. `pacer` None = prompts are not paced. `clock`, in seconds, times the steps.
 
-        `long_context_from`: see `ModelRunner`. `is_disturbed`: whether something else computes now, beside the steps.
+        `long_context_from`: see `ModelRunner`.
         """
         self._config = config
         self._speculation = speculation
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
         self._long_context_from = long_context_from
-        self._is_disturbed = is_disturbed
         self._blocks = blocks
         self._stats = stats
         self._admission = Admission(config, blocks)
@@ -193,14 +191,11 @@ class Scheduler:
             raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
         batch.num_decoding = num_decoding
         batch.begin_s = self._clock()
-        batch.is_disturbed = self._is_disturbed()
         return batch
 
     def end_step(self, batch: ScheduledBatch) -> None:
         """The batch was computed and sampled just now: its duration paces the next ones."""
-        duration_s = self._clock() - batch.begin_s
-        is_disturbed = batch.is_disturbed or self._is_disturbed()
-        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s, is_disturbed=is_disturbed)
+        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, self._clock() - batch.begin_s)
 
     def _settle_regime(self, sequence: Sequence) -> None:
         """Let a sequence that has outgrown the short regime begin anew in the long one; if it runs, in its place."""
