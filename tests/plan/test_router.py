@@ -7,8 +7,8 @@ import random
 import pytest
 
 from dragoman.cli import plan_arguments
+from dragoman.engine.affinity import MAX_OVERLOAD
 from dragoman.plan.router import (
-    LOAD_BOUND,
     ROUTERS,
     LeastOutstanding,
     PrefixAffinity,
@@ -45,7 +45,7 @@ def test_no_replica_gets_more_than_the_bound() -> None:
     for total in range(1, 200):
         chosen = router.choose(dice.choice([0, 0, 0, 1]), outstanding)
         outstanding[chosen] += 1
-        assert outstanding[chosen] <= LOAD_BOUND * total / 5 + 1
+        assert outstanding[chosen] <= MAX_OVERLOAD * total / 5 + 1
 
 
 def test_another_replica_takes_only_its_part_of_the_prefixes() -> None:

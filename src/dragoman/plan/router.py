@@ -16,13 +16,11 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.affinity import MAX_OVERLOAD
 from dragoman.plan.workload import NO_PREFIX, Weights, Workload, popularity
 
 RouterKind = Literal["least-outstanding", "prefix"]
 ROUTERS: tuple[RouterKind, ...] = ("least-outstanding", "prefix")
-
-LOAD_BOUND = 1.25
-"""Times the mean number of outstanding requests that a replica may have before its prefixes go elsewhere."""
 
 _Hashes = npt.NDArray[np.uint64]
 
@@ -59,7 +57,7 @@ class PrefixAffinity:
         """See `Router`."""
         if prefix == NO_PREFIX:
             return self._others.choose(prefix, outstanding)
-        bound = math.ceil(LOAD_BOUND * (sum(outstanding) + 1) / len(outstanding))
+        bound = math.ceil(MAX_OVERLOAD * (sum(outstanding) + 1) / len(outstanding))
         ranked: list[int] = np.argsort(-_scores(np.array([prefix]), len(outstanding))[0], kind="stable").tolist()
         return next(index for index in ranked if outstanding[index] < bound)
 
@@ -111,7 +109,7 @@ def best_hit_rate(workload: Workload, num_replicas: int, kind: RouterKind, cache
 
 def _num_copies(shares: Weights, num_replicas: int) -> npt.NDArray[np.int64]:
     """Of each prefix, the replicas that answer for it because of the load bound."""
-    return np.clip(np.ceil(shares * num_replicas / LOAD_BOUND), 1, num_replicas).astype(np.int64)
+    return np.clip(np.ceil(shares * num_replicas / MAX_OVERLOAD), 1, num_replicas).astype(np.int64)
 
 
 def _scores(prefixes: npt.NDArray[np.int64], num_replicas: int) -> _Hashes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
-from dragoman.ray.choice import DEFAULT_PREFIX_TOKENS, preferred, prefix_key
+from dragoman.engine.affinity import DEFAULT_PREFIX_TOKENS, preferred, prefix_key
 from dragoman.types import EngineRequest
 
 

@@ -14,9 +14,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 
+from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs
-from dragoman.engine.remote.choice import prefix_digest
 from dragoman.engine.remote.fleet import Fleet
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
@@ -58,7 +58,7 @@ class _Run:
 
     def __init__(self, request: EngineRequest) -> None:
         self.request = request
-        self.digest = prefix_digest(request.prompt_ids, request.cache_salt)
+        self.prefix = prefix_key(request)
         self.queue: _Queue = asyncio.Queue()
         self.num_open = request.sampling.n
         self.has_slot = False
@@ -235,7 +235,7 @@ class RemoteEngine:
         request, num_top = run.request, run.request.sampling.prompt_logprobs or 0
         ask = Ask(self._prompt(request), request, 1, request.seed)
         chunk = await self._fleet.first_answer(
-            run.digest,
+            run.prefix,
             lambda upstream: upstream.whole(prompt_body(ask, _known(upstream), num_top), request.request_id),
         )
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
@@ -254,7 +254,7 @@ class RemoteEngine:
         async def read_first(upstream: Upstream) -> Stream:
             return await upstream.open(body(ask, _known(upstream)), request.request_id)
 
-        with closing(await self._fleet.first_answer(run.digest, read_first)) as stream:
+        with closing(await self._fleet.first_answer(run.prefix, read_first)) as stream:
             try:
                 await _read(stream, sequences, run.put)
             except UpstreamError as error:  # too late for another one: part of the answer has gone out

@@ -12,8 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from dragoman.engine.affinity import preferred
 from dragoman.engine.base import UpstreamHealth
-from dragoman.engine.remote.choice import choose
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError, new_session
 from dragoman.errors import EngineFailed, Overloaded, ServerError, Unavailable
 
@@ -68,7 +68,7 @@ class Fleet:
         """The gauges of each upstream."""
         return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
 
-    async def first_answer(self, digest: int | None, ask: Callable[[Upstream], Awaitable[T]]) -> T:
+    async def first_answer(self, prefix: bytes, ask: Callable[[Upstream], Awaitable[T]]) -> T:
         """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot.
 
         Raises: what `ask` does but UpstreamError, which becomes Overloaded, Unavailable or EngineFailed.
@@ -82,7 +82,7 @@ class Fleet:
             }
             if not loads:
                 break
-            upstream = self._upstreams[choose(loads, digest)]
+            upstream = self._upstreams[preferred(prefix, loads)[0]]
             try:
                 return await ask(upstream)
             except UpstreamError as error:

@@ -6,8 +6,10 @@ from collections import Counter
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from dragoman.ray.choice import BLOCK_TOKENS, preferred, prefix_key
+from dragoman.engine.affinity import BLOCK_TOKENS, MAX_OVERLOAD, preferred, prefix_key
 from dragoman.types import EngineRequest, Picture, PictureSpan, SamplingParams
 
 NAMES = [f"replica-{number}" for number in range(8)]
@@ -85,3 +87,20 @@ def test_one_popular_beginning_keeps_no_replica_busier_than_the_bound(num_reques
     for _ in range(num_requests):
         loads[preferred(key(7), loads)[0]] += 1
     assert max(loads.values()) <= max(1, 1.25 * (num_requests + 1) / len(NAMES) + 1)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 2**32))
+def test_a_load_stays_within_its_bound(loads: list[int], number: int) -> None:
+    named = {f"http://10.0.0.{place}": load for place, load in enumerate(loads)}
+    chosen = preferred(key(number), named)[0]
+    assert named[chosen] + 1 <= max(1, MAX_OVERLOAD * (sum(loads) + 1) / len(loads)) or named[chosen] == min(loads)
+
+
+@pytest.mark.parametrize("num_requests", [1, 10, 100])
+def test_a_prefix_that_everybody_wants_spills_over_in_the_order_of_its_ranking(num_requests: int) -> None:
+    loads = dict.fromkeys(NAMES, 0)
+    for _ in range(num_requests):
+        loads[preferred(key(5), loads)[0]] += 1
+    order = preferred(key(5), IDLE)
+    assert [loads[name] for name in order] == sorted(loads.values(), reverse=True)

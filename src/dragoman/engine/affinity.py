@@ -1,7 +1,7 @@
-"""Which replica a request goes to: the one that has the beginning of its prompt in its prefix cache, unless it is busy.
+"""Who gets a request, of several that run its model: whoever has the beginning of its prompt cached, unless he is busy.
 
-Does: name a prompt's beginning, order replicas for it. Does not: know Ray, or count loads. Pure; called by the router, on
-the event loop of whoever holds the handle.
+Does: name a prompt's beginning, order replicas (or upstreams) for it. Does not: know what they are, or count loads. Pure;
+called by the remote engine and by Ray Serve's router, on their event loops, and for its bound by the planner.
 
 Rendezvous hashing (Thaler, Ravishankar, 1998): each replica has a score for a key, and the highest wins, so that all
 routers agree without talking, and a replica that comes or goes moves only the keys that are its own. With bounded load
