@@ -57,6 +57,7 @@ def example(option: Option) -> str:
         "some-name",
         "a.b:c",
         '{"max_pixels":9}',
+        "http://host:1/v1",
     ):
         try:
             if option.row.kind.parse(text) != option.default:

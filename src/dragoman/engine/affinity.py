@@ -42,11 +42,11 @@ def preferred(key: bytes, loads: Mapping[str, int]) -> list[str]:
     """The replicas in the order in which a request with this key should try them.
 
     `loads`: requests that each replica has. Those within the bound come first, by their score for the key; the others
-    after them, and all of them without a key, by load.
+    after them, and all of them without a key, by load, the first named first.
     """
-    scores = {replica: _score(key, replica) for replica in loads}
     if not key:
-        return sorted(loads, key=lambda replica: (loads[replica], scores[replica]))
+        return sorted(loads, key=lambda replica: loads[replica])
+    scores = {replica: _score(key, replica) for replica in loads}
     bound = MAX_OVERLOAD * (sum(loads.values()) + 1) / max(len(loads), 1)
     # A replica may have the request if it stays within the bound with it; one request each is always allowed.
     is_over = {replica: load + 1 > max(bound, 1) for replica, load in loads.items()}
