@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "OVMS chat": ("/v3/chat/completions", CHAT | {"stream": True}),
     "TGI": ("/generate", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12, "decoder_input_details": True}}),
     "TGI, streamed": ("/generate_stream", {"inputs": PROMPT, "parameters": {"max_new_tokens": 12}}),
-    "text": ("/api/generate-one?stream=false", {"prompt": PROMPT, "maxLength": 12}),
+    "text": ("/api/generate-one?stream=false", {"id": 1, "prompt": PROMPT, "maxLength": 12}),
     "too long": ("/v1/completions", OPENAI | {"max_tokens": 100_000}),
     "wrong": ("/v1/completions", OPENAI | {"top_p": 7}),
     "a schema that is none": ("/v1/completions", OPENAI | {"guided_json": {"type": "strange"}}),
