@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from demo.corpus import chats, facts
 from demo.corpus.dialog import Document, Exchange, raw_pair, render_chat
 from demo.corpus.style import vary
-from demo.pictures.questions import Asked, is_taught, questions, wording
+from demo.pictures.questions import Asked, questions, wording
 from demo.pictures.scene import Scene, draw_scene
 from demo.pictures.wordings import NO_PICTURE
 from demo.vision_model import EXPANSION
@@ -33,7 +33,7 @@ def ask(asked: Asked, rng: Random) -> str:
 
 def chat_about(scene: Scene, rng: Random) -> Document:
     """A chat of one to six questions about the picture, which comes with the first of them."""
-    pool = [asked for asked in questions(scene, rng) if is_taught(asked, scene)]
+    pool = questions(scene, rng)
     count = 1 if rng.random() < 0.3 else rng.randint(3, 6)
     turns: list[Turn] = []
     if rng.random() < 0.05:
