@@ -27,7 +27,9 @@ from demo.vision_model import SHUFFLE, DemoVision
 
 NUM_QUERIES = 12
 BLIND = 12  # one question about a picture that is not there for so many pictures
-WEIGHTS = {"cell_shapes": 4.0, "cell_colors": 4.0, "facts": 2.0, "rows": 0.5, "columns": 0.5}
+FIRST_DIGIT_FACT = 1 + len(SHAPES) + len(COLORS)
+NUM_DIGITS = 2
+WEIGHTS = {"digits": 2.0, "cell_shapes": 4.0, "cell_colors": 4.0, "facts": 2.0, "rows": 0.5, "columns": 0.5}
 Notes = dict[str, float]
 
 
@@ -80,14 +82,14 @@ class WordHead(nn.Module):
     """
 
     def __init__(self, words: Sequence[str], tokenizer: Tokenizer) -> None:
+        """``words``: as they stand in a text, mostly behind a space; of each its first token."""
         super().__init__()
-        self.ids = [tokenizer.encode(" " + word, add_special_tokens=False).ids[0] for word in words]
-        self.scale, self.shift = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(len(words) + 1))
+        self.ids = [tokenizer.encode(word, add_special_tokens=False).ids[0] for word in words]
+        self.shift = nn.Parameter(torch.zeros(len(words) + 1))
 
     def forward(self, embeddings: Tensor, vectors: Tensor) -> Tensor:
         rows = vectors[self.ids].detach()
-        scores = F.linear(embeddings, F.pad(rows, (0, 0, 1, 0))) * self.scale
-        return scores + self.shift
+        return F.linear(embeddings, F.pad(rows, (0, 0, 1, 0))) + self.shift
 
 
 class Heads(nn.Module):
@@ -96,8 +98,10 @@ class Heads(nn.Module):
     def __init__(self, tower_size: int, size: int, tokenizer: Tokenizer) -> None:
         super().__init__()
         self.things, self.colors = nn.Linear(tower_size, NUM_CLASSES), nn.Linear(tower_size, len(COLORS) + 1)
-        self.cell_shapes, self.cell_colors = WordHead(SHAPES, tokenizer), WordHead(list(COLORS), tokenizer)
-        self.rows, self.columns = WordHead(("top", "bottom"), tokenizer), WordHead(("left", "right"), tokenizer)
+        self.cell_shapes = WordHead([f" {shape}" for shape in SHAPES], tokenizer)
+        self.cell_colors = WordHead([f" {color}" for color in COLORS], tokenizer)
+        self.rows, self.columns = WordHead((" top", " bottom"), tokenizer), WordHead((" left", " right"), tokenizer)
+        self.digits = WordHead("0123456789", tokenizer)
         self.queries = nn.Parameter(torch.randn(NUM_QUERIES, size) * 0.02)
         self.facts = nn.Linear(NUM_QUERIES * size, NUM_FACTS * NUM_VALUES)
 
@@ -116,6 +120,7 @@ class Heads(nn.Module):
             "cell_colors": self.cell_colors(embeddings, vectors),
             "rows": self.rows(embeddings, vectors),
             "columns": self.columns(embeddings, vectors),
+            "digits": self.digits(embeddings[:, :NUM_DIGITS], vectors),
             "facts": self.pooled(embeddings),
         }
 
@@ -132,7 +137,7 @@ class Pretrained(nn.Module):
         """The sum of all heads' losses, and what to log."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
             scores = self.heads.scores(patches, embeddings, self.vision.text.model.embed_tokens.weight)
-        wanted = {**labels.tensors(), **place_labels(len(patches))}
+        wanted = {**labels.tensors(), **place_labels(len(patches)), "digits": digit_labels(labels)}
         losses = {name: F.cross_entropy(scores[name].float().flatten(0, 1), wanted[name].flatten()) for name in scores}
         notes = {name: float(loss.detach()) for name, loss in losses.items()}
         total = sum((loss * WEIGHTS.get(name, 1.0) for name, loss in losses.items()), torch.zeros(()))
@@ -150,10 +155,16 @@ def place_labels(count: int) -> dict[str, Tensor]:
     }
 
 
+def digit_labels(labels: Labels) -> Tensor:
+    """What the first embeddings say besides what lies there: tens and units of the number, 0 = there are none."""
+    digits = torch.from_numpy(labels.facts[:, FIRST_DIGIT_FACT : FIRST_DIGIT_FACT + NUM_DIGITS].astype(np.int64))
+    return torch.where(digits < 10, digits + 1, 0)
+
+
 def shares_right(read: Tensor, facts: Tensor) -> Notes:
     """How often a count, a digit and what a chart shows are right, ``[batch, facts]`` each."""
     right = read == facts
-    last = 1 + len(SHAPES) + len(COLORS)
+    last = FIRST_DIGIT_FACT
     is_number, is_chart = facts[:, last + 1] < 10, facts[:, last + 2] > 0
     hits = {
         "ok_total": right[~is_number & ~is_chart, 0],

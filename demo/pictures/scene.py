@@ -46,6 +46,8 @@ HELD_OUT_PAIRS = frozenset(
 HELD_OUT_NUMBERS = frozenset(["13", "26", "38", "47", "51", "64", "79", "85", "90"])
 
 MOST_ITEMS, MOST_BARS = 5, 5
+LEAST_DIGIT = 0.45  # of the canvas's height, where that leaves room for two
+LEAST_STEP = 0.15  # of the plot's height, between the tallest or the shortest bar and the next
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def number_scene(rng: Random, held_out: bool = False) -> Scene:
         text = str(rng.randint(10, 99))
     color = rng.choice(colors)
     most = min(0.8, 0.9 * width / height / (0.62 * len(text)))
-    size = rng.uniform(min(0.28, most), most)
+    size = rng.uniform(min(LEAST_DIGIT, most), most)
     half_x, half_y = 0.32 * size * len(text) * height / width + 0.01, size * 0.42 + 0.01
     x, y = spot(half_x, rng), spot(half_y, rng)
     number = Number(text, color, shade(color, rng), rng.choice(FONTS), x, y, size)
@@ -229,5 +231,5 @@ def bar_heights(count: int, rng: Random) -> list[float]:
     while True:
         heights = [rng.uniform(0.12, 1.0) for _ in range(count)]
         ordered = sorted(heights)
-        if ordered[-1] - ordered[-2] >= 0.1 and ordered[1] - ordered[0] >= 0.1:
+        if ordered[-1] - ordered[-2] >= LEAST_STEP <= ordered[1] - ordered[0]:
             return heights
