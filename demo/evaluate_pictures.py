@@ -1,9 +1,9 @@
 """Asks the demo vision model about freshly drawn pictures that training never saw, in wordings that it never saw.
 
 Pictures, pairs of shape and color, numbers and wordings include the held-out ones; an answer counts only if it is right
-word for word. ``--beyond`` asks what training leaves out. Usage: ``python -m
-demo.evaluate_pictures --url http://127.0.0.1:8080`` asks a running server by its OpenAI chat API, ``--transformers
-DIR`` asks the same through transformers, ``--checkpoint FILE`` a checkpoint of the training. The last line is JSON.
+word for word. Usage: ``python -m demo.evaluate_pictures --url http://127.0.0.1:8080`` asks a running server by its OpenAI
+chat API, ``--transformers DIR`` asks the same through transformers, ``--checkpoint FILE`` a checkpoint of the training.
+The last line is JSON.
 """
 
 import argparse
@@ -19,14 +19,15 @@ from typing import Any
 
 from PIL import Image
 
-from demo.pictures.questions import LEFT_OUT, OF_SEVERAL, Asked, questions, wording
+from demo.pictures.questions import Asked, questions, wording
 from demo.pictures.render import draw
 from demo.pictures.scene import HELD_OUT_NUMBERS, HELD_OUT_PAIRS, Scene, draw_scene
 from demo.pictures.wordings import HELD_OUT, NO_PICTURE
 
 MOST_TOKENS = 40
 SHOWN = 3
-BEYOND = ("color", "which", "count_color", "where", "at", "beside", "exists")  # with several shapes
+# Asked of pictures with several shapes too, and graded apart there.
+OF_SHAPES = ("describe", "color", "which", "count", "count_shape", "count_color", "where", "at", "exists")
 Ask = Callable[[Image.Image | None, str, bool], str]
 
 
@@ -50,15 +51,9 @@ def label_of(asked: Asked, scene: Scene) -> str:
     return f"{asked.kind}, several shapes" if len(scene.items) > 1 else asked.kind
 
 
-def labels(beyond: bool) -> list[str]:
-    """All that training asks, or, ``beyond``, what it leaves out."""
-    taught = [kind for kind in HELD_OUT if kind not in LEFT_OUT] + [f"{kind}, several shapes" for kind in OF_SEVERAL]
-    return ["taller", *(f"{kind}, several shapes" for kind in BEYOND)] if beyond else taught
-
-
-def cases(each: int, rng: Random, beyond: bool = False) -> list[Case]:
+def cases(each: int, rng: Random) -> list[Case]:
     """``each`` questions under every label, at most two about a picture, and as many about pictures that are not there."""
-    wanted = dict.fromkeys(labels(beyond), each)
+    wanted = dict.fromkeys([*HELD_OUT, *(f"{kind}, several shapes" for kind in OF_SHAPES)], each)
     out = []
     while any(wanted.values()):
         scene = draw_scene(rng, held_out=True)
@@ -67,7 +62,7 @@ def cases(each: int, rng: Random, beyond: bool = False) -> list[Case]:
             if wanted[label_of(asked, scene)]:
                 wanted[label_of(asked, scene)] -= 1
                 out.append(case(asked, scene, rng))
-    for _ in range(0 if beyond else each):
+    for _ in range(each):
         asked = rng.choice(questions(draw_scene(rng, held_out=True), rng))
         out.append(Case("no picture", wording(asked, rng, held_out=True), NO_PICTURE, None, True))
     return out
@@ -203,14 +198,13 @@ def main() -> None:
     where.add_argument("--transformers", type=Path, metavar="DIR", help="the exported model")
     where.add_argument("--checkpoint", type=Path, metavar="FILE", help="a checkpoint of the training")
     parser.add_argument("--each", type=int, default=40, help="questions of each kind")
-    parser.add_argument("--beyond", action="store_true", help="ask what training leaves out instead")
     parser.add_argument("--seed", type=int, default=7)
     args = parser.parse_args()
     if args.url:
         ask = through_server(args.url)
     else:
         ask = through_transformers(args.transformers) if args.transformers else from_checkpoint(args.checkpoint)
-    result = grade(cases(args.each, Random(f"evaluation {args.seed}"), args.beyond), ask)
+    result = grade(cases(args.each, Random(f"evaluation {args.seed}")), ask)
     print(json.dumps(result))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from demo.model import DemoConfig, DemoLlama
 from demo.pictures.prepare import GRID, PATCH, SIDE
 
-SHUFFLE = 2
+SHUFFLE = 3
 PER_PICTURE = (GRID // SHUFFLE) ** 2
 IMAGE, AROUND, GLOBAL, UTTERANCE = "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"
 NEW_TOKENS = (IMAGE, AROUND, GLOBAL, UTTERANCE)  # the processor wants the last one too
@@ -29,8 +29,8 @@ class TowerConfig:
     """The tower's shape; the field names are those of ``vision_config``."""
 
     hidden_size: int = 160
-    intermediate_size: int = 480
-    num_hidden_layers: int = 5
+    intermediate_size: int = 512
+    num_hidden_layers: int = 4
     num_attention_heads: int = 5
     image_size: int = SIDE
     patch_size: int = PATCH

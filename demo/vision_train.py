@@ -19,7 +19,7 @@ from demo.model import DemoConfig
 from demo.muon import Muon
 from demo.train import pace, weights_of
 from demo.vision_model import OLD_VOCABULARY, VOCABULARY, DemoVision, TowerConfig
-from demo.vision_stages import Pretrained, TowerStage, WholeStage, trained_parameters
+from demo.vision_stages import Pretrained, TowerStage, WholeStage, load_tokenizer, trained_parameters
 
 
 def starting_model(args: argparse.Namespace) -> DemoVision:
@@ -51,10 +51,9 @@ def optimizers(params: list[tuple[str, nn.Parameter]], rate: float, text_rate: f
 
 def stage_of(args: argparse.Namespace, rank: int) -> TowerStage | WholeStage:
     """This worker's source of losses."""
-    dense = TowerStage(Path(args.dense or args.cache), rank, args.workers, args.seed, args.batch)
     if args.stage == "tower":
-        return dense
-    return WholeStage(Path(args.cache), rank, args.workers, args.seed, (args.tokens, args.text_tokens), dense)
+        return TowerStage(Path(args.cache), rank, args.workers, args.seed, args.batch)
+    return WholeStage(Path(args.cache), rank, args.workers, args.seed, (args.tokens, args.text_tokens))
 
 
 def set_rates(opts: list[torch.optim.Optimizer], full: list[list[float]], share: float) -> None:
@@ -128,11 +127,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train the demo vision model.")
     parser.add_argument("stage", choices=("tower", "whole"))
     parser.add_argument("--cache", required=True, help="folder of demo.pictures.cache")
-    parser.add_argument("--dense", help="such a folder for the dense labels, if not the same")
     parser.add_argument("--run", required=True, help="folder for the checkpoint and the log")
     parser.add_argument("--start", help="checkpoint to go on from")
     parser.add_argument("--minutes", type=float, required=True, help="the learning rate falls to zero by then")
-    parser.add_argument("--batch", type=int, default=64, help="pictures with dense labels in one worker's batch")
+    parser.add_argument("--batch", type=int, default=64, help="pictures in one worker's batch of the first stage")
     parser.add_argument("--tokens", type=int, default=2048, help="tokens about pictures in one worker's batch")
     parser.add_argument("--text-tokens", type=int, default=768, help="tokens of text in one worker's batch")
     parser.add_argument("--rate", type=float, default=2e-3, help="AdamW learning rate; Muon has twice as much")
@@ -145,7 +143,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     Path(args.run).mkdir(parents=True, exist_ok=True)
     model = starting_model(args)
-    module = Pretrained(model)
+    module = Pretrained(model, load_tokenizer())
     if args.start:
         module.heads.load_state_dict(torch.load(args.start)["heads"])
     module.share_memory()

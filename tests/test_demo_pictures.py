@@ -32,7 +32,7 @@ def test_the_same_seed_draws_the_same_pictures() -> None:
 
 
 def test_training_scenes_hold_nothing_held_out() -> None:
-    scenes = drawn(SCENES) + cache.scenes_of(0) + cache.scenes_of(cache.READING)
+    scenes = drawn(SCENES) + cache.scenes_of(0)
     assert not pairs_of(scenes) & scene.HELD_OUT_PAIRS
     assert not numbers_of(scenes) & scene.HELD_OUT_NUMBERS
 
@@ -118,9 +118,28 @@ def test_the_middle_of_a_shape_has_its_color() -> None:
 def test_classes_name_what_lies_in_the_patches() -> None:
     square = scene.Item("square", "red", (255, 0, 0), 0.25, 0.25, 0.2)
     things, colors = render.classes(scene.Scene(100, 100, (255, 255, 255), 0.0, (square,)), prepare.GRID)
-    assert things.reshape(10, 10)[2, 2] == scene.SHAPES.index("square") + 1
-    assert colors.reshape(10, 10)[2, 2] == render.COLOR_CLASS["red"]
-    assert not things.reshape(10, 10)[5:].any()
+    side = prepare.GRID
+    assert things.reshape(side, side)[2, 2] == scene.SHAPES.index("square") + 1
+    assert colors.reshape(side, side)[2, 2] == render.COLOR_CLASS["red"]
+    assert not things.reshape(side, side)[5:].any()
+
+
+def test_no_two_shapes_have_the_same_of_nine_places() -> None:
+    several = [found for found in drawn(SCENES) if len(found.items) > 1]
+    for found in several:
+        ninths = [(questions.cell(item.x), questions.cell(item.y)) for item in found.items]
+        assert None not in {part for place in ninths for part in place}
+        assert len(set(ninths)) == len(ninths)
+        assert ninths == sorted(ninths, key=lambda place: (place[1], place[0])), "in reading order"
+    assert len(several) > SCENES / 4
+
+
+def test_pictures_of_more_than_three_shapes_have_them_alike() -> None:
+    for found in drawn(SCENES):
+        if len(found.items) > 3:
+            assert len(pairs_of([found])) == 1
+            (asked,) = (asked for asked in questions.questions(found, Random(1)) if asked.kind == "describe")
+            assert asked.answer.lower().startswith(f"{NAMES[len(found.items)]} {found.items[0].color} ")
 
 
 def test_facts_count_and_read() -> None:

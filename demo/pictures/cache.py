@@ -13,18 +13,15 @@ import numpy as np
 
 from demo.pictures.prepare import GRID, prepare
 from demo.pictures.render import classes, draw
-from demo.pictures.scene import Scene, chart_scene, draw_scene, number_scene
+from demo.pictures.scene import Scene, draw_scene
 
 SHARD = 2000
-READING = 1000
 
 
 def scenes_of(shard: int) -> list[Scene]:
-    """The scenes of one training shard; from ``READING`` on mostly numbers, which take longest to learn, and charts."""
+    """The scenes of one training shard."""
     rng = Random(f"pictures {shard}")
-    if shard < READING:
-        return [draw_scene(rng) for _ in range(SHARD)]
-    return [number_scene(rng) if rng.random() < 0.75 else chart_scene(rng) for _ in range(SHARD)]
+    return [draw_scene(rng) for _ in range(SHARD)]
 
 
 def save(folder: Path, shard: int) -> None:

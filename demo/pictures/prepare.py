@@ -7,7 +7,7 @@ Lanczos; values are scaled to -1..1 by the trainer. ``demo/evaluate_pictures.py`
 import numpy as np
 from PIL import Image
 
-SIDE = 120
+SIDE = 108
 PATCH = 12
 GRID = SIDE // PATCH
 LONGEST = 180

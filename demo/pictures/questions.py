@@ -6,7 +6,6 @@ trainer, the evaluation and tests.
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import pairwise
 from random import Random
 
 from demo.pictures.scene import COLORS, SHAPES, Item, Scene
@@ -17,17 +16,6 @@ WORDS = ("no", "one", "two", "three", "four", "five")
 CERTAIN = 0.1
 COLUMNS = ("left", "", "right")
 ROWS = ("top", "", "bottom")
-DIRECTIONS = {"left of": (-1, 0), "right of": (1, 0), "above": (0, -1), "below": (0, 1)}
-ASKED_AS = {
-    "left of": ["left of", "to the left of", "on the left of"],
-    "right of": ["right of", "to the right of", "on the right of"],
-    "above": ["above", "over"],
-    "below": ["below", "under"],
-}
-# What is asked in training: of pictures with several shapes only what so small a model learns in its time.
-LEFT_OUT = ("beside", "taller", "exists")
-OF_SEVERAL = ("describe", "count", "count_shape")
-NEAR, CLEAR = 0.03, 0.17
 
 
 @dataclass(frozen=True)
@@ -62,11 +50,6 @@ def wording(asked: Asked, rng: Random, held_out: bool = False) -> str:
     return text.replace(" a orange", " an orange")
 
 
-def is_taught(asked: Asked, scene: Scene) -> bool:
-    """Whether training asks this about such a scene."""
-    return asked.kind not in LEFT_OUT and (len(scene.items) < 2 or asked.kind in OF_SEVERAL)
-
-
 def questions(scene: Scene, rng: Random) -> list[Asked]:
     """Every kind of question that the scene answers for certain, once or a few times each."""
     if scene.number:
@@ -78,7 +61,6 @@ def questions(scene: Scene, rng: Random) -> list[Asked]:
         *about_items(scene, rng),
         *about_counts(scene, rng),
         *about_places(scene, rng),
-        *about_neighbours(scene, rng),
         *about_existence(scene, rng),
         *about_missing(scene, rng),
     ]
@@ -100,7 +82,7 @@ def about_number(scene: Scene, rng: Random) -> list[Asked]:
 
 
 def about_chart(scene: Scene, rng: Random) -> list[Asked]:
-    """How many bars there are, the tallest and the shortest, and two compared."""
+    """How many bars there are, the tallest and the shortest."""
     chart = scene.chart
     assert chart is not None
     bars = sorted(chart.bars, key=lambda bar: bar.height)
@@ -110,24 +92,17 @@ def about_chart(scene: Scene, rng: Random) -> list[Asked]:
         Asked("shortest", f"The {bars[0].color} bar is the shortest."),
         Asked("describe", f"A bar chart with {WORDS[len(bars)]} bars."),
     ]
-    left, right = rng.sample(chart.bars, 2)
-    if abs(left.height - right.height) >= 0.12:
-        yes, than = ("Yes", "taller") if left.height > right.height else ("No", "shorter")
-        answer = f"{yes}, the {left.color} bar is {than} than the {right.color} bar."
-        out.append(Asked("taller", answer, {"c": left.color, "k": right.color}))
     if rng.random() < 0.15:
         out.append(Asked("number", "There is no number in the picture."))
     return out
 
 
 def about_all(scene: Scene) -> list[Asked]:
-    """What is in the picture: up to three shapes by name from left to right, more of them by their number."""
-    items = sorted(scene.items, key=lambda item: item.x)
-    if len(items) > 3:
-        return [Asked("describe", f"There are {WORDS[len(items)]} shapes.")]
-    if any(right.x - left.x < 0.06 for left, right in pairwise(items)):
-        return []
-    names = [named(item) for item in items]
+    """What is in the picture: shapes by name in reading order, or how many alike."""
+    names = [named(item) for item in scene.items]
+    if len(names) > 1 and len(set(names)) == 1:
+        item = scene.items[0]
+        return [Asked("describe", f"{capital(WORDS[len(names)])} {item.color} {plural(item.shape)}.")]
     text = names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
     return [Asked("describe", capital(text) + ".")]
 
@@ -210,28 +185,6 @@ def about_places(scene: Scene, rng: Random) -> list[Asked]:
         where = place(*spot)
         out.append(Asked("at", f"{capital(named(found[spot][0]))} is {where}.", {"p": where}))
     return out
-
-
-def about_neighbours(scene: Scene, rng: Random) -> list[Asked]:
-    """What is left or right of, above or below something, where only one thing is, or nothing."""
-    out = []
-    for item in scene.items if len(scene.items) in (2, 3) else ():
-        name = definite(item, scene, rng)
-        for direction, (right, down) in DIRECTIONS.items() if name else ():
-            far = [
-                ((other.x - item.x) * right + (other.y - item.y) * down, other)
-                for other in scene.items
-                if other is not item
-            ]
-            if any(NEAR < step < CLEAR for step, _ in far):
-                continue
-            beside = [other for step, other in far if step >= CLEAR]
-            slots = {"d": rng.choice(ASKED_AS[direction]), "j": str(name)}
-            if len(beside) == 1:
-                out += [Asked("beside", f"{capital(named(beside[0]))} is {direction} the {name}.", slots)] * 3
-            elif not beside:
-                out.append(Asked("beside", f"Nothing is {direction} the {name}.", slots))
-    return rng.sample(out, min(2, len(out)))
 
 
 def about_existence(scene: Scene, rng: Random) -> list[Asked]:

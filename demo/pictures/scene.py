@@ -46,6 +46,8 @@ HELD_OUT_PAIRS = frozenset(
 HELD_OUT_NUMBERS = frozenset(["13", "26", "38", "47", "51", "64", "79", "85", "90"])
 
 MOST_ITEMS, MOST_BARS = 5, 5
+LEAST_DIGIT = 0.45  # of the canvas's height, where that leaves room for two
+LEAST_STEP = 0.15  # of the plot's height, between the tallest or the shortest bar and the next
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,9 @@ class Scene:
 def draw_scene(rng: Random, held_out: bool = False) -> Scene:
     """A scene of any kind; with ``held_out`` it may hold what training never sees."""
     roll = rng.random()
-    if roll < 0.56:
+    if roll < 0.57:
         return shapes_scene(rng, held_out)
-    return number_scene(rng, held_out) if roll < 0.79 else chart_scene(rng)
+    return number_scene(rng, held_out) if roll < 0.83 else chart_scene(rng)
 
 
 def canvas(rng: Random, wide: float = 1.0) -> tuple[int, int]:
@@ -152,58 +154,41 @@ def kind_of_item(colors: list[str], rng: Random, held_out: bool) -> tuple[str, s
 
 
 def shapes_scene(rng: Random, held_out: bool = False) -> Scene:
-    """One to five shapes that do not touch, on a loose grid of nine places or anywhere."""
+    """One to three shapes, or two to five alike; no two in the same ninth of the canvas."""
     width, height = canvas(rng)
     background, colors = ground(rng)
-    count = rng.choices([1, 2, 3, 4, 5], weights=[24, 30, 20, 14, 12])[0]
+    is_alike = rng.random() < 0.22
+    count = rng.randint(2, MOST_ITEMS) if is_alike else rng.choices([1, 2, 3], weights=[32, 34, 34])[0]
     if rng.random() < 0.35:
         colors = rng.sample(colors, 2)  # the same color several times
     usual = SHAPES if rng.random() < 0.6 else rng.sample(SHAPES, 2)
-    places = on_grid(count, rng) if rng.random() < 0.55 else anywhere(count, (width, height), rng)
-    items = []
-    for x, y, radius in places:
+    items: list[Item] = []
+    for x, y, radius in places(count, (width, height), rng):
         shape, color = kind_of_item(colors, rng, held_out)
         while shape not in usual and rng.random() < 0.9:
             shape, color = kind_of_item(colors, rng, held_out)
+        if is_alike and items:
+            shape, color = items[0].shape, items[0].color
         items.append(Item(shape, color, shade(color, rng), x, y, radius))
     return Scene(width, height, background, noise_of(rng), tuple(items))
 
 
-def on_grid(count: int, rng: Random) -> list[tuple[float, float, float]]:
-    """Middles and radii near different ones of nine places."""
-    spots = rng.sample([(column, row) for row in range(3) for column in range(3)], count)
-    stray = 0.05
-    size = rng.uniform(0.10, 0.14)
+def places(count: int, size: tuple[int, int], rng: Random) -> list[tuple[float, float, float]]:
+    """Middles and radii near different ones of nine places, in reading order; a single shape mostly anywhere and larger."""
+    if count == 1 and rng.random() < 0.6:
+        radius = rng.uniform(0.10, 0.42)
+        edge_x, edge_y = (radius * min(size) / length + 0.01 for length in size)
+        return [(rng.uniform(edge_x, 1 - edge_x), rng.uniform(edge_y, 1 - edge_y), radius)]
+    spots = sorted(rng.sample([(row, column) for row in range(3) for column in range(3)], count))
+    stray = 0.055
     return [
         (
             (2 * column + 1) / 6 + rng.uniform(-stray, stray),
             (2 * row + 1) / 6 + rng.uniform(-stray, stray),
-            min(0.145, size * rng.uniform(0.9, 1.15)),
+            rng.uniform(0.085, 0.11),
         )
-        for column, row in spots
+        for row, column in spots
     ]
-
-
-def anywhere(count: int, size: tuple[int, int], rng: Random) -> list[tuple[float, float, float]]:
-    """Middles and radii anywhere on the canvas, without touching; a single shape may be large."""
-    shorter = min(size)
-    most = {1: 0.42, 2: 0.22, 3: 0.18}.get(count, 0.15)
-    while True:
-        places: list[tuple[float, float, float]] = []
-        for _ in range(60):
-            radius = rng.uniform(0.10, most)
-            edge_x, edge_y = radius * shorter / size[0] + 0.01, radius * shorter / size[1] + 0.01
-            x, y = rng.uniform(edge_x, 1 - edge_x), rng.uniform(edge_y, 1 - edge_y)
-            if all(are_apart((x, y, radius), other, size) for other in places):
-                places.append((x, y, radius))
-            if len(places) == count:
-                return places
-
-
-def are_apart(left: tuple[float, float, float], right: tuple[float, float, float], size: tuple[int, int]) -> bool:
-    """Whether there is room between two shapes."""
-    across, down = (left[0] - right[0]) * size[0], (left[1] - right[1]) * size[1]
-    return bool((across**2 + down**2) ** 0.5 > (left[2] + right[2]) * min(size) * 1.1 + 0.03 * min(size))
 
 
 def number_scene(rng: Random, held_out: bool = False) -> Scene:
@@ -215,7 +200,7 @@ def number_scene(rng: Random, held_out: bool = False) -> Scene:
         text = str(rng.randint(10, 99))
     color = rng.choice(colors)
     most = min(0.8, 0.9 * width / height / (0.62 * len(text)))
-    size = rng.uniform(min(0.28, most), most)
+    size = rng.uniform(min(LEAST_DIGIT, most), most)
     half_x, half_y = 0.32 * size * len(text) * height / width + 0.01, size * 0.42 + 0.01
     x, y = spot(half_x, rng), spot(half_y, rng)
     number = Number(text, color, shade(color, rng), rng.choice(FONTS), x, y, size)
@@ -246,5 +231,5 @@ def bar_heights(count: int, rng: Random) -> list[float]:
     while True:
         heights = [rng.uniform(0.12, 1.0) for _ in range(count)]
         ordered = sorted(heights)
-        if ordered[-1] - ordered[-2] >= 0.1 and ordered[1] - ordered[0] >= 0.1:
+        if ordered[-1] - ordered[-2] >= LEAST_STEP <= ordered[1] - ordered[0]:
             return heights

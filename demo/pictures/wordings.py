@@ -1,6 +1,6 @@
 """The wordings of every kind of question about pictures: those of training, and those that only the evaluation asks.
 
-Slots: {s} a shape, {ss} shapes, {c} and {k} colors, {i} and {j} "red circle" or "circle", {p} a place, {d} a direction.
+Slots: {s} a shape, {ss} shapes, {c} a color, {i} "red circle" or "circle", {p} a place.
 Called by ``questions``.
 """
 

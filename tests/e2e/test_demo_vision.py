@@ -17,9 +17,8 @@ from PIL import Image
 from demo.evaluate_pictures import Case, cases, messages_of
 from tests.support.server_process import ServerProcess, serve
 
-EACH = 4  # questions of every kind
-SURE = ("describe", "which", "count", "bars", "tallest", "shape", "no picture")  # 97 % and more (demo/README.md)
-LEAST_SHARE = 0.8  # of right answers: below what the model was measured at, as these are few
+EACH = 3  # questions of every kind
+LEAST_SHARE = 0.9  # of right answers: below what the model was measured at (demo/README.md), as these are few
 MAX_TOKENS = 40
 
 
@@ -32,7 +31,7 @@ def server() -> Iterator[ServerProcess]:
 @pytest.fixture(scope="module")
 def asked() -> list[Case]:
     """Pictures and wordings that training never saw."""
-    return [case for case in cases(EACH, Random("drawn for the tests")) if case.kind in SURE]
+    return cases(EACH, Random("drawn for the tests"))
 
 
 def image_part(picture: Image.Image, format: str = "PNG") -> dict[str, Any]:
@@ -99,7 +98,7 @@ def test_a_picture_costs_tokens_and_is_embedded_once(server: ServerProcess, aske
         client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1).usage.prompt_tokens
         for sent in (without, messages(case))
     ]
-    assert sizes[1] - sizes[0] > 16
+    assert sizes[1] - sizes[0] > 9  # embeddings, and what stands around them
     before = server.metrics()
     for format in ("PNG", "BMP", "WEBP"):  # of which the last loses something
         sent = messages(case, format)
