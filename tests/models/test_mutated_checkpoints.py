@@ -131,6 +131,8 @@ def spoiled_config(change: dict[str, Any]) -> str | None:
 @example("head_dim", 2**31 - 2)
 @example("max_position_embeddings", 2**31 - 1)
 @example("architectures", 5)
+@example("rms_norm_eps", 1e300)
+@example("rms_norm_eps", 10**400)
 def test_any_value_of_any_key(key: str, value: Any) -> None:
     spoiled_config({key: value})
 

@@ -37,6 +37,7 @@ _HARMLESS_KEYS = """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
 _MAX_FILE_BYTES = 16 << 20  # of a JSON file; the largest real ones, indexes of shards, have some 10 MB
+_MOST_NUMBER = 3.4e38  # float32 holds hardly more
 
 # Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
 _MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), 1000)
@@ -218,8 +219,5 @@ class Config:
 
 
 def _is_number(value: Any) -> bool:
-    """True for a finite number that a float can hold."""
-    try:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    except OverflowError:  # an integer of hundreds of digits
-        return False
+    """True for a number that a graph can hold, which computes in float32 at most."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST_NUMBER
