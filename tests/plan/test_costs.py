@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -86,7 +87,7 @@ def test_a_fit_is_not_misled_by_single_slow_steps() -> None:
 def test_a_fit_of_anything_never_makes_more_work_cost_less(steps: list[tuple[int, float]]) -> None:
     fitted = fit_costs([StepWork(size, 1, (0.0,), (float(size),)) for size, _ in steps], [time for _, time in steps])
     seconds = [fitted.seconds(StepWork(size, 1, (0.0,), (float(size),))) for size in range(1, 600, 7)]
-    assert seconds == sorted(seconds)
+    assert all(later >= earlier * (1 - 1e-12) for earlier, later in pairwise(seconds))  # no more than rounding
 
 
 def test_a_file_keeps_costs(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from dragoman.engine.remote.wire import Ask, EventReader, body, chunk_error, chu
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams
 
-TEXTS = st.lists(st.text(st.characters(exclude_characters="\r\n"), min_size=1, max_size=8), max_size=6)
+TEXTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), min_size=1, max_size=8), max_size=6)
 
 
 @settings(deadline=None)
