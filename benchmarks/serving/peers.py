@@ -55,8 +55,11 @@ def default_vllm_dtype() -> str:
 def vllm_server(root: Path, model: Path, caches: Path, dtype: str = "bfloat16") -> Server | None:
     """vLLM's OpenAI server on the CPU, with what it compiles kept in `caches`; None if it is not installed."""
     python = python_of(root, "vllm")
-    if not python.exists():
-        return None
+    return vllm_server_of(python, model, caches, dtype) if python.exists() else None
+
+
+def vllm_server_of(python: Path, model: Path, caches: Path, dtype: str) -> Server:
+    """The same from a Python that has vLLM."""
     port = free_port()
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", "bench", "--port", str(port), "--dtype", dtype, "--max-model-len", "8192"]

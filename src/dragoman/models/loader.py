@@ -28,8 +28,8 @@ from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
 from dragoman.models.runtime.warm_up import CACHES, warm_up
 from dragoman.models.sources.base import WeightSource
+from dragoman.models.sources.opening import StoredWeights, stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
-from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.described import is_described, read_described
@@ -97,11 +97,12 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
-    profile = _profile(model, options)
+    weights = stored_weights(model_dir)
+    profile = _profile(model, options, weights.smallest_group)
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    plan = _Plan(model_dir, options, profile, model.facts, properties, report)
+    plan = _Plan(model_dir, weights, options, profile, model.facts, properties, report)
     compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
     tower = None
     if model.vision is not None:
@@ -116,6 +117,7 @@ class _Plan:
     """How the graphs of a model are compiled."""
 
     model_dir: Path
+    weights: StoredWeights
     options: ModelOptions
     profile: KernelProfile
     facts: ModelFacts
@@ -137,8 +139,8 @@ class _Plan:
             mapped = map_kept(core, kept, properties, self.facts)
             if mapped is not None:
                 return (*mapped, True)
-        with Checkpoint(self.model_dir) as checkpoint:
-            graph = _build_graph(build, checkpoint, self.profile, self.report)
+        with self.weights.open() as source:
+            graph = _build_graph(build, source, self.profile, self.report)
         self.report("compiling", 0.0)
         if kept is None:
             compiled, mapping = core.compile_model(graph, "CPU", properties), None
@@ -166,9 +168,9 @@ def compile_source(model: Family, source: WeightSource, options: ModelOptions) -
     return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
 
 
-def _profile(model: Family, options: ModelOptions) -> KernelProfile:
+def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
     """How the model is run; its facts lose what cannot be computed so, and tell it."""
-    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers))
+    profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
     if not profile.is_exact:
         model.facts = model.facts.without_caps()
     return profile

@@ -135,13 +135,18 @@ def this_processor() -> Processor:
 
 
 def kernel_profile(
-    options: ModelOptions, processor: Processor | None = None, *, has_states: bool = False
+    options: ModelOptions,
+    processor: Processor | None = None,
+    *,
+    has_states: bool = False,
+    smallest_group: int | None = None,
 ) -> KernelProfile:
     """The profile of a model with these options. `processor` None = this machine's.
 
     `has_states`: layers have states that fade from token to token. They are computed in f32: a state of bf16 cannot fade by
     less than a part in 512, and the kernels have no other beside arithmetic in bf16.
-    Raises: ModelError if a precision is not supported on that processor.
+    `smallest_group`: the fewest columns that share a scale in a packed matrix: kernels are slow where activations are
+    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor.
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
@@ -159,7 +164,7 @@ def kernel_profile(
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
-        activation_group=0 if is_exact else _ACTIVATION_GROUP,
+        activation_group=0 if is_exact else min(_ACTIVATION_GROUP, smallest_group or _ACTIVATION_GROUP),
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
         # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
         # single stream a third slower, for nothing.

@@ -152,4 +152,5 @@ def joined(tensors: Collection[StoredTensor]) -> StoredTensor:
         np.concatenate([tensor.values for tensor in packed]),
         np.concatenate([tensor.scales for tensor in packed]),
         np.concatenate(zero_points) if zero_points else None,
+        packed[0].bits,
     )

@@ -23,8 +23,7 @@ from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, kernel_profile
-from dragoman.models.sources.mxfp4 import unpacked_shapes
-from dragoman.models.sources.safetensors import tensor_shapes
+from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
 
@@ -141,15 +140,15 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
-    stored = 0.0
-    for name, shape in unpacked_shapes(tensor_shapes(model_dir)).items():
+    weights, stored = stored_weights(model_dir), 0.0
+    for name, shape in weights.shapes().items():
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):
             stored += _stored_bytes(shape, weight_type)
-    profile = kernel_profile(options, has_states=bool(facts.delta_layers))
+    profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
         stored *= 2
     total = list(block_bytes(facts, profile.kv_type))

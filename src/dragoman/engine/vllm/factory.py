@@ -19,7 +19,7 @@ from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.sampling import UNSUPPORTED
 from dragoman.models.config import ModelError
-from dragoman.models.sources.safetensors import tensor_shapes, weight_files
+from dragoman.models.sources.opening import stored_weights
 
 LEAST_CACHE = GIB // 4  # on a processor, where the operator does not say how much
 USEFUL_CACHE = 4 * GIB  # what vLLM takes on a processor by its own default for VLLM_CPU_KVCACHE_SPACE
@@ -128,10 +128,11 @@ def _value(name: str, given: str, text: str) -> Any:
 
 def _weight_bytes(setup: EngineSetup) -> int:
     """Of the model as it will lie in memory: as in its files, unless they are to become wider."""
-    stored = sum(path.stat().st_size for path in weight_files(setup.model_dir))
+    weights = stored_weights(setup.model_dir)
+    stored = sum(path.stat().st_size for path in weights.files)
     if setup.options.get("dtype") != "f32":
         return stored
-    return max(stored, 4 * sum(prod(shape) for shape in tensor_shapes(setup.model_dir).values()))
+    return max(stored, 4 * sum(prod(shape) for shape in weights.shapes().values()))
 
 
 def _check_installed() -> None:

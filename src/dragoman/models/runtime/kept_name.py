@@ -19,7 +19,7 @@ from typing import Any
 import openvino as ov
 
 from dragoman.models.profile import KernelProfile
-from dragoman.models.sources.safetensors import weight_files
+from dragoman.models.sources.opening import stored_weights
 
 
 def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any], part: str = "") -> str | None:
@@ -33,7 +33,7 @@ def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any
     if code is None:
         return None
     wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in weight_files(model_dir)]
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in stored_weights(model_dir).files]
     config = (model_dir / "config.json").read_text(encoding="utf-8")
     made_from = [code, ov.__version__, files, config]
     return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(made_from)}.blob"

@@ -19,11 +19,13 @@ class PackedMatrix:
     """A matrix in groups of columns that share a scale: `(values - zero_points) * scales`.
 
     Shapes: values u8 or i8 [out, in]; scales f16 or f32 [out, groups]; zero_points as values [out, groups], None = zero.
+    `bits`: 8, or 4 where values and zero points lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
     """
 
     values: Array
     scales: Array
     zero_points: Array | None = None
+    bits: int = 8
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,7 +40,15 @@ class PackedMatrix:
 
     def __getitem__(self, rows: slice | Array) -> PackedMatrix:
         zero_points = None if self.zero_points is None else self.zero_points[rows]
-        return PackedMatrix(self.values[rows], self.scales[rows], zero_points)
+        return PackedMatrix(self.values[rows], self.scales[rows], zero_points, self.bits)
+
+    def unpacked(self) -> Array:
+        """What it stands for, f32 [out, in]."""
+        grouped = self.values.reshape(len(self.values), -1, self.group_size).astype(np.float32)
+        if self.zero_points is not None:
+            grouped -= self.zero_points[:, :, None]
+        grouped *= self.scales[:, :, None].astype(np.float32)
+        return grouped.reshape(self.shape)
 
 
 StoredTensor: TypeAlias = Array | PackedMatrix

@@ -18,6 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman.models.config import ModelError, read_json, shown
+from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.read_ahead import read_ahead
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -98,10 +99,23 @@ def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
     }
 
 
-def tensor_shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor, from the files' headers alone. Raises: ModelError."""
-    headers = (_read_header(path)[0] for path in weight_files(model_dir))
-    return {name: tuple(entry["shape"]) for header in headers for name, entry in header.items()}
+class SafetensorsWeights:
+    """The weights of a directory, as `opening.StoredWeights` describes them."""
+
+    def __init__(self, model_dir: Path) -> None:
+        """Raises: ModelError if there are none."""
+        self._model_dir = model_dir
+        self.files = tuple(weight_files(model_dir))
+        self.smallest_group: int | None = None
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, matrices that are stored as MXFP4 as such. Raises: ModelError."""
+        headers = (_read_header(path)[0] for path in self.files)
+        return unpacked_shapes({name: tuple(entry["shape"]) for header in headers for name, entry in header.items()})
+
+    def open(self) -> Checkpoint:
+        """The tensors."""
+        return Checkpoint(self._model_dir)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:

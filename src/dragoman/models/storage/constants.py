@@ -81,8 +81,10 @@ def as_f32(node: Node) -> Node:
 
 
 def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
-    """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays as it is packed."""
+    """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays packed but in f32."""
     if isinstance(weight, PackedMatrix):
+        if storage.format.stored_type == "f32":
+            return _uncompressed([weight.unpacked()], weight.shape, storage)
         return _packed_matrix(weight)
     return _compressed([weight], weight.shape, storage)
 
@@ -144,7 +146,8 @@ def _packed_matrix(weight: PackedMatrix) -> Node:
     grouped = (rows, columns // weight.group_size, weight.group_size)
 
     def half(values: Array) -> Node:
-        return ops.convert(constant(np.ascontiguousarray(values)), ov.Type.f16).output(0)
+        stored = constant(np.ascontiguousarray(values)) if weight.bits == 8 else _four_bits(values)
+        return ops.convert(stored, ov.Type.f16).output(0)
 
     values = half(weight.values.reshape(grouped))
     if weight.zero_points is not None:
@@ -153,6 +156,16 @@ def _packed_matrix(weight: PackedMatrix) -> Node:
     scaled = ops.multiply(values, scales)
     flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
+
+
+def _four_bits(values: Array) -> Node:
+    """Integers of four bits, u8 or i8 [...], as a constant with two in a byte; an odd number of them leaves half a byte."""
+    element_type = ov.Type.i4 if values.dtype == np.int8 else ov.Type.u4
+    stored = _Filled(element_type, values.shape)
+    flat = values.reshape(-1)
+    packed = pack_int4(np.append(flat, flat.dtype.type(0)) if flat.size % 2 else flat)
+    stored.rows.reshape(-1)[:] = packed
+    return stored.constant
 
 
 def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:

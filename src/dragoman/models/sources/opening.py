@@ -1,0 +1,42 @@
+"""Finds out how the weights of a model are stored, and opens them.
+
+Does: look at a model's files, tell from their headers what they hold. Does not: read weights. Called by the loader and by
+whoever foretells sizes, once per start, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from dragoman.models.sources.base import WeightSource
+from dragoman.models.sources.safetensors import SafetensorsWeights
+
+
+class StoredWeights(Protocol):
+    """The weights of a model as they lie in files, told from headers alone."""
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold them."""
+        ...
+
+    @property
+    def smallest_group(self) -> int | None:
+        """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
+        ...
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shape of every tensor that a family may ask for. Raises: ModelError."""
+        ...
+
+    def open(self) -> AbstractContextManager[WeightSource]:
+        """The tensors. Raises, when it is entered: ModelError."""
+        ...
+
+
+def stored_weights(model: Path) -> StoredWeights:
+    """The weights of the model at that path. Raises: ModelError if there are none, or none that can be read."""
+    return SafetensorsWeights(model)
