@@ -83,6 +83,21 @@ def test_a_fit_is_not_misled_by_single_slow_steps() -> None:
     assert float(np.median(offs)) < 0.05
 
 
+def test_what_steps_deviate_from_their_costs_is_kept() -> None:
+    dice = random.Random(5)
+    steps = [work for work in works(400) if work.num_tokens <= 64]
+    slownesses = [dice.choice([0.9, 1.0, 1.0, 1.1, 1.5]) for _ in steps]
+    fitted = fit_costs(steps, [COSTS.seconds(work) * slow for work, slow in zip(steps, slownesses, strict=True)])
+    work = steps[0]
+    shares = [fitted.seconds_of(work, chance / 100) / fitted.seconds(work) for chance in (5, 50, 95)]
+    assert shares == pytest.approx([0.9, 1.0, 1.5], abs=0.05)
+
+
+def test_steps_of_the_same_work_take_as_long_if_no_spread_is_known() -> None:
+    work = works(1)[0]
+    assert COSTS.seconds_of(work, 0.99) == COSTS.seconds(work)
+
+
 @given(st.lists(st.tuples(st.integers(1, 512), st.floats(1e-5, 10.0)), min_size=1, max_size=30))
 def test_a_fit_of_anything_never_makes_more_work_cost_less(steps: list[tuple[int, float]]) -> None:
     fitted = fit_costs([StepWork(size, 1, (0.0,), (float(size),)) for size, _ in steps], [time for _, time in steps])
@@ -99,6 +114,7 @@ def test_a_file_keeps_costs(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"row_s": -1.0}, "must not be negative"),
+        ({"spread": [1.0, 0.5]}, "spread must ascend"),
         ({"row_s": "fast"}, "Expected `float`"),
         ({"rows_s": 1.0}, "unknown field `rows_s`"),
         ({"tokens": []}, "at least one"),

@@ -6,7 +6,7 @@ does) or simulate. Called by the plan, on the main thread.
 A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
 many for the arithmetic); something for each row of logits; and something for each token of context that attention reads, for
 sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work never
-costs less.
+costs less. How far steps deviate from that is kept as well: no two steps of the same work take equally long.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ Array = npt.NDArray[np.float64]
 _ROUNDS = 20  # of reweighting, which makes the fit one of absolute deviations: single slow steps hardly count
 _LEAST_DEVIATION = 1e-3  # relative; smaller ones count alike
 _TOLERANCE = 1e-10
+_NUM_QUANTILES = 41
+_LEAST_SPREAD = 2 * _NUM_QUANTILES  # measured steps
 _LEAST_S = 1e-7  # of a step: time has to pass
 
 
@@ -67,6 +69,8 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Between two sizes it is linear, beyond the largest it goes on as between the last two. `row_s`: of a row of logits.
     `context_s`, `pair_s`: of a token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
     `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
+    `spread`: what the measured steps took of what they cost here, in quantiles that lie evenly from the least to the most;
+    empty = exactly that.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -76,6 +80,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     fingerprint: str = ""
     deviation: float = 0.0
+    spread: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises: ValueError for costs that no machine has."""
@@ -88,6 +93,8 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("the seconds of the smallest step in tokens must be more than 0")
         if min(self.row_s, *self.context_s, *self.pair_s) < 0:
             raise ValueError("row_s, context_s and pair_s must not be negative")
+        if self.spread and (self.spread[0] < 0 or list(self.spread) != sorted(self.spread)):
+            raise ValueError("spread must ascend, from 0 or more")
         if not self.context_s or len(self.context_s) != len(self.pair_s):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
 
@@ -96,6 +103,13 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
         pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
         return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + context + pairs
+
+    def seconds_of(self, work: StepWork, chance: float) -> float:
+        """How long a step takes that is so slow; `chance`: 0 to 1, the share of the steps of this work that are quicker."""
+        if not self.spread:
+            return self.seconds(work)
+        evenly = np.linspace(0.0, 1.0, len(self.spread))
+        return max(self.seconds(work) * float(np.interp(chance, evenly, self.spread)), _LEAST_S)
 
     def _of_tokens(self, num_tokens: int) -> float:
         points = self.tokens
@@ -148,7 +162,15 @@ def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
         context_s=tuple(others[:num_kinds]),
         pair_s=tuple(others[num_kinds:]),
         deviation=float(np.median(deviations)),
+        spread=_spread(measured / np.maximum(matrix @ solution, _LEAST_S)),
     )
+
+
+def _spread(shares: Array) -> tuple[float, ...]:
+    """Quantiles of what steps took of what they cost; none of a few steps, as their least and their most are chance."""
+    if len(shares) < _LEAST_SPREAD:
+        return ()
+    return tuple(np.quantile(shares, np.linspace(0.0, 1.0, _NUM_QUANTILES)).tolist())
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:

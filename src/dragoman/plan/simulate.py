@@ -9,6 +9,7 @@ Time passes in `forward` alone: as long as a whole step with that work was measu
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -42,7 +43,11 @@ class VirtualTime:
 
 
 class CostRunner:
-    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs."""
+    """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs.
+
+    Steps of the same work take differently long, as they do in truth, but the same in every simulation: the pacer learns
+    from what steps take, and holds prompts back the more the less even that is.
+    """
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
         self.block_size, self.pools = replica.block_size, replica.pools
@@ -50,11 +55,12 @@ class CostRunner:
         self.long_context_from = replica.long_context_from
         self.is_free = False
         self._costs, self._time = costs, time
+        self._chance = random.Random(0)
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Logits of zero."""
         if not self.is_free:
-            self._time.now_s += self._costs.seconds(StepWork.of(batch))
+            self._time.now_s += self._costs.seconds_of(StepWork.of(batch), self._chance.random())
         return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
