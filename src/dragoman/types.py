@@ -341,7 +341,8 @@ class EngineOutput:
 
     `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
     it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
-    first entry None) and `num_cached_tokens` come with the request's first output. `cumulative_logprob` is set at the end.
+    first entry None), `num_cached_tokens` and `queue_s` (seconds before its first step; None = not known) come with the
+    request's first output. `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
     """
 
     request_id: str
@@ -355,6 +356,8 @@ class EngineOutput:
     cumulative_logprob: float | None = None
     num_draft_tokens: int = 0  # speculation: proposed in this step
     num_accepted_tokens: int = 0
+    queue_s: float | None = None
+    num_preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

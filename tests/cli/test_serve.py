@@ -106,7 +106,7 @@ def test_every_route_of_the_block_answers(server: ServerProcess) -> None:
 
 
 def test_the_line_to_copy_really_works(server: ServerProcess) -> None:
-    text = "".join(server.output).partition("Try it:")[2]
+    text = "".join(server.output).partition("Try it:")[2].partition("INFO dragoman")[0].rpartition("\n")[0]
     command = text.strip().replace("YOUR_KEY", "first-key").replace("curl ", "curl -s -f ", 1)
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60)
     assert '"choices"' in result.stdout

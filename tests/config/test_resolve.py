@@ -53,6 +53,7 @@ def example(option: Option) -> str:
         "auto",
         "lmi",
         "debug",
+        "json",
         "none",
         "some-name",
         "a.b:c",

@@ -19,7 +19,7 @@ class Model:
     engine: Any = field(default=None)
 
 
-def engine(num_running: int, **stats: int) -> Any:
+def engine(num_running: int, **stats: Any) -> Any:
     health = Health(True, num_running=num_running, num_waiting=2, num_used_blocks=3, num_blocks=9)
     counted = EngineStats(**stats)
     return SimpleNamespace(health=lambda: health, stats=lambda: counted)

@@ -25,6 +25,7 @@ from dragoman.host.machine import available_memory_bytes
 from dragoman.host.settings import server_config
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
+from dragoman.server.observation.request_log import LOGGER_NAME
 from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, ModelOwner, run
 
@@ -112,7 +113,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     Several are loaded one after the other; models of the store may come and go meanwhile.
     """
     first, names = serving.process, [config.name for config in serving.configs]
-    _start_logging(first.server.log_level, stderr)
+    _start_logging(first.server.log_level, stderr, has_bare_lines=first.server.log_requests == "json")
     try:
         profile = model_profile(first)
         can_be_empty = serving.store.root is not None
@@ -144,12 +145,16 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
     return ModelHost(registry, Composer(serving.begun), serving.store, ledger, drain_s, progress)
 
 
-def _start_logging(level: str, stderr: TextIO) -> None:
+def _start_logging(level: str, stderr: TextIO, *, has_bare_lines: bool = False) -> None:
+    """`has_bare_lines`: lines of requests are JSON, which nothing may stand before."""
     handler = logging.StreamHandler(stderr)
     handler.setFormatter(OperatorFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    requests = logging.getLogger(LOGGER_NAME)
+    requests.handlers[:] = [logging.StreamHandler(stderr)] if has_bare_lines else []
+    requests.propagate = not has_bare_lines
     if level == "info":  # uvicorn's own start and stop messages repeat ours
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 

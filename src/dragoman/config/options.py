@@ -468,6 +468,18 @@ class ServerSettings:
         "Least severe messages to write to the standard error stream.",
         key="log_level",
     )
+    log_requests: str = option(
+        "text",
+        Choice(("off", "text", "json")),
+        "A line for each call that generates, when it has ended: what it was, how it ended, tokens and times.",
+        key="log_requests",
+    )
+    log_prompts: bool = option(
+        False,
+        Switch(),
+        "Prompts are part of these lines.",
+        key="log_prompts",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.histogram import Histogram
 from dragoman.types import (
     Detail,
     EngineOutput,
@@ -143,6 +144,8 @@ class EngineStats:
     num_picture_hits: int | None = None  # of these, those that had been embedded, or were about to be
     num_draft_tokens: int | None = None  # proposed by speculative decoding, and verified
     num_accepted_tokens: int | None = None  # of these, those that are part of the answer
+    step_s: Histogram | None = None  # seconds that steps took
+    step_tokens: Histogram | None = None  # tokens that they computed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,11 @@ at the start.
 
 from __future__ import annotations
 
+from typing import cast
+
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.app import ServerConfig
+from dragoman.server.observation.request_log import LogForm
 
 
 def server_config(config: Config) -> ServerConfig:
@@ -19,6 +22,8 @@ def server_config(config: Config) -> ServerConfig:
         cors_allowed_origin=server.cors_allowed_origin,
         cors_allowed_methods=server.cors_allowed_methods,
         cors_allowed_headers=server.cors_allowed_headers,
+        log_requests=cast(LogForm, server.log_requests),
+        log_prompts=server.log_prompts,
     )
 
 

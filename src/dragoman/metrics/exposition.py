@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
 from dragoman.engine.base import Engine, Health
@@ -51,12 +51,25 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
 }
 """Metric name (without `_total`) -> (field of EngineStats, help); engines that do not count it leave it out."""
 
+HISTOGRAMS: Mapping[str, tuple[str, str]] = {
+    "dragoman_step_seconds": ("step_s", "Seconds that steps took"),
+    "dragoman_step_tokens": ("step_tokens", "Tokens that steps computed, of prompts and of answers"),
+}
+"""Metric name -> (field of EngineStats, help); engines that do not count it leave it out."""
+
+
+class Collected(Protocol):
+    """Whoever else has metrics."""
+
+    def collect(self) -> Iterator[Metric]: ...
+
 
 class MetricsRegistry:
-    """The metrics of one server; `models` is asked anew at every scrape."""
+    """The metrics of one server; `models` is asked anew at every scrape. `calls`: what is counted of calls."""
 
-    def __init__(self, models: Callable[[], Iterable[WatchedModel]]) -> None:
+    def __init__(self, models: Callable[[], Iterable[WatchedModel]], calls: Collected | None = None) -> None:
         self._models = models
+        self._calls = calls
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -82,6 +95,15 @@ class MetricsRegistry:
                 if value is not None:
                     counter.add_metric([model.name], value)
             yield counter
+        for name, (field, text) in HISTOGRAMS.items():
+            family = HistogramMetricFamily(name, text, labels=["model"])
+            for model in models:
+                histogram = getattr(stats[model.name], field)
+                if histogram is not None:
+                    family.add_metric([model.name], histogram.cumulative(), histogram.total)
+            yield family
+        if self._calls is not None:
+            yield from self._calls.collect()
         # What an engine's own library counts in this process, under its own names.
         yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))
 

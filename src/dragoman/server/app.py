@@ -17,6 +17,8 @@ from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import RouteTable, joined_routes
+from dragoman.server.observation.request_log import LogForm, RequestLog
+from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
 
@@ -39,6 +41,8 @@ class ServerConfig:
     cors_allowed_origin: str = ""
     cors_allowed_methods: str = ""
     cors_allowed_headers: str = ""
+    log_requests: LogForm = "off"
+    log_prompts: bool = False
 
 
 class App:
@@ -70,6 +74,8 @@ class App:
             else:
                 reply = error_reply(self._endpoints.owner(exchange.path), failure, http)
                 await (exchange.refuse_upload if isinstance(failure, TooLarge) else exchange.send_reply)(reply)
+                if exchange.api:
+                    self._endpoints.watch.refused(exchange.api, exchange, failure)
 
     async def _dispatch(self, exchange: Exchange) -> None:
         """Answer with the handler of path and method. Raises: UnknownPath, WrongMethod, and what the handler raises."""
@@ -106,7 +112,8 @@ def build_app(registry: ModelRegistry, config: ServerConfig, hosting: ModelHosti
         naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
         folded=tuple(name for api in apis for name in api.folded_headers),
     )
-    return App(Endpoints(apis, registry, gate, hosting), rules)
+    watch = Watch(RequestLog(config.log_requests, shows_prompts=config.log_prompts))
+    return App(Endpoints(apis, registry, gate, hosting, watch), rules)
 
 
 def _cors_headers(config: ServerConfig) -> dict[str, str]:

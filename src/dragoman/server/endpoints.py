@@ -18,6 +18,8 @@ from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
+from dragoman.server.observation.record import CallRecord
+from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, error_reply, run_unless_gone
@@ -54,11 +56,17 @@ class Endpoints:
     """The operations of one process, ready to be called. Implements `operations.Server`, which they are handed."""
 
     def __init__(
-        self, apis: tuple[Api, ...], models: ModelRegistry, gate: Gate, hosting: ModelHosting | None = None
+        self,
+        apis: tuple[Api, ...],
+        models: ModelRegistry,
+        gate: Gate,
+        hosting: ModelHosting | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
         self.models = models
         self.hosting = hosting
+        self.watch = watch or Watch()
         self._absent = (
             [] if hosting is not None else [one for api in apis for one in api.operations if one.needs_hosting]
         )
@@ -88,7 +96,7 @@ class Endpoints:
         """One route per operation and per refusal, in the order of the APIs."""
         for api in self.apis:
             for operation in api.operations:
-                yield Route(operation.path, {operation.method: self._handler(operation)})
+                yield Route(operation.path, {operation.method: self._handler(api, operation)})
             for refusal in api.refusals:
                 yield Route(refusal.path, refusals=dict.fromkeys(refusal.methods, refusal.reply))
         for operation in self._absent:
@@ -102,10 +110,10 @@ class Endpoints:
         owned = next(parts[:length] for length in range(len(parts), -1, -1) if parts[:length] in tellers)
         return tellers[owned](self.models.dialects)
 
-    def _handler(self, operation: Operation) -> Handler:
+    def _handler(self, api: Api, operation: Operation) -> Handler:
         match operation:
             case GenerateOperation():
-                return self._generating(operation)
+                return self._generating(api, operation)
             case AnswerOperation():
                 return self._answering(operation)
             case _:
@@ -124,15 +132,19 @@ class Endpoints:
 
         return handle
 
-    def _generating(self, operation: GenerateOperation) -> Handler:
+    def _generating(self, api: Api, operation: GenerateOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
+            exchange.api = api.name
             early = exchange.http_call(path_params=path_params)
             self._gate.check_key(early)
             body = await exchange.read_body(self._gate.max_request_size_bytes)
 
             async def proceed(waiting: Exchange) -> None:
-                with self._responder.claim_id(waiting.request_id) as call_id:
-                    await self._generate(waiting, waiting.http_call(body, path_params, call_id), operation)
+                with (
+                    self._responder.claim_id(waiting.request_id) as call_id,
+                    self.watch.call(api.name, waiting, call_id) as record,
+                ):
+                    await self._generate(waiting, waiting.http_call(body, path_params, call_id), operation, record)
 
             # `before` does not go round the rest: each coroutine that waits for another costs something for every token
             if operation.before is None or not await operation.before(exchange, early, self, proceed):
@@ -140,20 +152,24 @@ class Endpoints:
 
         return handle
 
-    async def _generate(self, exchange: Exchange, http: HttpCall, operation: GenerateOperation) -> None:
+    async def _generate(
+        self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord
+    ) -> None:
         borrowed = None if operation.borrow is None else operation.borrow(http, self)
         name = operation.model(http, self) if borrowed is None else None
         if self.hosting is not None and name is not None and self.models.is_dropped(name):
             borrowed = self.hosting.get_or_load(name)  # nobody need know that it had to make room
         if borrowed is not None:
-            return await self._generate_with(borrowed, exchange, http, operation)
+            return await self._generate_with(borrowed, exchange, http, operation, record)
         try:
             model = self.models.find(name)
             _check_version(model, http)
         except ServerError as error:
+            record.error = error
             dialect = dialect_of(operation, self.models.dialects, http)
             await exchange.send_reply(error_reply(dialect, error, http))
         else:
+            record.model = model.name
             await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
         return None
 
@@ -163,6 +179,7 @@ class Endpoints:
         exchange: Exchange,
         http: HttpCall,
         operation: GenerateOperation,
+        record: CallRecord,
     ) -> None:
         """Generate with a model that may have to be loaded first; a client that leaves meanwhile waits no longer."""
         async with AsyncExitStack() as stack:
@@ -170,9 +187,11 @@ class Endpoints:
                 model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
                 _check_version(model, http)
             except ServerError as error:
+                record.error = error
                 dialect = dialect_of(operation, self.models.dialects, http)
                 await exchange.send_reply(error_reply(dialect, error, http))
             else:
+                record.model = model.name
                 await self._responder.respond(exchange, model, dialect_of(operation, model.dialects, http), http)
 
 

@@ -18,6 +18,7 @@ from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelP
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import Exchange
+from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
 
 T = TypeVar("T")
@@ -51,6 +52,11 @@ class Server(Protocol):
     @property
     def needs_key(self) -> bool:
         """Whether calls have to carry an API key."""
+        ...
+
+    @property
+    def watch(self) -> Watch:
+        """What is known of the calls that generate."""
         ...
 
     def shared(self, kind: Callable[[Server], T]) -> T:

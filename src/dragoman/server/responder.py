@@ -38,6 +38,7 @@ from dragoman.server.api import (
 )
 from dragoman.server.generation.merge import EventMerge
 from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.observation.record import current_call
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.types import GenerationRequest, GenerationResult
 
@@ -93,6 +94,7 @@ class Responder:
             raise
         except Exception as error:  # request boundary: one bad request must never touch another
             failure = as_server_error(error, http)
+            _note_failure(failure)
             if exchange.is_started:  # the encoder itself failed while it told of a failure
                 await exchange.cut()
             else:
@@ -136,8 +138,16 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
         except Exception as error:  # request boundary: the answer broke off
             if not exchange.is_started:
                 raise
-            await exchange.finish(made.stream_error(as_server_error(error, http)))
+            failure = as_server_error(error, http)
+            _note_failure(failure)
+            await exchange.finish(made.stream_error(failure))
     return True
+
+
+def _note_failure(failure: ServerError) -> None:
+    record = current_call()
+    if record is not None:
+        record.error = failure
 
 
 async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
@@ -189,6 +199,7 @@ async def _run(run: Runner | None, work: Callable[[], T]) -> T:
 
 
 async def _end_with_error(exchange: Exchange, call: Call, failure: ServerError) -> None:
+    _note_failure(failure)
     last = call.encoder.stream_error(failure)
     if last is None:
         await exchange.cut()

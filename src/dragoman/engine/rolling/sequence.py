@@ -52,6 +52,7 @@ class Sequence:
         "num_accepted_drafts",
         "num_computed_tokens",
         "num_draft_tokens",
+        "num_preemptions",
         "num_prompt_tokens",
         "num_verified_drafts",
         "rank",
@@ -74,6 +75,7 @@ class Sequence:
         self.num_draft_tokens = 0
         self.num_verified_drafts = 0  # these two since the request came
         self.num_accepted_drafts = 0
+        self.num_preemptions = 0
         self.is_held = False  # a beam whose next tokens wait for its siblings
         self.is_long = False  # its tokens are computed in the long regime
         self.status = SequenceStatus.UNFORKED if index else SequenceStatus.WAITING
@@ -198,6 +200,7 @@ class SequenceGroup:
     __slots__ = (
         "_picture_keys",
         "arrival",
+        "arrival_s",
         "beams",
         "end_reasons",
         "has_reported_prompt",
@@ -207,6 +210,7 @@ class SequenceGroup:
         "num_cached_tokens",
         "pictures",
         "prompt_logprobs",
+        "queue_s",
         "request",
         "root_digest",
         "sequences",
@@ -236,6 +240,8 @@ class SequenceGroup:
         self.stop_criterion = prepared.stop_criterion
         self.root_digest = root_digest(request.cache_salt)
         self.num_cached_tokens = 0
+        self.arrival_s = 0.0
+        self.queue_s: float | None = None  # from then to its first step
         self.pictures = prepared.pictures
         self._picture_keys: dict[int, bytes] | None = None
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]

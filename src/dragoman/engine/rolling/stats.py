@@ -5,9 +5,10 @@ Does: hold totals and gauges. Does not: export them (`metrics` does). Written on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dragoman.engine.base import EngineStats
+from dragoman.histogram import COUNTS, SECONDS, Histogram
 
 
 @dataclass(slots=True)
@@ -25,6 +26,8 @@ class RollingStats:
     num_running_requests: int = 0
     num_waiting_requests: int = 0
     num_used_blocks: int = 0
+    step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
         """The totals, in the words of every engine."""
@@ -37,4 +40,6 @@ class RollingStats:
             num_prefix_hits=self.num_prefix_hits,
             num_draft_tokens=self.num_draft_tokens,
             num_accepted_tokens=self.num_accepted_tokens,
+            step_s=self.step_s,
+            step_tokens=self.step_tokens,
         )

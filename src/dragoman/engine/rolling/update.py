@@ -122,8 +122,10 @@ class Updater:
             if draft_ids:
                 output.num_draft_tokens = len(draft_ids)
                 output.num_accepted_tokens = _num_equal(output.token_ids, draft_ids)
-            if sequence.finish_reason is not None and wants_logprobs:
-                output.cumulative_logprob = sequence.cumulative_logprob
+            if sequence.finish_reason is not None:
+                output.num_preemptions = sequence.num_preemptions
+                if wants_logprobs:
+                    output.cumulative_logprob = sequence.cumulative_logprob
             self._report(group, output, deliveries)
         if sequence.finish_reason is not None:
             self._scheduler.finish(sequence)
@@ -193,6 +195,7 @@ class Updater:
                 cumulative_logprob=sequence.cumulative_logprob,
                 num_draft_tokens=sequence.num_verified_drafts,
                 num_accepted_tokens=sequence.num_accepted_drafts,
+                num_preemptions=sequence.num_preemptions,
             )
             self._report(group, output, deliveries)
 
@@ -202,6 +205,7 @@ class Updater:
             group.has_reported_prompt = True
             output.prompt_logprobs = group.prompt_logprobs
             output.num_cached_tokens = group.num_cached_tokens
+            output.queue_s = group.queue_s
         deliveries.append(Delivery(group.key, output))
 
 

@@ -31,6 +31,7 @@ from dragoman.server.generation.prepare import (
     num_characters,
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
+from dragoman.server.observation.record import RequestRecord, new_request
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import (
@@ -126,14 +127,16 @@ class Service:
         deadline = self._deadline()
         if self._may_hold_pictures(request.prompt):
             request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
+        record = new_request(request.request_id, request.sampling.n)
         prepared = await self._prepare(request, deadline)
-        progress = _Progress(prepared, self._pieces, self._extensions)
+        progress = _Progress(prepared, self._pieces, self._extensions, record)
         outputs = self._engine.generate(prepared.engine_request)
         bounded = None if deadline is None else _Bounded(outputs, deadline)
         try:
             async for output in bounded or outputs:
                 event = progress.push(output)
                 if event is not None:
+                    record.note(event)
                     yield event
                 if progress.is_finished:
                     return
@@ -197,10 +200,13 @@ class Service:
 class _Progress:
     """The sequences of one running request. `is_finished`: each of them has had its last event."""
 
-    __slots__ = ("_num_unfinished", "_pieces", "_prepared", "_prompt", "_sequences", "_waits_for_prompt")
+    __slots__ = ("_num_unfinished", "_pieces", "_prepared", "_prompt", "_record", "_sequences", "_waits_for_prompt")
 
-    def __init__(self, prepared: PreparedRequest, pieces: TokenPieces, extensions: Extensions) -> None:
+    def __init__(
+        self, prepared: PreparedRequest, pieces: TokenPieces, extensions: Extensions, record: RequestRecord
+    ) -> None:
         self._prepared = prepared
+        self._record = record
         self._pieces = pieces
         self._prompt: PromptInfo | None = None  # known, and not in an event yet
         self._waits_for_prompt = True
@@ -225,6 +231,10 @@ class _Progress:
         if self._waits_for_prompt:
             self._waits_for_prompt = False
             self._prompt = self._prompt_info(output)
+            self._record.has_prompt(self._prompt)
+            self._record.queue_s = output.queue_s
+        if output.finish_reason is not None:
+            self._record.num_preemptions += output.num_preemptions
         sequence = self._sequences[output.index]
         if sequence.is_finished:
             return None

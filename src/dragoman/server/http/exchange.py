@@ -55,6 +55,8 @@ class Exchange:
         self._rules = rules
         self._sends_trailers = False
         self.is_started = False
+        self.status = 0  # that was sent, 0 = none yet
+        self.api = ""  # of the operation that answers, where it is one that generates
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
@@ -162,6 +164,7 @@ class Exchange:
         merged.update((name.lower(), value) for name, value in headers.items())
         encoded = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in merged.items()]
         self.is_started = True
+        self.status = status
         await self._send(
             {"type": "http.response.start", "status": status, "headers": encoded, "trailers": self._sends_trailers}
         )

@@ -88,6 +88,7 @@ class Scheduler:
 
     def add(self, group: SequenceGroup) -> None:
         """Queue a group behind all others of its priority. Its key must be new, and it must fit the cache when alone."""
+        group.arrival_s = self._clock()
         self.groups[group.key] = group
         self._enqueue(group.sequences[0])
 
@@ -195,7 +196,10 @@ class Scheduler:
 
     def end_step(self, batch: ScheduledBatch) -> None:
         """The batch was computed and sampled just now: its duration paces the next ones."""
-        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, self._clock() - batch.begin_s)
+        duration_s = self._clock() - batch.begin_s
+        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
+        self._stats.step_s.add(duration_s)
+        self._stats.step_tokens.add(batch.num_tokens)
 
     def _settle_regime(self, sequence: Sequence) -> None:
         """Let a sequence that has outgrown the short regime begin anew in the long one; if it runs, in its place."""
@@ -257,6 +261,7 @@ class Scheduler:
         sequence.reset()
         self._enqueue(sequence)
         self._stats.num_preemptions += 1
+        sequence.num_preemptions += 1
 
     def _admit_waiting(self, batch: ScheduledBatch) -> None:
         """Let waiting sequences run in the order of their rank: nobody overtakes the one that does not fit."""
@@ -332,6 +337,8 @@ class Scheduler:
         insort(self.running, sequence, key=_RANK)
         if not sequence.num_generated_tokens:  # it begins; else it was preempted
             sequence.group.num_cached_tokens = num_cached
+        if sequence.group.queue_s is None:
+            sequence.group.queue_s = self._clock() - sequence.group.arrival_s
         if self._config.prefix_cache != "off":
             self._stats.num_prefix_queries += sequence.num_tokens
             self._stats.num_prefix_hits += num_cached

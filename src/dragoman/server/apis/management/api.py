@@ -5,8 +5,10 @@ from __future__ import annotations
 from functools import partial
 
 from dragoman.metrics import METRICS_MEDIA_TYPE
+from dragoman.server.apis.management.errors import ERRORS, PlainErrors
 from dragoman.server.apis.management.health import Liveness, ModelStatus, live, ping
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
+from dragoman.server.apis.management.running import RunningCall, running_calls
 from dragoman.server.describe.answers import Answer, json_answer
 from dragoman.server.describe.components import header
 from dragoman.server.describe.json_schema import TEXT, Schema
@@ -36,12 +38,15 @@ def _page(media_type: str, schema: Schema) -> dict[int, Answer]:
     return {200: Answer("the page", {media_type: schema})}
 
 
+_TELLER = PlainErrors()
 _METRICS = _page(METRICS_MEDIA_TYPE, TEXT)
 
 API = Api(
     name="management",
     title="operation",
     needs_engine=False,
+    owns=("/debug",),
+    teller=lambda dialects: _TELLER,
     operations=(
         _get(path="/ping", summary="Readiness, as SageMaker asks for it", answers=_READY, answer=ping),
         _operation(
@@ -88,6 +93,15 @@ API = Api(
             summary="A page to read this document and try the routes",
             answers=_page(HTML_MEDIA_TYPE, TEXT),
             answer=docs,
+            in_banner=False,
+        ),
+        _get(
+            path="/debug/requests",
+            summary="The calls that run or wait now",
+            description="Oldest first. `state` is `waiting` until a call has its first token.",
+            answers={200: json_answer(list[RunningCall], "the calls"), **ERRORS.answers(("unauthorized",))},
+            answer=running_calls,
+            needs_key=True,
             in_banner=False,
         ),
     ),

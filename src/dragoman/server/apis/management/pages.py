@@ -56,7 +56,7 @@ class Metrics:
     """The metrics of the server's models."""
 
     def __init__(self, server: Server) -> None:
-        self.registry = MetricsRegistry(lambda: server.models.models)
+        self.registry = MetricsRegistry(lambda: server.models.models, server.watch.metrics)
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
@@ -70,7 +70,7 @@ async def docs(http: HttpCall, server: Server) -> Reply:
 
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
-    """What the engines count, for Prometheus."""
+    """What the engines and calls have come to, for Prometheus."""
     return Reply(200, server.shared(Metrics).registry.render(), METRICS_MEDIA_TYPE)
 
 

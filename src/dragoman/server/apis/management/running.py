@@ -1,0 +1,54 @@
+"""`GET /debug/requests`: the calls that run or wait at this moment.
+
+Does: tell what is known of each. Does not: tell what was asked: no prompts. On the event loop; for whoever has a key.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Literal
+
+import msgspec
+
+from dragoman.server.api import HttpCall
+from dragoman.server.observation.record import CallRecord
+from dragoman.server.operations import Server
+
+
+class RunningCall(msgspec.Struct, frozen=True):
+    """One call. `age_s`: since it came; `since_last_token_s`: null = it has none yet."""
+
+    id: str
+    api: str
+    path: str
+    model: str
+    state: Literal["waiting", "running"]
+    requests: int
+    age_s: float
+    since_last_token_s: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+
+
+async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
+    """Those that run now, the oldest first."""
+    now_s = perf_counter()
+    return [_told(record, now_s) for record in server.watch.running]
+
+
+def _told(record: CallRecord, now_s: float) -> RunningCall:
+    last_s = max((times[-1] for request in record.requests for times in request.event_s if times), default=None)
+    return RunningCall(
+        id=record.call_id,
+        api=record.api,
+        path=record.path,
+        model=record.model,
+        state="waiting" if last_s is None else "running",
+        requests=len(record.requests),
+        age_s=round(now_s - record.begin_s, 3),
+        since_last_token_s=None if last_s is None else round(now_s - last_s, 3),
+        prompt_tokens=record.num_prompt_tokens,
+        cached_tokens=record.num_cached_tokens,
+        completion_tokens=record.num_completion_tokens,
+    )

@@ -1,0 +1,136 @@
+"""What is known of one call, and of each request in it, while it runs and when it has ended.
+
+Does: hold it; let the service find the call that it works for. Does not: log or export (`watch` does). A call's record is
+made by the endpoints, filled by the responder and the service; all on the event loop.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from time import perf_counter, time
+
+from dragoman.errors import ServerError
+from dragoman.types import GenerationEvent, PromptInfo
+
+
+class Outcome(StrEnum):
+    """How a call ended."""
+
+    FINISHED = "finished"
+    REFUSED = "refused"  # before anything was generated, by an error of the client's or because there was no room
+    FAILED = "failed"
+    CLIENT_GONE = "client_gone"
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not tell.
+
+    `event_s`: of each sequence, when its events came. `prompt_text` is kept only while nobody has taken the record.
+    """
+
+    request_id: str
+    begin_s: float = field(default_factory=perf_counter)
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_completion_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_preemptions: int = 0
+    queue_s: float | None = None
+    event_s: list[list[float]] = field(default_factory=list)
+    prompt_text: str = ""
+
+    def has_prompt(self, prompt: PromptInfo) -> None:
+        """Its prompt was computed."""
+        self.num_prompt_tokens, self.num_cached_tokens = len(prompt.token_ids), prompt.num_cached_tokens
+        self.prompt_text = prompt.text
+
+    def note(self, event: GenerationEvent) -> None:
+        """An event goes out."""
+        self.event_s[event.index].append(perf_counter())
+        self.num_completion_tokens += len(event.tokens)
+        if event.num_draft_tokens:
+            self.num_draft_tokens += event.num_draft_tokens
+            self.num_accepted_tokens += event.num_accepted_tokens
+
+    @property
+    def first_token_s(self) -> float | None:
+        """From its beginning to the first event, None = there was none."""
+        firsts = [times[0] for times in self.event_s if times]
+        return min(firsts) - self.begin_s if firsts else None
+
+    def gaps_s(self) -> list[float]:
+        """Between the events of each sequence."""
+        return [later - earlier for times in self.event_s for earlier, later in pairwise(times)]
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """One call over HTTP. `status` 0 = nothing was sent. `error`: what failed, None = nothing did.
+
+    `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic clock.
+    """
+
+    call_id: str
+    api: str
+    path: str
+    model: str = ""
+    adapter: str = ""
+    requests: list[RequestRecord] = field(default_factory=list)
+    begin_s: float = field(default_factory=perf_counter)
+    began_s: float = field(default_factory=time)
+    end_s: float = 0.0
+    status: int = 0
+    is_client_gone: bool = False
+    error: ServerError | None = None
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        if self.is_client_gone:
+            return Outcome.CLIENT_GONE
+        if self.error is None:
+            return Outcome.FINISHED
+        return Outcome.FAILED if self.status >= 500 or self.num_completion_tokens else Outcome.REFUSED
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Of all its requests."""
+        return sum(request.num_prompt_tokens for request in self.requests)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of all its prompts."""
+        return sum(request.num_cached_tokens for request in self.requests)
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Of all its requests."""
+        return sum(request.num_completion_tokens for request in self.requests)
+
+
+_call: ContextVar[CallRecord | None] = ContextVar("call", default=None)
+"""The call that the current task works for. Tasks inherit it, so that nothing between HTTP and the service hands it on."""
+
+
+def current_call() -> CallRecord | None:
+    """The call that this task works for, None if it is none over HTTP."""
+    return _call.get()
+
+
+def enter_call(record: CallRecord) -> None:
+    """This task, and those it starts from now on, work for that call."""
+    _call.set(record)
+
+
+def new_request(request_id: str, num_sequences: int) -> RequestRecord:
+    """The record of a request, part of the current call if there is one."""
+    record = RequestRecord(request_id, event_s=[[] for _ in range(num_sequences)])
+    call = _call.get()
+    if call is not None:
+        call.requests.append(record)
+    return record

@@ -1,0 +1,89 @@
+"""One line in the log for each call that has ended, for people or as JSON.
+
+Does: put a record into words. Does not: decide what is logged where (the root logger does). Called by `watch`, on the event
+loop. Prompts are not part of it unless the operator wants that.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import msgspec
+
+from dragoman.server.observation.record import CallRecord
+
+LOGGER_NAME = "dragoman.requests"
+
+LogForm = Literal["off", "text", "json"]
+
+logger = logging.getLogger(LOGGER_NAME)
+
+
+class RequestLog:
+    """The lines of calls. `shows_prompts`: their prompts as well."""
+
+    def __init__(self, form: LogForm, *, shows_prompts: bool = False) -> None:
+        self._form = form
+        self._shows_prompts = shows_prompts
+
+    def write(self, record: CallRecord) -> None:
+        """The line of a call that has ended."""
+        if self._form == "off" or not logger.isEnabledFor(logging.INFO):
+            return
+        facts = facts_of(record)
+        if self._shows_prompts:
+            facts["prompts"] = [request.prompt_text for request in record.requests]
+        logger.info("%s", msgspec.json.encode(facts).decode() if self._form == "json" else _sentence(facts))
+
+
+def facts_of(record: CallRecord) -> dict[str, Any]:
+    """What the line says, by name. Durations in milliseconds; null = not known, or there was none."""
+    requests = record.requests
+    firsts = [request.first_token_s for request in requests if request.first_token_s is not None]
+    queues = [request.queue_s for request in requests if request.queue_s is not None]
+    gaps = [gap for request in requests for gap in request.gaps_s()]
+    return {
+        "id": record.call_id,
+        "time": record.began_s,
+        "api": record.api,
+        "path": record.path,
+        "model": record.model,
+        "adapter": record.adapter,
+        "outcome": str(record.outcome),
+        "status": record.status,
+        "error": None if record.error is None else record.error.message,
+        "requests": len(requests),
+        "prompt_tokens": record.num_prompt_tokens,
+        "cached_tokens": record.num_cached_tokens,
+        "completion_tokens": record.num_completion_tokens,
+        "draft_tokens": sum(request.num_draft_tokens for request in requests),
+        "accepted_tokens": sum(request.num_accepted_tokens for request in requests),
+        "preemptions": sum(request.num_preemptions for request in requests),
+        "queue_ms": _ms(max(queues, default=None)),
+        "first_token_ms": _ms(min(firsts, default=None)),
+        "inter_token_ms": _ms(sum(gaps) / len(gaps) if gaps else None),
+        "inter_token_max_ms": _ms(max(gaps, default=None)),
+        "total_ms": _ms(record.end_s - record.begin_s),
+    }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1000 * seconds, 3)
+
+
+def _sentence(facts: dict[str, Any]) -> str:
+    """`name=value` for all that there is, quoted as JSON where a value could be taken for more than one word."""
+    words = []
+    for name, value in facts.items():
+        if value is None or value == "" or name == "time":
+            continue
+        is_plain = isinstance(value, (int, float)) or (isinstance(value, str) and value.isascii() and value.isalnum())
+        words.append(f"{name}={value if is_plain else _quoted(value)}")
+    return " ".join(words)
+
+
+def _quoted(value: object) -> str:
+    text = msgspec.json.encode(value).decode()
+    is_word = isinstance(value, str) and not set(value) & set(' "\\=\x7f') and value.isprintable()
+    return str(value) if is_word else text

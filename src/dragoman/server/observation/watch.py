@@ -1,0 +1,57 @@
+"""Watches every call that generates: knows those that run, tells of each one that has ended.
+
+Does: make records, hand them to log and metrics when they are complete. Does not: measure (the service and the responder
+fill the records). Made by the app; used on the event loop only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from dragoman.errors import ServerError
+from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.observation.call_metrics import CallMetrics
+from dragoman.server.observation.record import CallRecord, enter_call
+from dragoman.server.observation.request_log import RequestLog
+
+
+class Watch:
+    """The calls of one server. `log` None = nothing is logged."""
+
+    def __init__(self, log: RequestLog | None = None) -> None:
+        self.metrics = CallMetrics()
+        self._log = log
+        self._running: dict[int, CallRecord] = {}
+
+    @property
+    def running(self) -> tuple[CallRecord, ...]:
+        """The calls that have not been answered to the end, the oldest first."""
+        return tuple(self._running.values())
+
+    @contextmanager
+    def call(self, api: str, exchange: Exchange, call_id: str) -> Iterator[CallRecord]:
+        """The record of a call while the block answers it."""
+        record = CallRecord(call_id, api, exchange.path)
+        enter_call(record)
+        self._running[id(record)] = record
+        try:
+            yield record
+        except ClientGone:
+            record.is_client_gone = True
+            raise
+        finally:
+            del self._running[id(record)]
+            record.status = exchange.status
+            self._finish(record)
+
+    def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
+        """A call was answered with an error before it was looked at: its key or its size."""
+        self._finish(CallRecord(exchange.request_id, api, exchange.path, status=exchange.status, error=error))
+
+    def _finish(self, record: CallRecord) -> None:
+        record.end_s = perf_counter()
+        self.metrics.observe(record)
+        if self._log is not None:
+            self._log.write(record)

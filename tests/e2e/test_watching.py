@@ -1,0 +1,123 @@
+"""What the server tells of calls: a line for each, metrics that add up with it, the list of what runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.support.server_process import ServerProcess, serve
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def watched() -> Iterator[ServerProcess]:
+    with serve("--log-requests", "json", "--dtype", "f32") as running:
+        yield running
+
+
+def samples(server: ServerProcess) -> Samples:
+    families = text_string_to_metric_families(httpx.get(f"{server.base_url}/metrics").text)
+    return {(one.name, frozenset(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+def of_calls(metrics: Samples, name: str) -> dict[str, float]:
+    """The sum over models and outcomes, by API."""
+    found: dict[str, float] = {}
+    for (sample, labels), value in metrics.items():
+        if sample == name:
+            api = dict(labels)["api"]
+            found[api] = found.get(api, 0) + value
+    return found
+
+
+def lines_of(server: ServerProcess) -> list[dict[str, Any]]:
+    """The lines of calls, once the server has ended."""
+    server.terminate()
+    return [json.loads(line) for line in server.output if line.startswith('{"id"')]
+
+
+CALLS: list[tuple[str, dict[str, Any], int]] = [
+    ("/v1/completions", {"model": "demo", "prompt": "The sea is", "max_tokens": 5, "ignore_eos": True}, 200),
+    (
+        "/v1/completions",
+        {"model": "demo", "prompt": ["One", "Two"], "max_tokens": 3, "n": 2, "ignore_eos": True, "stream": True},
+        200,
+    ),
+    ("/invocations", {"inputs": "The sea", "parameters": {"max_new_tokens": 4, "ignore_eos_token": True}}, 200),
+    ("/generate", {"inputs": "The sea", "parameters": {"max_new_tokens": 2}}, 200),
+    ("/v1/completions", {"model": "demo", "prompt": "x", "max_tokens": -1}, 400),
+    ("/v1/completions", {"model": "nobody", "prompt": "x"}, 404),
+    ("/v3/completions", {"model": "demo", "prompt": "x", "max_tokens": 2, "ignore_eos": True}, 200),
+]
+
+
+def test_lines_and_metrics_add_up_with_what_clients_were_answered(watched: ServerProcess) -> None:
+    for path, body, status in CALLS:
+        assert httpx.post(f"{watched.base_url}{path}", json=body, timeout=60).status_code == status
+    metrics = samples(watched)
+    lines = lines_of(watched)
+    assert [(line["path"], line["status"]) for line in lines] == [(path, status) for path, _, status in CALLS]
+    assert [line["outcome"] for line in lines] == ["finished"] * 4 + ["refused"] * 2 + ["finished"]
+    assert [line["completion_tokens"] for line in lines] == [5, 12, 4, lines[3]["completion_tokens"], 0, 0, 2]
+    by_api: dict[str, dict[str, float]] = {}
+    for line in lines:
+        sums = by_api.setdefault(line["api"], dict.fromkeys(("calls", "prompt", "cached", "completion"), 0.0))
+        sums["calls"] += 1
+        for kind in ("prompt", "cached", "completion"):
+            sums[kind] += line[f"{kind}_tokens"]
+    assert of_calls(metrics, "dragoman_requests_total") == {api: sums["calls"] for api, sums in by_api.items()}
+    assert of_calls(metrics, "dragoman_request_seconds_count") == {api: sums["calls"] for api, sums in by_api.items()}
+    for kind in ("prompt", "cached", "completion"):
+        counted = of_calls(metrics, f"dragoman_{kind}_tokens_of_requests_total")
+        assert counted == {api: sums[kind] for api, sums in by_api.items()}
+    assert of_calls(metrics, "dragoman_errors_total") == {"openai": 2.0}
+    assert metrics["dragoman_step_seconds_count", frozenset({("model", "demo")})] > 0
+
+
+def test_times_of_a_line_fit_together(watched: ServerProcess) -> None:
+    body = {"model": "demo", "prompt": "The sea is", "max_tokens": 20, "ignore_eos": True}
+    httpx.post(f"{watched.base_url}/v1/completions", json=body, timeout=60, headers={"x-request-id": "mine"})
+    (line,) = lines_of(watched)
+    assert line["id"] == "mine"
+    assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["total_ms"]
+    assert 0 < line["inter_token_ms"] <= line["inter_token_max_ms"] <= line["total_ms"]
+    assert line["first_token_ms"] + 19 * line["inter_token_ms"] <= line["total_ms"] * 1.001
+    assert "prompts" not in line
+
+
+def test_a_client_that_leaves_is_told_and_its_call_is_listed_before() -> None:
+    with serve("--log-requests", "json", "--log-prompts", "true") as server:
+        body = {"model": "demo", "prompt": "The sea", "max_tokens": 900, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=60) as answer:
+            pieces = answer.iter_lines()  # kept: the end of this iterator would be the end of the answer
+            assert next(pieces).startswith("data:")
+            (running,) = httpx.get(f"{server.base_url}/debug/requests").json()
+            assert running["path"] == "/v1/completions"
+            assert running["state"] == "running"
+            assert running["completion_tokens"] >= 1
+        left = threading.Event()
+        while httpx.get(f"{server.base_url}/debug/requests").json():
+            left.wait(0.01)  # between two looks
+        (line,) = lines_of(server)
+    assert line["outcome"] == "client_gone"
+    assert 0 < line["completion_tokens"] < 900
+    assert line["prompts"] == ["The sea"]
+
+
+def test_what_is_refused_at_the_door_has_a_line_too() -> None:
+    with serve("--log-requests", "text", "--max-request-size", "100", environ={"DRAGOMAN_API_KEY": "k"}) as server:
+        url = f"{server.base_url}/v1/completions"
+        assert httpx.post(url, json={"prompt": "x"}).status_code == 401
+        assert httpx.post(url, json={"prompt": "x" * 200}, headers={"x-api-key": "k"}).status_code == 413
+        assert httpx.get(f"{server.base_url}/debug/requests").status_code == 401
+        server.terminate()
+        lines = [line for line in server.output if "dragoman.requests" in line]
+    assert ["status=401" in line or "status=413" in line for line in lines] == [True, True]
+    assert all("outcome=refused" in line for line in lines)
