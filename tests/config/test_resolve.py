@@ -54,6 +54,7 @@ def example(option: Option) -> str:
         "lmi",
         "debug",
         "json",
+        "vllm,tgi",
         "none",
         "some-name",
         "a.b:c",

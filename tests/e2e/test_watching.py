@@ -81,6 +81,21 @@ def test_lines_and_metrics_add_up_with_what_clients_were_answered(watched: Serve
     assert metrics["dragoman_step_seconds_count", frozenset({("model", "demo")})] > 0
 
 
+def test_the_numbers_have_the_names_of_other_servers_too() -> None:
+    with serve("--metrics-compat", "vllm,tgi", "--name", "demo") as server:
+        body = {"model": "demo", "prompt": "The sea is", "max_tokens": 5, "ignore_eos": True}
+        for path in ("/v1/completions", "/v3/completions"):
+            assert httpx.post(f"{server.base_url}{path}", json=body, timeout=60).status_code == 200
+        shown = server.metrics()
+    assert shown["vllm:generation_tokens_total"] == 10
+    assert shown["vllm:request_success_total"] == shown["tgi_request_success_total"] == 2
+    assert shown["vllm:time_to_first_token_seconds_count"] == 2
+    assert shown["vllm:inter_token_latency_seconds_count"] == 8
+    assert shown["tgi_request_generated_tokens_sum"] == 10
+    assert shown["vllm:num_requests_running"] == shown["tgi_queue_size"] == 0
+    assert shown["vllm:iteration_tokens_count"] == shown["dragoman_steps_total"]
+
+
 def test_times_of_a_line_fit_together(watched: ServerProcess) -> None:
     body = {"model": "demo", "prompt": "The sea is", "max_tokens": 20, "ignore_eos": True}
     httpx.post(f"{watched.base_url}/v1/completions", json=body, timeout=60, headers={"x-request-id": "mine"})

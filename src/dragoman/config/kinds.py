@@ -257,6 +257,30 @@ class Names:
         return names
 
 
+@dataclass(frozen=True, slots=True)
+class Some:
+    """Any of a few words, separated by commas or blanks. Case does not matter."""
+
+    words: tuple[str, ...]
+
+    @property
+    def allowed(self) -> str:
+        """The words, none twice."""
+        return f"any of {', '.join(self.words)}, separated by commas, none of them twice"
+
+    @property
+    def placeholder(self) -> str:
+        """The words, of which several are allowed."""
+        return ",".join(self.words)
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The words in their order."""
+        found = Names().parse(text.lower())
+        if not set(found) <= set(self.words):
+            raise ValueError(text)
+        return found
+
+
 _HOST = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*", re.ASCII)
 
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # what makes a host an address, if it ends in one. Source: WHATWG URL

@@ -23,6 +23,7 @@ from dragoman.config.kinds import (
     JsonObject,
     Names,
     Number,
+    Some,
     Switch,
     Text,
     Urls,
@@ -479,6 +480,13 @@ class ServerSettings:
         Switch(),
         "Prompts are part of these lines.",
         key="log_prompts",
+    )
+    metrics_compat: tuple[str, ...] = option(
+        (),
+        Some(("vllm", "tgi")),
+        "Whose names GET /metrics tells its numbers under as well, for dashboards that know those.",
+        unset="nobody's",
+        key="metrics_compat",
     )
 
 

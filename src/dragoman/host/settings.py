@@ -24,6 +24,7 @@ def server_config(config: Config) -> ServerConfig:
         cors_allowed_headers=server.cors_allowed_headers,
         log_requests=cast(LogForm, server.log_requests),
         log_prompts=server.log_prompts,
+        metrics_compat=server.metrics_compat,
     )
 
 

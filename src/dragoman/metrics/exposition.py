@@ -6,7 +6,7 @@ Does not: count anything itself. Called by the `/metrics` route, on the event lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 
 from dragoman.engine.base import Engine, Health
+from dragoman.metrics.other_names import CallCounts, renamed
 
 LIBRARY_PREFIX = "vllm:"
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -58,18 +59,27 @@ HISTOGRAMS: Mapping[str, tuple[str, str]] = {
 """Metric name -> (field of EngineStats, help); engines that do not count it leave it out."""
 
 
-class Collected(Protocol):
-    """Whoever else has metrics."""
+class WatchedCalls(CallCounts, Protocol):
+    """What is counted of calls."""
 
     def collect(self) -> Iterator[Metric]: ...
 
 
 class MetricsRegistry:
-    """The metrics of one server; `models` is asked anew at every scrape. `calls`: what is counted of calls."""
+    """The metrics of one server; `models` is asked anew at every scrape.
 
-    def __init__(self, models: Callable[[], Iterable[WatchedModel]], calls: Collected | None = None) -> None:
+    `calls`: what is counted of calls; `other_names`: under whose names the numbers are told as well.
+    """
+
+    def __init__(
+        self,
+        models: Callable[[], Iterable[WatchedModel]],
+        calls: WatchedCalls | None = None,
+        other_names: Sequence[str] = (),
+    ) -> None:
         self._models = models
         self._calls = calls
+        self._other_names = other_names
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -104,8 +114,10 @@ class MetricsRegistry:
             yield family
         if self._calls is not None:
             yield from self._calls.collect()
+            yield from renamed(self._other_names, health, stats, self._calls)
         # What an engine's own library counts in this process, under its own names.
-        yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))
+        if "vllm" not in self._other_names:
+            yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))
 
 
 def _upstreams(health: Mapping[str, Health]) -> Iterator[Metric]:

@@ -43,6 +43,7 @@ class ServerConfig:
     cors_allowed_headers: str = ""
     log_requests: LogForm = "off"
     log_prompts: bool = False
+    metrics_compat: tuple[str, ...] = ()
 
 
 class App:
@@ -112,7 +113,7 @@ def build_app(registry: ModelRegistry, config: ServerConfig, hosting: ModelHosti
         naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
         folded=tuple(name for api in apis for name in api.folded_headers),
     )
-    watch = Watch(RequestLog(config.log_requests, shows_prompts=config.log_prompts))
+    watch = Watch(RequestLog(config.log_requests, shows_prompts=config.log_prompts), config.metrics_compat)
     return App(Endpoints(apis, registry, gate, hosting, watch), rules)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from dragoman.histogram import COUNTS, SECONDS, Histogram
-from dragoman.server.observation.record import CallRecord, RequestRecord
+from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
 
 _Key = tuple[str, str]  # API and model
 
@@ -72,6 +72,23 @@ class CallMetrics:
             for key, histogram in self._histograms[name].items():
                 family.add_metric(list(key), histogram.cumulative(), histogram.total)
             yield family
+
+    def count(self, name: str, model: str) -> float:
+        """The sum over APIs of a counter: `requests`, `finished`, `errors`, or tokens by their kind."""
+        if name in self._tokens:
+            return sum(count for (_, served), count in self._tokens[name].items() if served == model)
+        outcomes = [(outcome, count) for (_, served, outcome), count in self._calls.items() if served == model]
+        if name == "requests":
+            return sum(count for _, count in outcomes)
+        return sum(count for outcome, count in outcomes if (outcome == Outcome.FINISHED) == (name == "finished"))
+
+    def histogram(self, name: str, model: str) -> Histogram:
+        """The sum over APIs of a histogram."""
+        merged = Histogram(_HISTOGRAMS[name][1])
+        for (_, served), histogram in self._histograms[name].items():
+            if served == model:
+                merged.merge(histogram)
+        return merged
 
     def _of(self, name: str, key: _Key) -> Histogram:
         by_key = self._histograms[name]

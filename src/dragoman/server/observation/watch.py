@@ -18,10 +18,11 @@ from dragoman.server.observation.request_log import RequestLog
 
 
 class Watch:
-    """The calls of one server. `log` None = nothing is logged."""
+    """The calls of one server. `log` None = nothing is logged. `other_names`: see `MetricsRegistry`."""
 
-    def __init__(self, log: RequestLog | None = None) -> None:
+    def __init__(self, log: RequestLog | None = None, other_names: tuple[str, ...] = ()) -> None:
         self.metrics = CallMetrics()
+        self.other_names = other_names
         self._log = log
         self._running: dict[int, CallRecord] = {}
 

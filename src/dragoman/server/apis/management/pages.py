@@ -56,7 +56,7 @@ class Metrics:
     """The metrics of the server's models."""
 
     def __init__(self, server: Server) -> None:
-        self.registry = MetricsRegistry(lambda: server.models.models, server.watch.metrics)
+        self.registry = MetricsRegistry(lambda: server.models.models, server.watch.metrics, server.watch.other_names)
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
