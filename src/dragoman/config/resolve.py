@@ -30,12 +30,11 @@ from dragoman.config.options import (
     EngineSettings,
     ModelSettings,
     PictureSettings,
-    ServerSettings,
     SpeculationSettings,
     UpstreamSettings,
-    split_address,
 )
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
+from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first

@@ -22,8 +22,8 @@ from dragoman.config.entries import ModelEntry, store_entries
 from dragoman.config.kinds import FilePath
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
-from dragoman.config.options import ServerSettings
 from dragoman.config.resolve import Config, ConfigError, resolve
+from dragoman.config.server_options import ServerSettings
 from dragoman.config.several import PER_MODEL, archive_cache, process_wide_conflicts, unpacked, with_notes
 from dragoman.config.sources import Given, read_environment
 

@@ -20,8 +20,8 @@ from dragoman.config.combinations import Origins, cite
 from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
-from dragoman.config.options import ServerSettings
 from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
+from dragoman.config.server_options import ServerSettings
 from dragoman.config.sources import Given, cache_home
 
 DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
