@@ -117,13 +117,74 @@ def test_a_client_that_leaves_is_told_and_its_call_is_listed_before() -> None:
             assert running["path"] == "/v1/completions"
             assert running["state"] == "running"
             assert running["completion_tokens"] >= 1
-        left = threading.Event()
-        while httpx.get(f"{server.base_url}/debug/requests").json():
-            left.wait(0.01)  # between two looks
+        wait_until_idle(server)
         (line,) = lines_of(server)
     assert line["outcome"] == "client_gone"
     assert 0 < line["completion_tokens"] < 900
     assert line["prompts"] == ["The sea"]
+
+
+STREAMED = {"model": "demo", "prompt": "The sea", "max_tokens": 900, "ignore_eos": True, "stream": True}
+
+
+def wait_until_idle(server: ServerProcess) -> None:
+    """Return once no call runs, and nothing is computed any more."""
+    between_looks = threading.Event()
+    while httpx.get(f"{server.base_url}/debug/requests").json() or server.metrics()["dragoman_requests_running"]:
+        between_looks.wait(0.01)
+
+
+def test_a_call_can_be_cancelled_by_its_id(watched: ServerProcess) -> None:
+    names = {"x-request-id": "long one"}
+    url = watched.base_url
+    assert httpx.post(f"{url}/cancel/long%20one").status_code == 404
+    with httpx.stream("POST", f"{url}/v1/completions", json=STREAMED, headers=names, timeout=60) as answer:
+        pieces = answer.iter_lines()
+        next(pieces)
+        assert httpx.post(f"{url}/cancel/long%20one").json() == {"cancelled": 1}
+        rest = list(pieces)
+    assert any('"error"' in piece and "was cancelled" in piece for piece in rest)
+    wait_until_idle(watched)
+    (line,) = lines_of(watched)
+    assert (line["outcome"], line["error"]) == ("failed", "the request long one was cancelled")
+    assert line["completion_tokens"] < 900
+
+
+def test_a_call_that_does_not_stream_can_be_cancelled(watched: ServerProcess) -> None:
+    answers: list[httpx.Response] = []
+    body = {**STREAMED, "stream": False}
+    names = {"x-request-id": "whole"}
+
+    def ask() -> None:
+        answers.append(httpx.post(f"{watched.base_url}/v1/completions", json=body, headers=names, timeout=60))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    while httpx.post(f"{watched.base_url}/cancel/whole").status_code == 404:
+        assert asking.is_alive()
+    asking.join()
+    assert answers[0].status_code == 503
+    assert "was cancelled" in answers[0].json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "header", [("x-request-timeout-ms", "150"), ("grpc-timeout", "150m"), ("x-stainless-timeout", "0.15")], ids=str
+)
+def test_a_client_may_say_how_long_it_waits(watched: ServerProcess, header: tuple[str, str]) -> None:
+    body = {**STREAMED, "stream": False}
+    answer = httpx.post(f"{watched.base_url}/v1/completions", json=body, headers=dict([header]), timeout=60)
+    assert answer.status_code == 503
+    assert "0.15 s that the client allows" in answer.json()["error"]["message"]
+    wait_until_idle(watched)
+
+
+@pytest.mark.parametrize(
+    "header", [("x-request-timeout-ms", "soon"), ("x-request-timeout-ms", "0"), ("grpc-timeout", "5")]
+)
+def test_a_time_that_is_none_is_refused(watched: ServerProcess, header: tuple[str, str]) -> None:
+    answer = httpx.post(f"{watched.base_url}/v1/completions", json=STREAMED, headers=dict([header]), timeout=60)
+    assert answer.status_code == 400
+    assert header[0] in answer.json()["error"]["message"]
 
 
 def test_what_is_refused_at_the_door_has_a_line_too() -> None:

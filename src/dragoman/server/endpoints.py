@@ -15,6 +15,7 @@ from typing import Any, TypeVar, cast
 from dragoman.errors import NotFound, ServerError, Unauthorized
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.deadlines import timeout_of
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
@@ -163,7 +164,7 @@ class Endpoints:
             return await self._generate_with(borrowed, exchange, http, operation, record)
         try:
             model = self.models.find(name)
-            _check_version(model, http)
+            _check_call(model, http, record)
         except ServerError as error:
             record.error = error
             dialect = dialect_of(operation, self.models.dialects, http)
@@ -185,7 +186,7 @@ class Endpoints:
         async with AsyncExitStack() as stack:
             try:
                 model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
-                _check_version(model, http)
+                _check_call(model, http, record)
             except ServerError as error:
                 record.error = error
                 dialect = dialect_of(operation, self.models.dialects, http)
@@ -229,8 +230,12 @@ def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall)
     return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
-def _check_version(model: ServedModel, http: HttpCall) -> None:
-    """Raises: NotFound if the call asks for a version that the model does not have."""
+def _check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
+    """Note how long the client wants to wait.
+
+    Raises: InvalidParameter if it says that wrongly, NotFound if it asks for a version that the model does not have.
+    """
+    record.timeout_s = timeout_of(http.headers)
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

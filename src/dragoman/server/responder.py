@@ -108,7 +108,7 @@ class Responder:
     async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
         """Write the events as they come; a failure after the head is told in-band, or by cutting the connection."""
         merge = EventMerge(model.service, call.requests)
-        merge.start(exchange.wait_disconnected)
+        merge.start(exchange.wait_gone)
         try:
             await _write_events(exchange, merge, call)
         except ClientGone:
@@ -232,19 +232,22 @@ async def _generate(service: GenerationService, request: GenerationRequest, labe
 
 
 async def run_unless_gone(exchange: Exchange, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves first. Raises: ClientGone, or what `work` raises."""
+    """The result of `work`, which is cancelled when nobody wants it any more.
+
+    Raises: ClientGone, what the call was cancelled with, or what `work` raises.
+    """
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(exchange.wait_disconnected())
+    gone = asyncio.ensure_future(exchange.wait_gone())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ClientGone
+            raise gone.result()
         return task.result()
     finally:
         await cancel_all((task, gone))
 
 
-async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[None]]) -> None:
+async def cancel_all(tasks: Sequence[asyncio.Future[T] | asyncio.Future[Exception]]) -> None:
     """Cancel what still runs and wait until it has wound up; results and errors are dropped."""
     for task in tasks:
         task.cancel()

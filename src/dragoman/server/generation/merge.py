@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from dragoman.server.api import IndexedEvent
-from dragoman.server.http.exchange import ClientGone
 from dragoman.server.registry import GenerationService
 from dragoman.types import GenerationRequest
 
@@ -28,41 +27,42 @@ class EventMerge:
         self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
         self._num_running = len(requests)
         self._error: Exception | None = None
-        self._is_client_gone = False
+        self._gone: Exception | None = None  # why nobody wants the answer any more
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def is_finished(self) -> bool:
         """True if every request has ended and every event was handed out; a failure is not an end."""
-        return self._num_running == 0 and not self._ready and self._error is None and not self._is_client_gone
+        return self._num_running == 0 and not self._ready and self._error is None and self._gone is None
 
-    def start(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
-        """Begin reading; `wait_disconnected` returns when the client has gone."""
+    def start(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
+        """Begin reading; `wait_gone` returns when nobody wants the answer any more, and why."""
         self._tasks = [asyncio.create_task(self._read(index, request)) for index, request in enumerate(self._requests)]
-        self._tasks.append(asyncio.create_task(self._watch(wait_disconnected)))
+        self._tasks.append(asyncio.create_task(self._watch(wait_gone)))
 
     async def first_batch(self, hold_s: float = 0.0) -> list[IndexedEvent]:
         """What happened until the head of the answer is due: at least one event, [] when there was none to the end.
 
         With `hold_s` seconds, events are gathered until that time has passed or all requests have ended.
-        Raises: ClientGone; else the first failure so far, even if events came before it: it can still be a status.
+        Raises: what `wait_gone` returned; else the first failure so far, even if events came before it: it can still be a
+        status.
         """
         if hold_s > 0:
             await self._hold(hold_s)
         while not self._ready and self._has_more():
             await self._next_change()
-        if self._error is not None and not self._is_client_gone:
+        if self._error is not None and self._gone is None:
             raise self._error
         return self._take()
 
     async def next_batch(self) -> list[IndexedEvent]:
         """What has happened since the last call, waiting for at least one event; [] when all requests have ended.
 
-        Raises: ClientGone; else the first failure of a request, once the events before it were handed out.
+        Raises: what `wait_gone` returned; else the first failure of a request, once the events before it were handed out.
         """
         while not self._ready and self._has_more():
             await self._next_change()
-        if not self._ready and self._error is not None and not self._is_client_gone:
+        if not self._ready and self._error is not None and self._gone is None:
             raise self._error
         return self._take()
 
@@ -81,13 +81,13 @@ class EventMerge:
             return
 
     def _take(self) -> list[IndexedEvent]:
-        if self._is_client_gone:
-            raise ClientGone
+        if self._gone is not None:
+            raise self._gone
         batch, self._ready = self._ready, []
         return batch
 
     def _has_more(self) -> bool:
-        return self._num_running > 0 and self._error is None and not self._is_client_gone
+        return self._num_running > 0 and self._error is None and self._gone is None
 
     def _next_change(self) -> asyncio.Future[None]:
         """Done with the next `_notify`. Only the writer asks, each time after it looked, so it misses nothing."""
@@ -114,7 +114,6 @@ class EventMerge:
             self._num_running -= 1
             self._notify()
 
-    async def _watch(self, wait_disconnected: Callable[[], Awaitable[None]]) -> None:
-        await wait_disconnected()
-        self._is_client_gone = True
+    async def _watch(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
+        self._gone = await wait_gone()
         self._notify()

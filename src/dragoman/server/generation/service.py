@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any, TypeGuard, TypeVar
 
 from dragoman.engine.base import Engine, Outputs
@@ -31,7 +32,7 @@ from dragoman.server.generation.prepare import (
     num_characters,
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
-from dragoman.server.observation.record import RequestRecord, new_request
+from dragoman.server.observation.record import RequestRecord, current_call, new_request
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import (
@@ -193,8 +194,12 @@ class Service:
         return await (work if deadline is None else deadline.run(work))
 
     def _deadline(self) -> _Deadline | None:
-        limit_s = self._limits.request_timeout_s
-        return None if limit_s is None else _Deadline(limit_s)
+        limit_s, call = self._limits.request_timeout_s, current_call()
+        if call is not None and call.timeout_s is not None:
+            left_s = max(call.begin_s + call.timeout_s - perf_counter(), 0.0)
+            if limit_s is None or left_s < limit_s:
+                return _Deadline(left_s, f"the {call.timeout_s:g} s that the client allows")
+        return None if limit_s is None else _Deadline(limit_s, f"the {limit_s:g} s that the server allows")
 
 
 class _Progress:
@@ -256,8 +261,8 @@ class _Deadline:
     event loop's time, `unix_s` in seconds since the epoch.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, words: str) -> None:
+        self._words = words
         self.when = asyncio.get_running_loop().time() + limit_s
         self.unix_s = time.time() + limit_s
 
@@ -274,7 +279,7 @@ class _Deadline:
 
     def error(self) -> RequestTimeout:
         """What a client is told when the time is over."""
-        return RequestTimeout(f"the request took longer than the {self._limit_s:g} s that the server allows")
+        return RequestTimeout(f"the request took longer than {self._words}")
 
 
 class _Bounded:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
 
-from dragoman.errors import TooLarge
+from dragoman.errors import ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
 from dragoman.server.http.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
 
@@ -57,6 +57,8 @@ class Exchange:
         self.is_started = False
         self.status = 0  # that was sent, 0 = none yet
         self.api = ""  # of the operation that answers, where it is one that generates
+        self._cancellation: ServerError | None = None
+        self._waiting: asyncio.Task[Any] | None = None
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
@@ -102,10 +104,33 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    async def wait_disconnected(self) -> None:
-        """Return when the client has gone. To be awaited only after the body was read."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    async def wait_gone(self) -> Exception:
+        """Why the answer is not wanted any more, as soon as it is not: ClientGone, or what `cancel` was told.
+
+        To be awaited only after the body was read, by one task.
+        """
+        task = self._waiting = asyncio.current_task()
+        assert task is not None
+        num_cancels = task.cancelling()
+        try:
+            while self._cancellation is None:
+                if (await self._receive())["type"] == "http.disconnect":
+                    return ClientGone()
+        except asyncio.CancelledError:
+            # More cancellations than ours: somebody else wants the task to end as well.
+            if self._cancellation is None or task.uncancel() > num_cancels:
+                raise
+        finally:
+            self._waiting = None
+        assert self._cancellation is not None
+        return self._cancellation
+
+    def cancel(self, error: ServerError) -> None:
+        """Have the call end with that error, wherever it is; does nothing if it was cancelled before."""
+        if self._cancellation is None:
+            self._cancellation = error
+            if self._waiting is not None:
+                self._waiting.cancel()
 
     async def send_reply(self, reply: Reply, headers: Mapping[str, str] | None = None) -> None:
         """Answer with a complete body, its length announced; statuses that cannot have a body are sent without."""

@@ -6,6 +6,7 @@ made by the endpoints, filled by the responder and the service; all on the event
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -72,6 +73,7 @@ class RequestRecord:
 class CallRecord:
     """One call over HTTP. `status` 0 = nothing was sent. `error`: what failed, None = nothing did.
 
+    `timeout_s`: how long the client wants to wait, None = as long as it takes. `cancel` ends the call with an error.
     `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic clock.
     """
 
@@ -86,6 +88,8 @@ class CallRecord:
     end_s: float = 0.0
     status: int = 0
     is_client_gone: bool = False
+    timeout_s: float | None = None
+    cancel: Callable[[ServerError], None] = lambda error: None
     error: ServerError | None = None
 
     @property

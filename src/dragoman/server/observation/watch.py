@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-from dragoman.errors import ServerError
+from dragoman.errors import Cancelled, ServerError
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.observation.call_metrics import CallMetrics
 from dragoman.server.observation.record import CallRecord, enter_call
@@ -31,10 +31,17 @@ class Watch:
         """The calls that have not been answered to the end, the oldest first."""
         return tuple(self._running.values())
 
+    def cancel(self, call_id: str) -> int:
+        """End the calls of that id; how many there are."""
+        found = [record for record in self.running if record.call_id == call_id]
+        for record in found:
+            record.cancel(Cancelled(f"the request {call_id} was cancelled"))
+        return len(found)
+
     @contextmanager
     def call(self, api: str, exchange: Exchange, call_id: str) -> Iterator[CallRecord]:
         """The record of a call while the block answers it."""
-        record = CallRecord(call_id, api, exchange.path)
+        record = CallRecord(call_id, api, exchange.path, cancel=exchange.cancel)
         enter_call(record)
         self._running[id(record)] = record
         try:

@@ -8,9 +8,9 @@ from dragoman.metrics import METRICS_MEDIA_TYPE
 from dragoman.server.apis.management.errors import ERRORS, PlainErrors
 from dragoman.server.apis.management.health import Liveness, ModelStatus, live, ping
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
-from dragoman.server.apis.management.running import RunningCall, running_calls
+from dragoman.server.apis.management.running import CancelledCalls, RunningCall, cancel_call, running_calls
 from dragoman.server.describe.answers import Answer, json_answer
-from dragoman.server.describe.components import header
+from dragoman.server.describe.components import header, parameter
 from dragoman.server.describe.json_schema import TEXT, Schema
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
@@ -45,7 +45,7 @@ API = Api(
     name="management",
     title="operation",
     needs_engine=False,
-    owns=("/debug",),
+    owns=("/debug", "/cancel"),
     teller=lambda dialects: _TELLER,
     operations=(
         _get(path="/ping", summary="Readiness, as SageMaker asks for it", answers=_READY, answer=ping),
@@ -104,6 +104,21 @@ API = Api(
             needs_key=True,
             in_banner=False,
         ),
+        _operation(
+            method="POST",
+            path="/cancel/{request_id}",
+            summary="End a call, named by its `x-request-id`",
+            description="Its client gets an error; nothing more is computed for it.",
+            parameters=("request_id",),
+            answers={
+                200: json_answer(CancelledCalls, "it was told to end"),
+                **ERRORS.answers(("unauthorized", "not_found")),
+            },
+            answer=cancel_call,
+            needs_key=True,
+            in_banner=False,
+        ),
     ),
+    parameters={"request_id": parameter("path", "request_id", "the request's id", TEXT)},
     headers={"Vary": header("the answer depends on `Accept`")},
 )

@@ -1,4 +1,4 @@
-"""Errors of what only operators ask, below `/debug`.
+"""Errors of what only operators ask, below `/debug` and `/cancel`.
 
 Does: status and body of an error. Does not: answer anything else. Called by the app, on the event loop.
 """
@@ -38,7 +38,7 @@ ERRORS = json_errors(STATUSES, Failure)
 
 
 class PlainErrors:
-    """The errors of `/debug`."""
+    """The errors of `/debug` and `/cancel`."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

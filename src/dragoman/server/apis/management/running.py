@@ -1,6 +1,7 @@
-"""`GET /debug/requests`: the calls that run or wait at this moment.
+"""`GET /debug/requests` and `POST /cancel/{request_id}`: the calls that run or wait at this moment, and their end.
 
-Does: tell what is known of each. Does not: tell what was asked: no prompts. On the event loop; for whoever has a key.
+Does: tell what is known of each, end one. Does not: tell what was asked: no prompts. On the event loop, for whoever has a
+key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.operations import Server
@@ -29,6 +31,21 @@ class RunningCall(msgspec.Struct, frozen=True):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+
+
+class CancelledCalls(msgspec.Struct, frozen=True):
+    """How many calls of that id were told to end."""
+
+    cancelled: int
+
+
+async def cancel_call(http: HttpCall, server: Server) -> CancelledCalls:
+    """End the calls of an id. Raises: NotFound if none runs."""
+    request_id = http.path_params["request_id"]
+    count = server.watch.cancel(request_id)
+    if not count:
+        raise NotFound(f"no request {request_id[:100]!r} runs", param="request_id")
+    return CancelledCalls(count)
 
 
 async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:

@@ -148,8 +148,9 @@ class HandlerModel:
         return running
 
 
-async def _never() -> None:
+async def _never() -> Exception:
     await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets was set")
 
 
 def _result(running: Future[T]) -> T:

@@ -1,0 +1,48 @@
+"""How long a client wants to wait for an answer, as its header fields say.
+
+Does: read them. Does not: watch the clock (the service does). Called by the endpoints, on the event loop.
+Source: gRPC over HTTP/2, "Timeout"; the `x-stainless-timeout` of OpenAI's and Anthropic's client libraries, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+from dragoman.errors import InvalidParameter
+
+MILLISECONDS, GRPC, STAINLESS = "x-request-timeout-ms", "grpc-timeout", "x-stainless-timeout"
+
+_GRPC_UNITS = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
+
+
+def timeout_of(headers: Mapping[str, str]) -> float | None:
+    """Seconds; None = the client names none. The first of the three fields that is there counts.
+
+    Raises: InvalidParameter for a field that says something else. What a library sends by itself is not refused.
+    """
+    if (text := headers.get(MILLISECONDS)) is not None:
+        if not text.isascii() or not text.isdigit() or int(text[:16]) < 1:
+            raise InvalidParameter(
+                f"{MILLISECONDS} must be a whole number of milliseconds, at least 1, got {text[:40]!r}",
+                param=MILLISECONDS,
+            )
+        return int(text[:16]) / 1000
+    if (text := headers.get(GRPC)) is not None:
+        match = _GRPC_FORM.fullmatch(text)
+        if match is None or not int(match[1]):
+            raise InvalidParameter(
+                f"{GRPC} must be up to 8 digits and one of H, M, S, m, u, n, got {text[:40]!r}", param=GRPC
+            )
+        return int(match[1]) * _GRPC_UNITS[match[2]]
+    return _seconds(headers.get(STAINLESS, ""))
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None
