@@ -163,7 +163,7 @@ def test_a_name_is_one_word(store: Path, name: str) -> None:
     "name",
     ["model_id", "option.model_id", "OPTION.MODEL_ID", "draft_model", "cache_dir", "entryPoint", "option.entryPoint",
      "entrypoint", "handler", "hooks", "chat_template", "port", "host", "model_store", "load_models", "config_file",
-     "api_key_file", "drain_timeout", "log_level", "log_requests", "log_prompts", "metrics_compat",
+     "api_key_file", "drain_timeout", "drain_delay", "log_level", "log_requests", "log_prompts", "metrics_compat",
      "option.name", "max_request_size"],
 )  # fmt: skip
 def test_what_is_the_operators_cannot_be_set_by_a_call(store: Path, name: str) -> None:

@@ -195,6 +195,29 @@ class TestDrain:
             assert server.join() == 0
             assert server.engine.journal.lines == ["shutdown"]
 
+    def test_calls_are_still_taken_for_a_while_after_readiness_has_flipped(self) -> None:
+        with running_server(listen=ListenConfig(port=0, drain_delay_s=600.0)) as server:
+            server.http.stop()
+            while httpx.get(f"{server.url}/ping").status_code == 200:
+                pass
+            assert httpx.post(f"{server.url}/invocations", json={}).status_code == 200
+            server.http.stop()  # nobody waits any longer
+            assert server.join() == 0
+
+    def test_after_that_while_they_are_refused(self) -> None:
+        gate = Gate()
+        with running_server(listen=ListenConfig(port=0, drain_delay_s=0.05)) as server, server.connect() as connection:
+            server.service.script = Script(gates={3: gate})
+            connection.sendall(post_bytes("/invocations", b'{"stream": true}'))
+            read_until(connection, b"is")
+            server.http.stop()
+            while not server.admission.is_draining:
+                pass
+            assert httpx.post(f"{server.url}/invocations", json={}).status_code == 503
+            gate.open()
+            assert read_to_end(connection).endswith(b"the end\n\r\n0\r\n\r\n")
+            assert server.join() == 0
+
     def test_what_does_not_finish_in_time_is_aborted_with_the_engine(self) -> None:
         with running_server(listen=ListenConfig(port=0, drain_s=0.0)) as server, server.connect() as connection:
             server.service.script = Script(gates={3: Gate()})

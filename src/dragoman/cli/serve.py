@@ -160,4 +160,9 @@ def _start_logging(level: str, stderr: TextIO, *, has_bare_lines: bool = False) 
 
 
 def _listen_config(config: Config) -> ListenConfig:
-    return ListenConfig(host=config.server.host, port=config.server.port, drain_s=config.server.drain_timeout)
+    return ListenConfig(
+        host=config.server.host,
+        port=config.server.port,
+        drain_s=config.server.drain_timeout,
+        drain_delay_s=config.server.drain_delay,
+    )

@@ -148,6 +148,13 @@ class ServerSettings:
         unit="seconds",
         key="drain_timeout",
     )
+    drain_delay: float = option(
+        0.0,
+        Number(0, inclusive=True),
+        "How long calls are still taken after SIGTERM or Ctrl-C, while health checks already say no, for load balancers.",
+        unit="seconds",
+        key="drain_delay",
+    )
     log_level: str = option(
         "info",
         Choice(("debug", "info", "warning", "error")),

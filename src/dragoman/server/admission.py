@@ -52,6 +52,11 @@ class Admission:
         return self._num_in_flight
 
     @property
+    def is_draining(self) -> bool:
+        """True if every new call is refused."""
+        return bool(self._refusal)
+
+    @property
     def is_idle(self) -> bool:
         """True while nobody holds a permit or visits."""
         return self._idle.is_set()

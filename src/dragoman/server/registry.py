@@ -202,6 +202,10 @@ class ModelRegistry:
         self._state = ServerState.FAILED
         self._reason = reason
 
+    def announce_drain(self) -> None:
+        """Flip readiness, and still take calls: who sends them has to see that first."""
+        self._state = ServerState.DRAINING
+
     def drain(self) -> None:
         """Flip readiness and refuse new calls; running ones go on."""
         self._state = ServerState.DRAINING

@@ -2,7 +2,8 @@
 
 Does: bind the port before the models load, run uvicorn with our protocol, load, drain and stop on signals, end the engines.
 Does not: build models or dialects, read options. Called by the command line (`run`) and by tests (`HttpServer` in a thread).
-Life: bind -> /ping 503 -> load -> ready -> signal -> /ping 503, running requests finish -> engines stop -> port closes.
+Life: bind -> /ping 503 -> load -> ready -> signal -> /ping 503 -> no new calls, running ones finish -> engines stop -> port
+closes.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ CLOSE_TIMEOUT_S = 5  # after the engines have stopped nothing more can come; thi
 class ListenConfig:
     """Where and how to listen. `port` 0 takes a free one. `drain_s`: how long running requests may take to finish.
 
+    `drain_delay_s`: how long calls are still taken after readiness has flipped, for load balancers to see that.
     `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     drain_s: float = 30.0
+    drain_delay_s: float = 0.0
     keep_alive_s: int = 75
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
     backlog: int = 2048
@@ -87,6 +90,7 @@ class HttpServer:
         self._app = build_app(registry, config, owner.hosting)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
+        self._forced = asyncio.Event()  # by a second stop
         self._loop: asyncio.AbstractEventLoop | None = None
         self._num_stops = 0
 
@@ -117,6 +121,7 @@ class HttpServer:
         self._stop.set()
         if self._num_stops > 1:
             self._uvicorn.force_exit = True
+            self._forced.set()
 
     async def _until_listening(self, http: asyncio.Task[None]) -> None:
         """Return once uvicorn accepts; it offers no event for that."""
@@ -155,12 +160,20 @@ class HttpServer:
 
     async def _shut_down(self, http: asyncio.Task[None]) -> None:
         """Readiness off, let requests finish, stop the engines (which fails the rest), close the port."""
+        self._registry.announce_drain()
+        await self._wait_for_balancers()
         self._registry.drain()
         await self._wait_idle()
         await self._end()
         await self._app.aclose()
         self._uvicorn.should_exit = True
         await http
+
+    async def _wait_for_balancers(self) -> None:
+        """Let `drain_delay_s` pass, or less after a second `stop`; nobody sends calls to a server that was not ready."""
+        if self._registry.models and self._listen.drain_delay_s:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._forced.wait(), self._listen.drain_delay_s)
 
     async def _stop_engines(self) -> None:
         """End every engine; one that fails to must not keep the others or the port."""
