@@ -346,6 +346,13 @@ class UpstreamSettings:
         "Longest time without a sign of a server: before the first token of an answer, and between two of them.",
         unit="seconds",
     )
+    hedge_after_ms: float | None = option(
+        None,
+        Number(1),
+        "How long the first token of an answer may take before a second server is asked too; whoever is first answers.",
+        unset="no second server is asked while the first one is only slow",
+        unit="milliseconds",
+    )
 
 
 @dataclass(frozen=True, slots=True)

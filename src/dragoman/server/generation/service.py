@@ -17,6 +17,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard, TypeVar
 
+import msgspec
+
 from dragoman.engine.base import Engine, Outputs
 from dragoman.errors import EngineFailed, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
@@ -222,14 +224,18 @@ class _Progress:
 
     def push(self, output: EngineOutput) -> GenerationEvent | None:
         """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
+        num_late = output.num_cached_tokens
         if self._waits_for_prompt:
             self._waits_for_prompt = False
             self._prompt = self._prompt_info(output)
+            num_late = 0
         sequence = self._sequences[output.index]
         if sequence.is_finished:
             return None
         event = sequence.push(output, self._prompt)
         if event is not None:
+            if num_late:
+                event = msgspec.structs.replace(event, num_cached_tokens=num_late)
             self._prompt = None
             self._num_unfinished -= sequence.is_finished
         return event
