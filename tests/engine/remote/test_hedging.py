@@ -41,7 +41,7 @@ def test_nobody_else_is_asked_after_the_first_output() -> None:
             first.hangs_after = second.hangs_after = 1
             stream = engine.generate(request())
             await first_output(stream)
-            rest = asyncio.ensure_future(anext(stream))  # type: ignore[call-overload]
+            rest = asyncio.ensure_future(anext(stream))
             await asyncio.wait([rest], timeout=0.3)
             assert not rest.done()
             assert len(first.bodies) + len(second.bodies) == 1
