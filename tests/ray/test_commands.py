@@ -118,7 +118,7 @@ def test_serve_run_serves_until_it_is_interrupted(cluster: Cluster) -> None:
 
 
 def test_what_serve_deploys_grows_under_load_and_shrinks_again(cluster: Cluster) -> None:
-    deploy = [COMMANDS / "serve", "deploy", "--address", cluster.dashboard, str(cluster.file)]
+    deploy = [str(COMMANDS / "serve"), "deploy", "--address", cluster.dashboard, str(cluster.file)]
     subprocess.run(deploy, env=ENVIRON, check=True, timeout=PATIENCE_S, stdout=subprocess.DEVNULL)
     until(lambda: cluster.engines() == {"RUNNING": 1} and answers(f"{cluster.url}/ping"))
     assert say(cluster.url) == "\n\nDeep learning is a kind of"

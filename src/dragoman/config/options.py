@@ -347,11 +347,7 @@ class UpstreamSettings:
         unit="seconds",
     )
     hedge_after_ms: float | None = option(
-        None,
-        Number(1),
-        "How long the first token of an answer may take before a second server is asked too; whoever is first answers.",
-        unset="no second server is asked while the first one is only slow",
-        unit="milliseconds",
+        None, Number(1), "Ask a second server too if the first token takes longer.", unset="never", unit="milliseconds"
     )
 
 
