@@ -6,6 +6,7 @@ sequence, on the event loop; `push` runs once per event.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from dragoman.engine.remote.wire import Candidate, Choice, Logprobs, is_token_id, token_id
@@ -39,7 +40,8 @@ class SequenceAnswer:
     """
 
     __slots__ = (
-        "_criterion", "_ends", "_ids_of", "_num_top", "_request", "_sum", "_token_ids", "_wants", "index", "reason",
+        "_criterion", "_ends", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_token_ids", "_wants", "index",
+        "reason",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +63,8 @@ class SequenceAnswer:
         self._num_top = sampling.logprobs or 0
         self._token_ids: list[int] = []  # only for the criterion
         self._sum = 0.0
+        self._num_tokens = 0
+        self._most = request.max_tokens if sees_ends else sys.maxsize
         self._ends = dict.fromkeys(sampling.stop_token_ids if sees_ends else (), FinishReason.STOP_TOKEN)
         if not sampling.ignore_eos and sees_ends:
             self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
@@ -69,6 +73,9 @@ class SequenceAnswer:
         """The output that an event makes, None for one that says nothing. Raises: EngineFailed."""
         token_ids = self._ids_of(choice)
         size = self._end(token_ids)
+        self._num_tokens += size
+        if self.reason is None and self._num_tokens >= self._most:
+            self.reason = FinishReason.LENGTH  # servers tell it with the last token, or in an event of its own
         if self.reason is None and choice.finish_reason is not None:
             self.reason = _FINISH.get(choice.finish_reason)
             if self.reason is None:

@@ -339,7 +339,7 @@ async def _read(
             if output is not None:
                 if output.finish_reason is not None:
                     num_open -= 1
-                    has_said_all &= choice.finish_reason is not None
+                    has_said_all &= choice.finish_reason is not None or output.finish_reason is FinishReason.LENGTH
                 if num_open:
                     put(output, None)
                 else:
