@@ -104,7 +104,7 @@ def say(url: str) -> str:
 def test_serve_run_serves_until_it_is_interrupted(cluster: Cluster) -> None:
     running = subprocess.Popen(
         [COMMANDS / "serve", "run", "--address", cluster.address, str(cluster.file)],
-        env=ENVIRON, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env=ENVIRON, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=EXAMPLE.parents[2],
     )  # fmt: skip
     try:
         until(lambda: running.poll() is not None or answers(f"{cluster.url}/ping"))

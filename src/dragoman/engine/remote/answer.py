@@ -40,8 +40,8 @@ class SequenceAnswer:
     """
 
     __slots__ = (
-        "_criterion", "_ends", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_token_ids", "_wants", "index",
-        "reason",
+        "_criterion", "_ends", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_token_ids", "_wants",
+        "index", "reason",
     )  # fmt: skip
 
     def __init__(
