@@ -36,6 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.tokenizer",
         "dragoman.engine.affinity",
         "dragoman.engine.base",
+        "dragoman.engine.beams",
         "dragoman.engine.factory",
     ),
     "dragoman.engine.vllm": (
@@ -44,9 +45,11 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.models",
         "dragoman.accelerators",
         "dragoman.engine.base",
+        "dragoman.engine.beams",
         "dragoman.engine.factory",
     ),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors"),
+    "dragoman.engine.beams": ("dragoman.types", "dragoman.errors"),
     "dragoman.engine.factory": ("dragoman.engine.base",),
     "dragoman.server": (
         "dragoman",

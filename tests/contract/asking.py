@@ -84,6 +84,25 @@ async def collect(engine: Engine, request: EngineRequest) -> Answer:
     return answer
 
 
+def is_able(engine: Engine, request: EngineRequest) -> bool:
+    """Whether the engine says that it can do what the request asks."""
+    try:
+        engine.capabilities.check(request)
+    except UnsupportedFeature:
+        return False
+    return True
+
+
+def assert_same(answer: Answer, expected: Answer, under_test: EngineUnderTest) -> None:
+    """Two answers are the same, as exactly as the engine computes."""
+    if under_test.is_exact:
+        assert answer == expected
+        return
+    assert (answer.tokens, answer.reasons) == (expected.tokens, expected.reasons)
+    for one, other in zip(answer.sequences, expected.sequences, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
 async def collect_if(is_able: bool, engine: Engine, request: EngineRequest) -> Answer | None:
     """The answer of an engine that says it is able, None once the request was refused by one that is not."""
     if is_able:

@@ -18,6 +18,8 @@ def _parameter(one: EngineUnderTest) -> object:
         is_missing = find_spec(one.package) is None
         reason = f"the package {one.package} is not installed: make test-{one.package}"
         marks = [getattr(pytest.mark, one.package), pytest.mark.skipif(is_missing, reason=reason)]
+    if one.other is not None:
+        marks = [pytest.mark.peer, pytest.mark.skipif(not one.other.is_there, reason=one.other.reason)]
     return pytest.param(one, id=one.name.replace(" ", "-"), marks=marks)
 
 

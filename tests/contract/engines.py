@@ -29,6 +29,7 @@ from tests.engine.fake_runner import FakeRunner
 from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
 from tests.support.near_replicas import OnNearReplica
+from tests.support.other_servers import LLAMA_CPP, VLLM, OtherServer
 from tests.support.server_process import serve
 from tests.support.toy_engine import ToyEngine
 
@@ -49,7 +50,8 @@ class EngineUnderTest:
     `make`: a new engine, not started, that runs so many sequences at once (at least; an engine that runs fewer is free to).
     `prompt`: after it, greedy decoding that ignores end-of-sequence goes on for 150 tokens. `text_of`: what tokens write.
     `hottest`: a temperature at which no two sequences are drawn alike. `run`: runs a test, on an event loop of its own
-    unless the engine shares something that stays on one. `package`: what has to be installed for it.
+    unless the engine shares something that stays on one. `package`: what has to be installed for it; `other`: the
+    server that has to be named. `is_exact`: numbers do not depend on what else is computed, or is cached.
     `prepare`: does what takes long and is shared, before the first test.
     """
 
@@ -62,6 +64,8 @@ class EngineUnderTest:
     hottest: float = 4.0
     run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run
     package: str = ""
+    other: OtherServer | None = None
+    is_exact: bool = True
     prepare: Callable[[], None] = lambda: None
 
 
@@ -94,23 +98,47 @@ def _demo_text(token_ids: Sequence[int]) -> str:
 
 
 @cache
-def _upstream() -> LoadedRemote:
+def _upstream(other: OtherServer | None = None) -> LoadedRemote:
     """A second server with the bundled model, in a process that ends with this one; asked once what it can do."""
     stack = ExitStack()
     atexit.register(stack.close)
-    server = stack.enter_context(serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN)))
-    setup = EngineSetup(demo_model_dir(), {"upstream": (server.base_url,)})
+    if other is None:
+        ours = serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN))
+        url = stack.enter_context(ours).base_url
+    else:
+        url = stack.enter_context(other.running(MAX_MODEL_LEN))
+    setup = EngineSetup(demo_model_dir(), {"upstream": (url,)})
     with ThreadPoolExecutor(1) as thread:  # models are loaded on threads of their own
         return thread.submit(remote_factory.load, setup).result()
 
 
-def _remote(max_num_seqs: int) -> Engine:
-    loaded = _upstream()
+def _remote(max_num_seqs: int, other: OtherServer | None = None) -> Engine:
+    loaded = _upstream(other)
     loaded = replace(loaded, options=replace(loaded.options, max_running=max_num_seqs))
     return loaded.build(engine_tools(loaded.tokenizer), 0).engine
 
 
 LETTERS_PROMPT = (1, 2, 3, 1, 2)
+
+
+def _prepare(other: OtherServer) -> None:
+    _upstream(other)
+
+
+def _in_front_of(other: OtherServer) -> EngineUnderTest:
+    """The remote engine over a server of another project."""
+    return EngineUnderTest(
+        f"remote in front of {other.name}",
+        lambda max_num_seqs: _remote(max_num_seqs, other),
+        (419, 295, 1453, 1367, 42),
+        _demo_text,
+        frozenset({0, 2}),
+        hottest=2.0,
+        other=other,
+        is_exact=False,
+        prepare=lambda: _prepare(other),
+    )
+
 
 ENGINES = [
     EngineUnderTest("rolling", _rolling_on_fake_runner, LETTERS_PROMPT, text_of),
@@ -130,6 +158,8 @@ ENGINES = [
         frozenset({0, 2}),
         hottest=2.0,  # /v1 takes no more
     ),
+    _in_front_of(LLAMA_CPP),
+    _in_front_of(VLLM),
     EngineUnderTest(
         "vllm",
         lambda max_num_seqs: vllm_on_demo.engine(max_num_seqs, MAX_MODEL_LEN),

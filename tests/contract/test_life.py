@@ -236,10 +236,11 @@ def test_totals_add_up(under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test) as engine:
             before = engine.stats()
+            scored = {"prompt_logprobs": 0} if engine.capabilities.prompt_logprobs else {}
             answers = await asyncio.gather(
                 collect(engine, asking(under_test, 5)),
                 collect(engine, asking(under_test, 9, n=2, temperature=1.0)),
-                collect(engine, asking(under_test, 0, prompt_logprobs=0)),
+                collect(engine, asking(under_test, 0, **scored)),
             )
             after = engine.stats()
             num_generated = sum(len(tokens) for answer in answers for tokens in answer.tokens)

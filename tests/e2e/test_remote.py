@@ -56,6 +56,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
         "/v1/completions",
         OPENAI | {"temperature": 1.0, "n": 2, "best_of": 4, "seed": 5, "logprobs": 0},
     ),
+    "beams": ("/v1/completions", OPENAI | {"use_beam_search": True, "best_of": 4, "n": 2}),
     "completions with many parameters": (
         "/v1/completions",
         OPENAI
@@ -125,9 +126,25 @@ def _joined(text: str) -> Any:
 
 
 def test_what_cannot_be_had_from_behind_is_refused_by_name(front: ServerProcess) -> None:
-    status, text = ask(front, "/v1/completions", OPENAI | {"use_beam_search": True, "best_of": 4})
+    beams = {"use_beam_search": True, "best_of": 4, "repetition_penalty": 1.2}
+    status, text = ask(front, "/v1/completions", OPENAI | beams)
     assert status == 400
-    assert json.loads(text)["error"]["param"] == "num_beams"
+    assert json.loads(text)["error"]["param"] == "repetition_penalty"
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+def test_cached_prompt_tokens_are_told_as_the_server_behind_tells_them(is_stream: bool, front: ServerProcess) -> None:
+    body = OPENAI | {"prompt": f"{is_stream} " + PROMPT * 20}
+    if is_stream:
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+    told = []
+    for _ in range(2):
+        text = httpx.post(f"{front.base_url}/v1/completions", json=body, headers=KEY, timeout=60).text
+        found = re.search(r'"cached_tokens":\s?(\d+)', text)
+        assert found is not None, text
+        told.append(int(found.group(1)))
+    assert told[0] == 0
+    assert told[1] >= 64
 
 
 def test_the_start_tells_what_is_behind_and_the_metrics_how_it_is(

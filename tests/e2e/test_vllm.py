@@ -5,9 +5,13 @@ One server of each kind for all tests; vLLM's takes half a minute to start.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -70,6 +74,7 @@ CALLS: dict[str, tuple[str, dict[str, Any]]] = {
     "openai chat": ("/v1/chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 2}),
     "openai completions": ("/v1/completions", {**COMPLETION, "logprobs": 2, "stop": ["learning"]}),
     "openai best_of": ("/v1/completions", {**COMPLETION, "best_of": 2}),
+    "beams": ("/invocations", {"inputs": PROMPT, "parameters": {"num_beams": 3, "max_new_tokens": 12, "details": True}}),
     "openai n": ("/v1/completions", {**COMPLETION, "n": 2}),
     "openai penalties": ("/v1/completions", {**COMPLETION, "frequency_penalty": 1.5, "presence_penalty": 0.5}),
     "ovms chat": ("/v3/chat/completions", CHAT),
@@ -139,7 +144,11 @@ def test_openais_client_streams_and_samples_repeatably(vllm: ServerProcess) -> N
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("/invocations", {"inputs": PROMPT, "parameters": {"num_beams": 3}}, "num_beams 3"),
+        (
+            "/invocations",
+            {"inputs": PROMPT, "parameters": {"num_beams": 3, "repetition_penalty": 1.5}},
+            "repetition_penalty 1.5",
+        ),
         ("/v1/completions", {**COMPLETION, "temperature": 0.001}, "temperature 0.001"),
         ("/invocations", {"inputs": PROMPT, "parameters": {"typical_p": 0.5, "do_sample": True}}, "typical_p"),
     ],
@@ -165,6 +174,30 @@ def test_a_client_that_leaves_leaves_nothing_running(vllm: ServerProcess) -> Non
         next(answer.iter_lines())
     while vllm.metrics()["vllm:num_requests_running"]:
         pass
+
+
+def _processes(parent: int) -> list[int]:
+    """All processes below that one."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                child = int(path.parent.name)
+                found += [child, *_processes(child)]
+    return found
+
+
+def test_an_interrupt_at_the_terminal_lets_running_requests_finish() -> None:
+    with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
+        body = {**COMPLETION, "max_tokens": 200, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", server.base_url + "/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            for process in [*_processes(server.process.pid), server.process.pid]:  # as a terminal does at Ctrl+C
+                os.kill(process, signal.SIGINT)
+            told = [line for line in lines if line.startswith("data: {")]
+        assert json.loads(told[-1][6:])["choices"][0]["finish_reason"] == "length"
+        assert server.process.wait(60) == 0
 
 
 def test_it_ends_when_it_is_told_to() -> None:

@@ -23,13 +23,15 @@ class FakeUpstream:
 
     `accepts`: parameters; None = all, which it then ignores. `takes_ids`: prompts may be token ids. `token_ids`: those of
     the pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
-    The others decide what becomes of the next requests: `status` of a refusal, pieces after which it `dies` or `hangs`.
+    `num_cached_tokens`: told with the usage. The others decide what becomes of the next requests: `status` of a refusal,
+    pieces after which it `dies` or `hangs`.
     """
 
     pieces: Sequence[str] = ("one", " two", " three")
     owner: str = "somebody"
     model: str = "m"
     max_model_len: int | None = 64
+    meta: Mapping[str, Any] | None = None
     accepts: frozenset[str] | None = OPENAI | {"frequency_penalty", "logit_bias"}
     takes_ids: bool = False
     token_ids: Sequence[int] | None = None
@@ -38,6 +40,7 @@ class FakeUpstream:
     error: Mapping[str, Any] = field(default_factory=lambda: {"error": {"message": "it does not want to"}})
     dies_after: int | None = None
     hangs_after: int | None = None
+    num_cached_tokens: int | None = None
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     num_running: int = 0
@@ -68,7 +71,13 @@ class FakeUpstream:
         self.headers.clear()
 
     async def _models(self, request: web.Request) -> web.Response:
-        entry = {"id": self.model, "object": "model", "owned_by": self.owner, "max_model_len": self.max_model_len}
+        entry = {
+            "id": self.model,
+            "object": "model",
+            "owned_by": self.owner,
+            "max_model_len": self.max_model_len,
+            "meta": self.meta,
+        }
         return web.json_response({"object": "list", "data": [entry]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
@@ -102,6 +111,9 @@ class FakeUpstream:
             await response.write(_event(choice))
         await self._pause(request, len(pieces))
         await response.write(_event({"index": 0, "text": "", "finish_reason": "stop" if has_ended else "length"}))
+        if (body.get("stream_options") or {}).get("include_usage"):
+            usage = {"prompt_tokens_details": {"cached_tokens": self.num_cached_tokens}}
+            await response.write(b"data: " + msgspec.json.encode({"choices": [], "usage": usage}) + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
         return response
 

@@ -80,7 +80,7 @@ _IDLE = (
         "nothing is fetched without option.allow_image_hosts",
     ),
     _Idle(
-        ("upstream", "upstream_model", "upstream_timeout"),
+        ("upstream", "upstream_model", "upstream_timeout", "hedge_after_ms"),
         lambda values: values["engine"] != "remote",
         "servers elsewhere are asked with option.engine=remote only",
     ),

@@ -81,7 +81,7 @@ def parse_entry(word: str, source: str) -> ModelEntry:
     if engine.lower() not in ENGINES:
         notices.append(f"{word} ({source}): no effect of engine {engine} here; the engine is built in")
     if devices.lower() not in CPUS:
-        notices.append(f"{word} ({source}): no effect of device {devices} here; the model runs on the CPU")
+        notices.append(f"{word} ({source}): no effect of device {devices} here; the engine chooses its devices")
     directory = bundled_or(Path(os.path.expanduser(path)))
     stem = archive_stem(directory) if is_archive(directory) else ""
     return ModelEntry(directory, source, name or stem, version, tuple(notices))

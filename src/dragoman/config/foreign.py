@@ -43,6 +43,7 @@ NO_CACHE = "answers are not cached; x-starting-token polls what x-synchronous: f
 NO_CODE = "a checkpoint's own code is never run"
 NO_EMBEDDINGS = "embeddings are not served"
 NO_GPU = "the model runs on the CPU"
+NO_CHOICE = "the engine chooses its devices"  # said instead where the model does not run on the CPU
 NO_HUB = "models are directories on this machine; nothing is downloaded"
 NO_IMAGE_GENERATION = "images are read, not generated"
 NO_LORA = "LoRA adapters are not served"

@@ -325,6 +325,9 @@ class UpstreamSettings:
         "Longest time without a sign of a server: before the first token of an answer, and between two of them.",
         unit="seconds",
     )
+    hedge_after_ms: float | None = option(
+        None, Number(1), "Ask a second server too if the first token takes longer.", unset="never", unit="milliseconds"
+    )
 
 
 @dataclass(frozen=True, slots=True)

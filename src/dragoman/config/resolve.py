@@ -16,11 +16,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dragoman.accelerators import vllm_uses_gpu
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
 from dragoman.config.entries import ModelEntry, counted_from
-from dragoman.config.foreign import FOREIGN_PREFIXES, MANAGEMENT_ADDRESS, OF_ENGINES, ForeignOption
+from dragoman.config.foreign import (
+    FOREIGN_PREFIXES,
+    MANAGEMENT_ADDRESS,
+    NO_CHOICE,
+    NO_GPU,
+    OF_ENGINES,
+    ForeignOption,
+)
 from dragoman.config.kinds import Value
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
@@ -409,13 +417,19 @@ class _Findings:
             if target.is_harmless(given.text) or _is_own_address(target, given, values):
                 continue
             quoted = _quote(given, "(hidden)" if target.is_secret else None)
-            self.notices.append(f"{quoted}: no effect here; {target.reason}")
+            reason = NO_CHOICE if target.reason == NO_GPU and not _is_on_cpu(values) else target.reason
+            self.notices.append(f"{quoted}: no effect here; {reason}")
 
     def _bad(self, match: Match, given: Given) -> None:
         is_secret = isinstance(match.target, Option) and match.target.row.is_secret
         problem = f"{_quote(given, '(hidden)' if is_secret else None)}: must be {match.allowed}"
         if problem not in self.problems:  # inference_address is one name of two options
             self.problems.append(problem)
+
+
+def _is_on_cpu(values: Mapping[str, Value]) -> bool:
+    """Whether the model surely runs on this machine's processor."""
+    return values["engine"] == "rolling" or (values["engine"] == "vllm" and not vllm_uses_gpu())
 
 
 def _is_own_address(target: ForeignOption, given: Given, values: Mapping[str, Value]) -> bool:

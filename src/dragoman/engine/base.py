@@ -37,6 +37,7 @@ class Capabilities:
     max_logprobs: int = 1_000
     prompt_logprobs: bool = True
     beam_search: bool = False
+    plain_beams: bool = False  # beams go by raw log-probabilities: nothing that changes them may be asked for
     best_of: bool = False
     grammar: bool = False
     stop_strings: bool = False  # of ranked sequences; others need not be watched
@@ -62,6 +63,8 @@ class Capabilities:
         sampling = request.sampling
         if sampling.num_beams > 1 and not self.beam_search:
             raise _unsupported("num_beams", sampling.num_beams, "1")
+        if sampling.num_beams > 1 and self.plain_beams:
+            _check_plain(sampling)
         if sampling.num_beams == 1 and request.is_ranked and not self.best_of:
             raise _unsupported("best_of", sampling.num_sequences, f"n ({sampling.n})")
         if sampling.prompt_logprobs is not None and not self.prompt_logprobs:
@@ -95,6 +98,21 @@ class Capabilities:
 
 
 _NEUTRAL = SamplingParams()
+_CHANGES = (
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids",
+    "min_tokens",
+)  # fmt: skip
+
+
+def _check_plain(sampling: SamplingParams) -> None:
+    """Raises: UnsupportedFeature for what changes the log-probabilities that beams go by."""
+    for name in _CHANGES:
+        value, neutral = getattr(sampling, name), getattr(_NEUTRAL, name)
+        if value != neutral:
+            allowed = "left out" if neutral in (None, (), {}) else str(neutral)
+            raise _unsupported(name, value, f"{allowed} in a beam search")
+    if sampling.grammar is not None:
+        raise _unsupported("grammar", _grammar_words(sampling.grammar), "left out in a beam search")
 
 
 def _grammar_words(grammar: Grammar) -> str:
@@ -146,6 +164,8 @@ class EngineStats:
     num_accepted_tokens: int | None = None  # of these, those that are part of the answer
     step_s: Histogram | None = None  # seconds that steps took
     step_tokens: Histogram | None = None  # tokens that they computed
+    num_hedges: int | None = None  # requests for which a second server was asked while the first one was only slow
+    num_hedges_won: int | None = None  # of these, those that the second one answered first
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_picture_cache_hits": ("num_picture_hits", "Pictures that had been embedded before"),
     "dragoman_draft_tokens": ("num_draft_tokens", "Tokens proposed by speculative decoding"),
     "dragoman_accepted_tokens": ("num_accepted_tokens", "Proposed tokens that were accepted"),
+    "dragoman_hedges": ("num_hedges", "Requests for which a second server was asked, as the first was slow"),
+    "dragoman_hedges_won": ("num_hedges_won", "Of these, those that the second server answered first"),
 }
 """Metric name (without `_total`) -> (field of EngineStats, help); engines that do not count it leave it out."""
 

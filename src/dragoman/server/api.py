@@ -6,6 +6,7 @@ Imported by all of `server`. Dialects and encoders are called on the event loop.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from dragoman.errors import ServerError
 from dragoman.server.json_body import NotJson, decode_json
-from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams, TraceContext
 
 T = TypeVar("T")
 
@@ -63,6 +64,20 @@ class HttpCall:
         except NotJson:
             return None
         return value.get(name) if isinstance(value, dict) else None
+
+
+_TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})(-.*)?")
+_TRACESTATE = re.compile(r"[\x20-\x7e]{1,2048}")
+
+
+def trace_of(http: HttpCall) -> TraceContext | None:
+    """The trace that a call belongs to, None if it names none, or not as W3C Trace Context has it (3.2, 3.3)."""
+    parent = http.headers.get("traceparent")
+    found = None if parent is None else _TRACEPARENT.fullmatch(parent.strip())
+    if found is None or (found[0].startswith("00-") and found[3]):
+        return None
+    state = http.headers.get("tracestate", "").strip()
+    return TraceContext(found[1], bool(int(found[2], 16) & 1), state if _TRACESTATE.fullmatch(state) else "")
 
 
 def model_of_query_or_header(http: HttpCall, server: object) -> str | None:

@@ -12,6 +12,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
@@ -35,6 +36,7 @@ from dragoman.server.api import (
     Reply,
     Runner,
     StreamedReply,
+    trace_of,
 )
 from dragoman.server.generation.merge import EventMerge
 from dragoman.server.http.exchange import ClientGone, Exchange
@@ -84,6 +86,9 @@ class Responder:
                     if await _answer(exchange, opening.answer(), http):
                         return
             call = await _parse(exchange, model, opening)
+            trace = trace_of(http)
+            if trace is not None:
+                call = replace(call, requests=tuple(replace(request, trace=trace) for request in call.requests))
             headers = ignored_header(call.ignored)
             with model.admission.permit(len(call.requests)):
                 if call.stream:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
+from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest

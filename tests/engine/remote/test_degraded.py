@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dragoman.engine.remote.retokenise import Retokeniser, prompt_text
-from dragoman.errors import InvalidRequest, UnsupportedFeature
+from dragoman.errors import EngineFailed, InvalidRequest, UnsupportedFeature
 from dragoman.types import FinishReason
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, text
@@ -164,5 +164,36 @@ def test_the_poorest_of_several_servers_decides_what_can_be_asked() -> None:
             assert (both.takes_ids, both.gives_ids) == (False, False)
             assert {"logprobs", "top_k", "stop_token_ids"} <= both.capabilities.unsupported
             assert both.capabilities == (await load(poor.url)).common.capabilities
+
+    run(test())
+
+
+def test_tokens_within_a_character_that_are_not_told_are_found_and_their_log_probabilities_are_not() -> None:
+    pieces = ["one", "\U0001f409", " two"]
+    ids = [TOKENIZER.encode_continuation(piece) for piece in pieces]
+    assert len(ids[1]) > 1
+    upstream = FakeUpstream(
+        pieces, "llamacpp", accepts=None, takes_ids=True, token_ids=[one[-1] for one in ids], logprobs="content"
+    )
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            found = await outputs(engine, request(max_tokens=40))
+            assert [token for output in found for token in output.token_ids] == [token for one in ids for token in one]
+            with pytest.raises(EngineFailed, match="told 1 log-probabilities"):
+                await outputs(engine, request(max_tokens=40, logprobs=0))
+
+    run(test())
+
+
+def test_the_last_token_that_was_asked_for_tells_that_it_is_the_last() -> None:
+    ids = TOKENIZER.encode_continuation("one two three")
+    pieces = [TOKENIZER.token_bytes(token).decode() for token in ids]
+    upstream = FakeUpstream(pieces, "llamacpp", accepts=None, takes_ids=True, token_ids=ids, logprobs="content")
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            last = (await outputs(engine, request(max_tokens=2)))[-1]
+            assert (last.token_ids, last.finish_reason) == ([ids[1]], FinishReason.LENGTH)
 
     run(test())

@@ -8,6 +8,7 @@ import pytest
 
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.remote.factory import factory
+from dragoman.types import TraceContext
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
 from tests.support.fake_upstream import OPENAI, FakeUpstream, listening
@@ -86,6 +87,64 @@ def test_each_request_can_be_traced() -> None:
             assert first["x-request-id"] == "this-one"
             assert len(first["traceparent"].split("-")[1]) == 32
             assert first["traceparent"] != second["traceparent"]
+
+    run(test())
+
+
+def test_a_clients_trace_is_continued_in_each_request_upstream() -> None:
+    upstream = FakeUpstream()
+    trace = TraceContext("0af7651916cd43dd8448eb211c80319c", is_sampled=True, state="congo=t61rcWkgMzE")
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(n=2, temperature=1.0, trace=trace))
+            parents = [headers["traceparent"].split("-") for headers in upstream.headers]
+            assert [(version, trace_id, flags) for version, trace_id, _, flags in parents] == [
+                ("00", trace.trace_id, "01")
+            ] * 2
+            assert len({span for _, _, span, _ in parents}) == 2
+            assert all(headers["tracestate"] == trace.state for headers in upstream.headers)
+            upstream.forget()
+            await outputs(engine, request(trace=TraceContext(trace.trace_id)))
+            (headers,) = upstream.headers
+            assert headers["traceparent"].endswith("-00")
+            assert "tracestate" not in headers
+
+    run(test())
+
+
+@pytest.mark.parametrize("max_tokens", [2, 9], ids=["full length", "its own end"])
+def test_prompt_tokens_that_the_upstream_had_cached_are_told_once(max_tokens: int) -> None:
+    upstream = rich(num_cached_tokens=3)
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            found = await outputs(engine, request(max_tokens=max_tokens, n=2, logprobs=0))
+            assert sum(output.num_cached_tokens for output in found) == 3
+            assert all(body["stream_options"] == {"include_usage": True} for body in upstream.bodies)
+            upstream.num_cached_tokens = None
+            assert all(not output.num_cached_tokens for output in await outputs(engine, request()))
+
+    run(test())
+
+
+def test_a_server_that_has_no_counts_to_tell_is_not_asked_for_them() -> None:
+    upstream = FakeUpstream()
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request())
+            assert "stream_options" not in upstream.bodies[0]
+
+    run(test())
+
+
+def test_the_context_is_what_llama_cpp_says_of_one_sequence() -> None:
+    upstream = FakeUpstream(max_model_len=None, meta={"n_ctx": 50, "n_ctx_train": 2048})
+
+    async def test() -> None:
+        async with listening(upstream):
+            assert (await load(upstream.url)).common.capabilities.max_model_len == 50
 
     run(test())
 

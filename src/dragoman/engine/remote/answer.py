@@ -6,6 +6,7 @@ sequence, on the event loop; `push` runs once per event.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 
 from dragoman.engine.remote.wire import Candidate, Choice, Logprobs, is_token_id, token_id
@@ -34,20 +35,23 @@ _Rows = tuple[list[float], list[list[Logprob]]]
 class SequenceAnswer:
     """One sequence as it grows. `reason`: why it has ended, None = it goes on.
 
-    `ids_of`: the tokens that write a text, where the upstream tells none. `criterion`: of sequences that nobody reads before
-    they have ended.
+    `ids_of`: the tokens that an event adds; `sees_ends`: they are the model's. `criterion`: of sequences that nobody reads
+    before they have ended.
     """
 
     __slots__ = (
-        "_criterion", "_ends", "_ids_of", "_num_top", "_request", "_sum", "_token_ids", "_wants", "index", "reason",
+        "_criterion", "_ends", "_ids_of", "_most", "_num_tokens", "_num_top", "_request", "_sum", "_token_ids", "_wants",
+        "index", "reason",
     )  # fmt: skip
 
     def __init__(
         self,
         request: EngineRequest,
         index: int,
-        ids_of: Callable[[str], list[int]] | None,
+        ids_of: Callable[[Choice], list[int]],
         criterion: StopCriterion | None,
+        *,
+        sees_ends: bool = True,
     ) -> None:
         sampling = request.sampling
         self.index = index
@@ -59,14 +63,19 @@ class SequenceAnswer:
         self._num_top = sampling.logprobs or 0
         self._token_ids: list[int] = []  # only for the criterion
         self._sum = 0.0
-        self._ends = dict.fromkeys(sampling.stop_token_ids, FinishReason.STOP_TOKEN)
-        if not sampling.ignore_eos:
+        self._num_tokens = 0
+        self._most = request.max_tokens if sees_ends else sys.maxsize
+        self._ends = dict.fromkeys(sampling.stop_token_ids if sees_ends else (), FinishReason.STOP_TOKEN)
+        if not sampling.ignore_eos and sees_ends:
             self._ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
 
     def push(self, choice: Choice) -> EngineOutput | None:
         """The output that an event makes, None for one that says nothing. Raises: EngineFailed."""
-        token_ids = _token_ids(choice) if self._ids_of is None else self._ids_of(choice.text)
+        token_ids = self._ids_of(choice)
         size = self._end(token_ids)
+        self._num_tokens += size
+        if self.reason is None and self._num_tokens >= self._most:
+            self.reason = FinishReason.LENGTH  # servers tell it with the last token, or in an event of its own
         if self.reason is None and choice.finish_reason is not None:
             self.reason = _FINISH.get(choice.finish_reason)
             if self.reason is None:
@@ -80,8 +89,6 @@ class SequenceAnswer:
 
     def _end(self, token_ids: Sequence[int]) -> int:
         """How many of the tokens belong to the sequence. Mutates: its reason."""
-        if self._ids_of is not None:
-            return len(token_ids)  # they are not the model's: no end can be seen in them
         for size, token in enumerate(token_ids, start=1):
             self.reason = self._ends.get(token)
             if self._criterion is not None:
@@ -149,7 +156,8 @@ def _prompt_logprob(candidates: dict[str, Candidate] | None, token: int, num_top
     return PromptLogprob(_number(own.logprob), tuple(top))
 
 
-def _token_ids(choice: Choice) -> list[int]:
+def told_ids(choice: Choice) -> list[int]:
+    """The tokens that an event tells. Raises: EngineFailed if it has a text without."""
     if choice.token_ids is not None:
         return choice.token_ids
     if choice.logprobs is not None and (ids := choice.logprobs.ids()) is not None:

@@ -10,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
-from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs
+from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet
 from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, body, prompt_body
 from dragoman.errors import (
@@ -31,7 +33,7 @@ from dragoman.errors import (
     RequestTimeout,
     ServerError,
 )
-from dragoman.types import EngineOutput, EngineRequest, FinishReason, PromptLogprob
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, StopCriterion
 
 logger = logging.getLogger(__name__)
 
@@ -45,31 +47,40 @@ class Ways:
     """How upstreams are asked. `has_n`: for several sequences at once.
 
     `text_of`: a prompt as text, None where they take token ids; raises InvalidRequest for tokens that no text stands for.
-    `ids_of`: tokens that write a text, None where they tell them.
+    `ids_of`: tokens that write a text, None where they tell them. `mended`: all tokens of a text of which only some are
+    told; None where all are.
     """
 
     has_n: bool
     text_of: Callable[[tuple[int, ...]], str] | None = None
     ids_of: Callable[[str], list[int]] | None = None
+    mended: Callable[[str, list[int]], list[int]] | None = None
 
 
 class _Run:
     """One request on its way. `num_open`: outputs with a finish_reason that are still to come."""
 
-    def __init__(self, request: EngineRequest) -> None:
+    def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
         self.request = request
         self.prefix = prefix_key(request)
+        self.trace = trace or Trace(request.request_id, request.trace)
         self.queue: _Queue = asyncio.Queue()
         self.num_open = request.sampling.n
         self.has_slot = False
+        self.has_told_cached = False
         self.task: asyncio.Task[None] | None = None
         self.prompt: list[PromptLogprob | None] | None = None
+        self.num_cached_tokens: int | None = None  # as the first request upstream tells it, None = it has not
         self.ranking = Ranking(request) if request.is_ranked else None
 
-    def put(self, output: EngineOutput) -> None:
-        """Hand an output over, or all of them where sequences are ranked."""
+    def put(self, output: EngineOutput, num_cached_tokens: int | None = None) -> None:
+        """Hand an output over, or all of them where sequences are ranked. `num_cached_tokens`: told with it."""
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = num_cached_tokens
         for one in [output] if self.ranking is None else self.ranking.push(output):
             one.prompt_logprobs, self.prompt = self.prompt, None
+            if not self.has_told_cached and self.num_cached_tokens is not None:
+                self.has_told_cached, one.num_cached_tokens = True, self.num_cached_tokens
             self.queue.put_nowait(one)
 
     def fail(self, error: ServerError) -> None:
@@ -145,8 +156,12 @@ class RemoteEngine:
         return Health(not reason, reason, num_running, len(self._runs) - num_running, upstreams=upstreams)
 
     def stats(self) -> EngineStats:
-        """The tokens of answers; the rest is for the upstreams to count."""
-        return EngineStats(num_generated_tokens=self._num_generated_tokens)
+        """The tokens of answers, and hedges; the rest is for the upstreams to count."""
+        return EngineStats(
+            num_generated_tokens=self._num_generated_tokens,
+            num_hedges=self._fleet.num_hedges,
+            num_hedges_won=self._fleet.num_hedges_won,
+        )
 
     async def shutdown(self, drain_s: float) -> None:
         """Wait, cancel what is left, disconnect."""
@@ -202,12 +217,16 @@ class RemoteEngine:
 
     async def _answer(self, run: _Run) -> None:
         request = run.request
+        if request.sampling.grammar is not None:  # upstreams tell of one that does not compile as of a failure
+            await asyncio.to_thread(self._tools.compile_grammar, request.sampling.grammar)
         if request.sampling.prompt_logprobs is not None:
             run.prompt = await self._prompt_logprobs(run)
         count = request.sampling.num_sequences
         if not request.max_tokens:
             for index in range(count):
                 run.put(self._nothing(request, index))
+        elif request.sampling.num_beams > 1:
+            await self._search(run)
         elif count == 1:
             await self._ask(run, 0, 1)
         else:
@@ -221,7 +240,9 @@ class RemoteEngine:
 
     async def _ask_for_several(self, run: _Run, count: int) -> None:
         """In one answer where upstreams can; else in one each, whose seeds are those that follow the request's."""
-        if self._ways.has_n:
+        if (
+            self._ways.has_n and not run.request.sampling.is_greedy
+        ):  # greedy ones are refused by some: they are the same
             await self._ask(run, 0, count)
             return
         try:
@@ -231,13 +252,30 @@ class RemoteEngine:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
 
+    async def _search(self, run: _Run) -> None:
+        """The best beams, found by requests for one token each."""
+        search = OneTokenBeams(run.request, self._capabilities.max_logprobs, self._criterion(run.request))
+
+        async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
+            step = _Run(one, run.trace)
+            await self._ask(step, 0, 1)
+            told = [top for output in _put(step) for top in output.top_logprobs or ()]
+            if len(told) != 1:
+                raise EngineFailed(f"the upstream told log-probabilities of {len(told)} tokens where one was asked for")
+            return told[0]
+
+        run.ranking = None  # they are
+        for output in await search.run(next_tokens):
+            run.put(output)
+
     async def _prompt_logprobs(self, run: _Run) -> list[PromptLogprob | None]:
         request, num_top = run.request, run.request.sampling.prompt_logprobs or 0
         ask = Ask(self._prompt(request), request, 1, request.seed)
         chunk = await self._fleet.first_answer(
             run.prefix,
-            lambda upstream: upstream.whole(prompt_body(ask, _known(upstream), num_top), request.request_id),
+            lambda upstream: upstream.whole(prompt_body(ask, _known(upstream), num_top), run.trace),
         )
+        run.num_cached_tokens = chunk.num_cached_tokens
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
         return prompt_logprobs(told, request.prompt_ids, num_top)
 
@@ -252,26 +290,41 @@ class RemoteEngine:
         sequences = [self._sequence(request, index) for index in range(first, first + count)]
 
         async def read_first(upstream: Upstream) -> Stream:
-            return await upstream.open(body(ask, _known(upstream)), request.request_id)
+            return await upstream.open(body(ask, _known(upstream)), run.trace)
 
-        with closing(await self._fleet.first_answer(run.prefix, read_first)) as stream:
+        with closing(await self._fleet.first_answer(run.prefix, read_first, Stream.close)) as stream:
             try:
                 await _read(stream, sequences, run.put)
             except UpstreamError as error:  # too late for another one: part of the answer has gone out
                 raise EngineFailed(str(error)) from error
 
     def _sequence(self, request: EngineRequest, index: int) -> SequenceAnswer:
-        criterion = None
-        if request.stop is not None and request.is_ranked:
-            criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
-        return SequenceAnswer(request, index, self._ways.ids_of, criterion)
+        criterion = self._criterion(request)
+        return SequenceAnswer(request, index, self._token_ids, criterion, sees_ends=self._ways.ids_of is None)
+
+    def _criterion(self, request: EngineRequest) -> StopCriterion | None:
+        """The test for stop strings, of sequences that nobody reads before they have ended."""
+        if request.stop is None or not request.is_ranked:
+            return None
+        return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
+
+    def _token_ids(self, choice: Choice) -> list[int]:
+        """The tokens that an event adds. Raises: EngineFailed if they cannot be known."""
+        ways = self._ways
+        if ways.ids_of is not None:
+            return ways.ids_of(choice.text)
+        told = told_ids(choice)
+        return told if ways.mended is None else ways.mended(choice.text, told)
 
     def _prompt(self, request: EngineRequest) -> tuple[int, ...] | str:
         return request.prompt_ids if self._ways.text_of is None else self._ways.text_of(request.prompt_ids)
 
 
-async def _read(stream: Stream, sequences: list[SequenceAnswer], put: Callable[[EngineOutput], None]) -> None:
+async def _read(
+    stream: Stream, sequences: list[SequenceAnswer], put: Callable[[EngineOutput, int | None], None]
+) -> None:
     """Read until all sequences have ended. Raises: UpstreamError, EngineFailed."""
+    last: EngineOutput | None = None  # kept until the upstream has told the counts, which come behind it
     num_open = len(sequences)
     has_said_all = True  # the upstream knows of every end
     while num_open:
@@ -284,17 +337,27 @@ async def _read(stream: Stream, sequences: list[SequenceAnswer], put: Callable[[
                 continue
             output = sequence.push(choice)
             if output is not None:
-                put(output)
                 if output.finish_reason is not None:
                     num_open -= 1
-                    has_said_all &= choice.finish_reason is not None
-    if has_said_all:  # what is left is the mark of the end; behind it the connection serves others
+                    has_said_all &= choice.finish_reason is not None or output.finish_reason is FinishReason.LENGTH
+                if num_open:
+                    put(output, None)
+                else:
+                    last = output
+    assert last is not None
+    if has_said_all:  # what is left are counts and the mark of the end; behind it the connection serves others
         try:
             async with asyncio.timeout(_REST_S):
                 while await stream.more() is not None:
                     pass
         except (TimeoutError, UpstreamError):
             logger.debug("an upstream's stream did not end in time; its connection is closed")
+    put(last, stream.num_cached_tokens)
+
+
+def _put(run: _Run) -> list[EngineOutput]:
+    """The outputs that a request has had which nobody reads."""
+    return [one for one in (run.queue.get_nowait() for _ in range(run.queue.qsize())) if isinstance(one, EngineOutput)]
 
 
 def _of(choice: Choice, sequences: list[SequenceAnswer]) -> SequenceAnswer:

@@ -39,6 +39,7 @@ class RemoteOptions:
     urls: tuple[str, ...]
     model: str | None
     timeout_s: float
+    hedge_after_s: float | None
     max_model_len: int | None
     max_running: int
     max_logprobs: int
@@ -58,6 +59,7 @@ class RemoteOptions:
             tuple(dict.fromkeys(map(_with_prefix, options["upstream"]))),
             options.get("upstream_model"),
             options.get("upstream_timeout", 300.0),
+            None if options.get("hedge_after_ms") is None else options["hedge_after_ms"] / 1000,
             options.get("max_model_len"),
             options.get("max_num_seqs", 64),
             options.get("max_logprobs", 20),
@@ -167,11 +169,12 @@ class LoadedRemote:
 
         options, shared, tokenizer = self.options, self.common, self.tokenizer
         upstreams = [Upstream(url, options.timeout_s, self.profiles.get(url)) for url in options.urls]
-        fleet = Fleet(upstreams, options.api_key, self._greet)
+        fleet = Fleet(upstreams, options.api_key, self._greet, options.hedge_after_s)
         ways = Ways(
             shared.has_n,
             text_of=None if shared.takes_ids else lambda ids: prompt_text(ids, tokenizer),
             ids_of=None if shared.gives_ids else Retokeniser(tokenizer).ids,
+            mended=Retokeniser(tokenizer).mended if shared.loses_ids else None,
         )
         engine = RemoteEngine(fleet, shared.capabilities, tools, ways, options.max_running)
         return BuiltEngine(engine, self._facts(), "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from dragoman.engine.affinity import preferred
@@ -31,12 +31,21 @@ Greet = Callable[[Upstream], Awaitable[None]]
 
 
 class Fleet:
-    """The upstreams. From `open` to `close` it knows which are healthy."""
+    """The upstreams. From `open` to `close` it knows which are healthy.
 
-    def __init__(self, upstreams: Sequence[Upstream], api_key: str | None, greet: Greet) -> None:
+    `hedge_after_s`: how long the first answer may take before another upstream is asked too; None = for as long as it likes.
+    `num_hedges`: how often that was done; `num_hedges_won`: how often the other one was the first to answer.
+    """
+
+    def __init__(
+        self, upstreams: Sequence[Upstream], api_key: str | None, greet: Greet, hedge_after_s: float | None = None
+    ) -> None:
         self._upstreams = {upstream.url: upstream for upstream in upstreams}
         self._api_key = api_key
         self._greet = greet
+        self._hedge_after_s = hedge_after_s
+        self.num_hedges = 0
+        self.num_hedges_won = 0
         self._suspects = {url: asyncio.Event() for url in self._upstreams}  # set: do not wait, check
         self._watchers: list[asyncio.Task[None]] = []
         self._session_close: Callable[[], Awaitable[None]] | None = None
@@ -68,27 +77,79 @@ class Fleet:
         """The gauges of each upstream."""
         return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
 
-    async def first_answer(self, prefix: bytes, ask: Callable[[Upstream], Awaitable[T]]) -> T:
-        """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot.
+    async def first_answer(
+        self, prefix: bytes, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
+    ) -> T:
+        """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot, or is too slow.
 
-        Raises: what `ask` does but UpstreamError, which becomes Overloaded, Unavailable or EngineFailed.
+        `drop` ends an answer; without it only one upstream is asked at a time. Raises: what `ask` does but UpstreamError,
+        which becomes Overloaded, Unavailable or EngineFailed.
         """
         tried: dict[str, UpstreamError] = {}
         while len(tried) < MAX_TRIES:
-            loads = {
-                one.url: one.num_outstanding
-                for one in self._upstreams.values()
-                if one.is_healthy and one.url not in tried
-            }
-            if not loads:
+            upstream = self._next(prefix, tried)
+            if upstream is None:
                 break
-            upstream = self._upstreams[preferred(prefix, loads)[0]]
+            if self._hedge_after_s is not None and drop is not None:
+                answer = await self._hedged(prefix, upstream, (ask, drop), tried)
+                if answer is not None:
+                    return answer
+                continue
             try:
                 return await ask(upstream)
             except UpstreamError as error:
                 tried[upstream.url] = error
                 self._suspect(upstream, error)
         raise self._failure(list(tried.values()))
+
+    def _next(self, prefix: bytes, without: Collection[str]) -> Upstream | None:
+        """The upstream to ask, None if there is none but those."""
+        loads = {
+            one.url: one.num_outstanding
+            for one in self._upstreams.values()
+            if one.is_healthy and one.url not in without
+        }
+        return self._upstreams[preferred(prefix, loads)[0]] if loads else None
+
+    async def _hedged(
+        self,
+        prefix: bytes,
+        first: Upstream,
+        ways: tuple[Callable[[Upstream], Awaitable[T]], Callable[[T], None]],
+        tried: dict[str, UpstreamError],
+    ) -> T | None:
+        """The first answer of `first`, or of another one that is asked as well once that has taken too long.
+
+        None if neither has one; why is in `tried` then. What the slower one does is ended. Raises: what `ask` does else.
+        """
+        ask, drop = ways
+        asked: dict[asyncio.Future[T], Upstream] = {asyncio.ensure_future(ask(first)): first}
+        won: T | None = None
+        is_hedged = False
+        try:
+            while asked and won is None:
+                done, _ = await asyncio.wait(
+                    asked, timeout=None if is_hedged else self._hedge_after_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    is_hedged = True
+                    second = self._next(prefix, {first.url, *tried})
+                    if second is not None:
+                        self.num_hedges += 1
+                        asked[asyncio.ensure_future(ask(second))] = second
+                    continue
+                one = next(iter(done))
+                upstream = asked.pop(one)
+                try:
+                    won = one.result()
+                    self.num_hedges_won += upstream is not first
+                except UpstreamError as error:
+                    tried[upstream.url] = error
+                    self._suspect(upstream, error)
+                    is_hedged = True  # if the first has failed, what follows is another try
+        finally:
+            await _drop(asked, drop)
+        return won
 
     def _failure(self, errors: Sequence[UpstreamError]) -> ServerError:
         if not errors:
@@ -146,3 +207,13 @@ class Fleet:
             logger.exception("upstream %s cannot be checked", upstream.url)
             return f"{upstream.url}: {type(error).__name__}"
         return ""
+
+
+async def _drop(asked: Iterable[asyncio.Future[T]], drop: Callable[[T], None]) -> None:
+    """End what runs, and what has been answered meanwhile."""
+    asked = list(asked)
+    for one in asked:
+        one.cancel()
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if not isinstance(answer, BaseException):
+            drop(answer)

@@ -1,7 +1,8 @@
 """The servers that are known, as data: what each calls our sampling parameters, and what else tells it from the others.
 
 Does: list kinds of upstreams, recognise one by how it lists its models. Does not: ask anybody; `probe` finds out what of a
-kind's row holds for the release that runs. Sources: what the servers document of `/v1/completions`; not tried against them.
+kind's row holds for the release that runs. Sources: what the servers document of `/v1/completions`.
+Tried: vLLM 0.32, llama.cpp's server of llama-cpp-python 0.3.36's sources (0c1e570), dragoman (docs/remote.md).
 
 A parameter that is in no row would be ignored by servers that do not know it. So what a row leaves out is refused by name.
 """

@@ -16,6 +16,7 @@ import msgspec
 
 from dragoman.engine.remote.kinds import Kind, kind_of
 from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
 from dragoman.engine.remote.wire import Ask, Choice, Model, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError
@@ -36,6 +37,9 @@ _CHANGED: Mapping[str, Any] = {
     "seed": 1,
 }
 """A value of each field that is not its neutral one; those of token ids come from the prompt."""
+
+_TRACE = Trace("probe")
+_FIRST_NAMES = {"temperature": "temperature"}  # what is known of a server before it is asked: answers should be greedy
 
 _WORD = "qzxqzx"  # no model says it by itself, so whoever does has followed a grammar
 _GRAMMARS = {
@@ -61,7 +65,7 @@ async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None)
     """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
     served = _served(upstream.url, await upstream.models(), wanted_model)
     kind = kind_of(served.owned_by or "", served.id)
-    profile = Profile(served.id, kind, served.max_model_len)
+    profile = Profile(served.id, kind, served.context_len, names=_FIRST_NAMES)
     return await _Probe(upstream, sample).run(profile)
 
 
@@ -91,6 +95,7 @@ class _Probe:
             profile = replace(profile, max_logprobs=await self._max_logprobs(profile))
         if profile.max_logprobs is not None and profile.kind.prompt_logprobs:
             profile = replace(profile, prompt_logprobs=await self._has_prompt_logprobs(profile))
+        profile = replace(profile, has_usage=await self._has_usage(profile))
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
 
     async def _prompt_form(self, profile: Profile) -> Profile:
@@ -113,7 +118,7 @@ class _Probe:
 
     async def _token_ids(self, profile: Profile) -> Profile:
         """Whether the tokens of answers are told; and of the prompt, which then must be those of the tokenizer here."""
-        ask = replace(self._ask(profile), prompt=self._sample.text)
+        ask = replace(self._ask(profile, max_tokens=4), prompt=self._sample.text)
         choices = await self._accepted(ask, profile)
         told = next((one.prompt_token_ids for one in choices or () if one.prompt_token_ids), None)
         if told is not None and tuple(told) != self._sample.token_ids:
@@ -121,7 +126,8 @@ class _Probe:
                 f"makes {told[:8]} of {self._sample.text!r}, the tokenizer here {list(self._sample.token_ids[:8])}"
             )
             raise UpstreamError(f"{self._upstream.url} has another tokenizer: it {problem}")
-        return replace(profile, gives_ids=bool(choices) and all(_has_ids(one) for one in choices or ()))
+        has_some = any(one.text for one in choices or ())
+        return replace(profile, gives_ids=has_some and all(_has_ids(one) for one in choices or ()))
 
     async def _names(self, profile: Profile, names: dict[str, str]) -> dict[str, str]:
         """The fields that are not refused; all at once first, as nearly always none is."""
@@ -153,16 +159,20 @@ class _Probe:
 
     async def _has_prompt_logprobs(self, profile: Profile) -> bool:
         try:
-            chunk = await self._upstream.whole(prompt_body(self._ask(profile), profile, 1))
+            chunk = await self._upstream.whole(prompt_body(self._ask(profile), profile, 1), _TRACE)
         except (InvalidRequest, UpstreamError):
             return False
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
         return told is not None and len(told) == len(self._sample.token_ids)
 
+    async def _has_usage(self, profile: Profile) -> bool:
+        return await self._accepted(self._ask(profile), replace(profile, has_usage=True)) is not None
+
     async def _has_n(self, profile: Profile) -> bool:
         if not profile.kind.has_n:
             return False
-        choices = await self._accepted(replace(self._ask(profile), count=2), profile)
+        sampled = SamplingParams(temperature=1.0)  # greedy ones are refused by some: they would be the same
+        choices = await self._accepted(replace(self._ask(profile, sampled), count=2), profile)
         return {one.index for one in choices or ()} == {0, 1}
 
     async def _grammars(self, profile: Profile) -> dict[str, str]:
@@ -204,7 +214,7 @@ class _Probe:
 
     async def _choices(self, ask: Ask, profile: Profile) -> list[Choice]:
         found: list[Choice] = []
-        with closing(await self._upstream.open(body(ask, profile))) as stream:
+        with closing(await self._upstream.open(body(ask, profile), _TRACE)) as stream:
             while (more := await stream.more()) is not None:
                 found += more
         return found

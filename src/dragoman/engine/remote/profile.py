@@ -31,7 +31,7 @@ class Profile:
 
     `takes_ids`: prompts may be token ids. `gives_ids`: the tokens of answers are told. `max_logprobs` None = no
     log-probabilities by token. `names`: the fields of SamplingParams that it takes, with their names there. `grammars`: a
-    kind of grammar -> the parameter.
+    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for.
     """
 
     model: str
@@ -42,6 +42,7 @@ class Profile:
     max_logprobs: int | None = None
     prompt_logprobs: bool = False
     has_n: bool = False
+    has_usage: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,6 +55,7 @@ class Common:
     takes_ids: bool
     gives_ids: bool
     has_n: bool
+    loses_ids: bool = False  # some tell not all of the tokens: those within a character of several are left out
 
     def lacks(self, profile: Profile) -> str:
         """What an upstream that comes later cannot do of this, in words; "" = nothing."""
@@ -61,6 +63,8 @@ class Common:
         if profile.max_model_len is not None and profile.max_model_len < limit:
             return f"{limit} tokens of context"
         able = common((profile,), limit, self.capabilities.vocab_size)
+        if able.loses_ids and not self.loses_ids:
+            return "the ids of all tokens"
         for name in ("takes_ids", "gives_ids", "has_n"):
             if getattr(self, name) and not getattr(able, name):
                 return _WORDS[name]
@@ -77,7 +81,9 @@ _WORDS = {
 def _difference(promised: Capabilities, able: Capabilities) -> str:
     missing = sorted(able.unsupported - promised.unsupported)
     missing += [
-        name for name in ("prompt_logprobs", "cache_salt") if getattr(promised, name) and not getattr(able, name)
+        name
+        for name in ("prompt_logprobs", "beam_search", "cache_salt")
+        if getattr(promised, name) and not getattr(able, name)
     ]
     if able.max_logprobs < promised.max_logprobs:
         missing.append(f"{promised.max_logprobs} log-probabilities")
@@ -92,7 +98,13 @@ def common(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> 
         takes_ids=all(profile.takes_ids for profile in profiles),
         gives_ids=all(profile.gives_ids for profile in profiles),
         has_n=all(profile.has_n for profile in profiles),
+        loses_ids=any(profile.kind.ids_from_logprobs for profile in profiles),
     )
+
+
+def _can_search(profile: Profile) -> bool:
+    """Whether the most likely tokens are told after any beam: prompts are ids, and no token is kept back."""
+    return profile.takes_ids and "ignore_eos" in profile.names and not profile.kind.ids_from_logprobs
 
 
 def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: int) -> Capabilities:
@@ -111,6 +123,8 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
         vocab_size,
         max_logprobs=min(known) if has_logprobs else 0,
         prompt_logprobs=has_logprobs and all(profile.prompt_logprobs for profile in profiles),
+        beam_search=has_logprobs and all(map(_can_search, profiles)),
+        plain_beams=True,
         best_of=has_logprobs,
         stop_strings=has_logprobs,
         grammar=bool(grammars),

@@ -1,6 +1,7 @@
 """Turns the text of upstreams that do not tell their tokens into tokens that write exactly that text.
 
-Does: encode piece by piece, check each, fail rather than change a character. Does not: find the tokens that the upstream's
+Does: encode piece by piece, check each, fail rather than change a character; fill gaps where only some tokens are told.
+Does not: find the tokens that the upstream's
 model chose; nobody can. One instance per engine, used on the event loop.
 """
 
@@ -28,6 +29,16 @@ class Retokeniser:
                     raise EngineFailed(problem)
                 ids += found
         return ids
+
+    def mended(self, text: str, told: list[int]) -> list[int]:
+        """The tokens of `text`, where only the last of each character's are told. Raises: EngineFailed if there are none.
+
+        Those that are missing write the bytes before the told ones; most tokenizers have one way to do that. Where they
+        do not end with what is told, the text is kept, and not its tokens.
+        """
+        if len(b"".join(map(self._tokenizer.token_bytes, told))) >= len(text.encode("utf-8", "replace")):
+            return told  # all are there; the text of control tokens is not shown
+        return self.ids(text)
 
     def _exact(self, text: str) -> list[int] | None:
         """The tokens, None if they would write something else, or nothing because they are control tokens."""

@@ -6,12 +6,10 @@ what the events mean. Used on the event loop of its session.
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.wire import (
     Choice,
     Chunk,
@@ -29,14 +27,12 @@ try:
 except ImportError as missing:  # pragma: no cover - the extra is part of the development environment
     raise ImportError("engine remote needs aiohttp: pip install 'dragoman[remote]'") from missing
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 5.0
 _END = b"[DONE]"
 _MAX_ERROR_BYTES = 65_536
 _TROUBLE = (aiohttp.ClientError, TimeoutError, OSError)
+_JUST_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError)
 
 
 class UpstreamError(Exception):
@@ -102,11 +98,11 @@ class Upstream:
         except msgspec.MsgspecError as error:
             raise UpstreamError(f"GET {self.url}/models is no list of models: {error}") from error
 
-    async def whole(self, body: bytes, request_id: str = "probe") -> Chunk:
+    async def whole(self, body: bytes, trace: Trace) -> Chunk:
         """The answer to a request that asks for no stream. Raises: UpstreamError, InvalidRequest, CapacityError."""
         self.num_outstanding += 1
         try:
-            async with await self._post(body, request_id) as response:
+            async with await self._post(body, trace) as response:
                 await self._check(response)
                 chunk = chunks.decode(await response.read())
         except _TROUBLE as error:
@@ -120,14 +116,14 @@ class Upstream:
             raise UpstreamError(f"{self.url} failed: {problem}")
         return chunk
 
-    async def open(self, body: bytes, request_id: str = "probe") -> Stream:
+    async def open(self, body: bytes, trace: Trace) -> Stream:
         """A stream of which the first token has come. Whoever gets it closes it.
 
         Raises: UpstreamError, InvalidRequest, CapacityError.
         """
         stream = Stream(self)
         try:
-            stream.response = await self._post(body, request_id)
+            stream.response = await self._post(body, trace)
             await self._check(stream.response)
             await stream.begin()
         except BaseException:
@@ -135,18 +131,16 @@ class Upstream:
             raise
         return stream
 
-    async def _post(self, body: bytes, request_id: str) -> aiohttp.ClientResponse:
+    async def _post(self, body: bytes, trace: Trace) -> aiohttp.ClientResponse:
         """The answer's head. A connection that the upstream has just closed, because nobody used it, is no failure."""
         for is_last in (False, True):
             try:
                 return await self._connected().post(
-                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=_trace(request_id)
+                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=trace.headers()
                 )
-            except (aiohttp.ServerDisconnectedError, ConnectionResetError) as error:
-                if is_last:
-                    raise self.trouble(error) from error
             except _TROUBLE as error:
-                raise self.trouble(error) from error
+                if is_last or isinstance(error, aiohttp.ClientConnectorError) or not isinstance(error, _JUST_CLOSED):
+                    raise self.trouble(error) from error
         raise AssertionError("the last try has returned or raised")
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
@@ -181,10 +175,14 @@ class Upstream:
 
 
 class Stream:
-    """The events of one answer, from its first token on. Closed at its end or before it: then the upstream is told."""
+    """The events of one answer, from its first token on. Closed at its end or before it: then the upstream is told.
+
+    `num_cached_tokens`: of the prompt, None until the upstream tells it, which it does at the end.
+    """
 
     def __init__(self, upstream: Upstream) -> None:
         self.response: aiohttp.ClientResponse | None = None
+        self.num_cached_tokens: int | None = None
         self._upstream = upstream
         self._reader = EventReader()
         self._first: list[Choice] = []
@@ -238,10 +236,6 @@ class Stream:
             if problem is not None:
                 raise UpstreamError(f"{self._upstream.url} failed: {problem}")
             found += chunk.choices
+            if chunk.usage is not None:
+                self.num_cached_tokens = chunk.num_cached_tokens
         return found
-
-
-def _trace(request_id: str) -> Mapping[str, str]:
-    """Headers by which an upstream's logs and traces can be matched. Source: W3C Trace Context, traceparent."""
-    trace = os.urandom(24).hex()
-    return {"traceparent": f"00-{trace[:32]}-{trace[32:]}-01", "x-request-id": request_id}

@@ -46,7 +46,8 @@ class Ask:
 
 def body(ask: Ask, profile: Profile) -> bytes:
     """The body that asks for a stream."""
-    return msgspec.json.encode(fields(ask, profile) | {"stream": True})
+    usage = {"stream_options": {"include_usage": True}} if profile.has_usage else {}
+    return msgspec.json.encode(fields(ask, profile) | {"stream": True} | usage)
 
 
 def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
@@ -157,13 +158,38 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
+class PromptDetails(msgspec.Struct):
+    """Of a prompt's tokens, those that the server had in its prefix cache."""
+
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    """The counts that stand behind an answer."""
+
+    prompt_tokens_details: PromptDetails | None = None
+
+
 class Chunk(msgspec.Struct):
     """One event of a stream, or a whole answer. `error`, or an `object` of that name: the stream has failed."""
 
     choices: list[Choice] = []
+    usage: Usage | None = None
     error: Any = None
     object: str | None = None
     message: str | None = None
+
+    @property
+    def num_cached_tokens(self) -> int:
+        """Of the prompt, as far as the server tells."""
+        details = None if self.usage is None else self.usage.prompt_tokens_details
+        return (details.cached_tokens or 0) if details is not None else 0
+
+
+class ModelMeta(msgspec.Struct):
+    """What llama.cpp tells of a model besides. `n_ctx`: tokens of one sequence."""
+
+    n_ctx: int | None = None
 
 
 class Model(msgspec.Struct):
@@ -172,6 +198,12 @@ class Model(msgspec.Struct):
     id: str
     owned_by: str | None = ""
     max_model_len: int | None = None
+    meta: ModelMeta | None = None
+
+    @property
+    def context_len(self) -> int | None:
+        """Tokens of one sequence, None if the server does not say."""
+        return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
 
 
 class ModelList(msgspec.Struct):

@@ -9,9 +9,9 @@ nothing about beams: they may run in different steps, or be preempted and comput
 
 from __future__ import annotations
 
+from dragoman.engine.beams.beam_search import BeamCandidates, Hypothesis
 from dragoman.engine.rolling.beams.beam_group import BeamGroup, FinishedBeam
 from dragoman.engine.rolling.beams.beam_rows import BeamRow
-from dragoman.engine.rolling.beams.beam_search import BeamCandidates, Hypothesis
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.types import EngineOutput, FinishReason

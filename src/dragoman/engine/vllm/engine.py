@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
 from dragoman.engine.vllm.sampling import check_temperature, sampling_arguments
@@ -30,7 +33,7 @@ from dragoman.errors import (
     ServerError,
     UnsupportedFeature,
 )
-from dragoman.types import EngineOutput, EngineRequest, FinishReason
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"
 _NOT_STARTED = "the engine was not started"
@@ -178,6 +181,8 @@ class VllmEngine:
         lark = await self._lark(request)
         if not request.max_tokens:
             await self._draw_nothing(request, queue, lark)
+        elif request.sampling.num_beams > 1:
+            await self._search(request, queue)
         elif request.is_ranked:
             await self._draw_best(request, queue, lark)
         else:
@@ -220,8 +225,35 @@ class VllmEngine:
         for output in ranked(request, drawn):
             queue.put_nowait(output)
 
+    async def _search(self, request: EngineRequest, queue: _Queue) -> None:
+        """The best beams. The prompt's log-probabilities, if they are wanted, are computed before."""
+        search = OneTokenBeams(request, self._capabilities.vocab_size, self._criterion(request))
+        prompt: EngineOutput | None = None
+        if request.sampling.prompt_logprobs is not None:
+            alone = SamplingParams(temperature=0.0, prompt_logprobs=request.sampling.prompt_logprobs)
+            prompt = await self._last(msgspec.structs.replace(request, sampling=alone, max_tokens=0))
+
+        async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
+            told = (await self._last(one)).top_logprobs
+            assert told is not None
+            return told[0]
+
+        outputs = await search.run(next_tokens)
+        if prompt is not None:
+            outputs[0].prompt_logprobs, outputs[0].num_cached_tokens = prompt.prompt_logprobs, prompt.num_cached_tokens
+        for output in outputs:
+            queue.put_nowait(output)
+
+    async def _last(self, request: EngineRequest) -> EngineOutput:
+        """The one output of a request for one token, or for none."""
+        async with aclosing(self._draw(request, 0, None)) as outputs:
+            found = [output async for output in outputs]
+        return found[-1]
+
     def _criterion(self, request: EngineRequest) -> Any:
-        return None if request.stop is None else self._tools.watch_stops(request.stop, request.sampling.min_tokens)
+        if request.stop is None or not request.is_ranked:
+            return None
+        return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
     async def _draw(self, request: EngineRequest, index: int, lark: str | None) -> AsyncGenerator[EngineOutput, None]:
         """The outputs of one sequence, as vLLM makes them. Closing it ends the sequence."""

@@ -95,6 +95,8 @@ def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools) -> Capab
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
         max_logprobs=setup.options.get("max_logprobs", 20),
+        beam_search=True,
+        plain_beams=True,
         best_of=True,
         grammar=tools.lark_of is not None,
         stop_strings=True,

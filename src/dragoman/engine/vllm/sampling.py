@@ -18,7 +18,7 @@ LEAST_TEMPERATURE = 0.01  # below it, and above 0, vLLM takes this instead
 _SEED_MASK = 2**63 - 1  # torch's generators take 64 bits, with a sign; and vLLM takes -1 for no seed
 
 UNSUPPORTED = frozenset({
-    "typical_p", "num_beam_groups", "diversity_penalty", "num_assistant_tokens", "assistant_confidence_threshold",
+    "typical_p", "num_assistant_tokens", "assistant_confidence_threshold",
     "max_ngram_size",
 })  # fmt: skip
 """What vLLM has no parameter for."""

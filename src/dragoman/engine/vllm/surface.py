@@ -9,8 +9,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Mapping
+import signal
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from multiprocessing import resource_tracker
 from typing import Any, NoReturn, Protocol
 
 from dragoman.engine.vllm.arguments import command_words
@@ -131,8 +133,24 @@ def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngin
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[watcher])
+    with _without_interrupts():
+        llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[watcher])
     return llm, llm.vllm_config
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes that are started meanwhile never get SIGINT, nor do theirs: a terminal sends it to all at Ctrl+C.
+
+    They inherit the mask of this thread; vLLM ends them by SIGTERM, once requests have been finished. multiprocessing's
+    tracker unblocks the signal when it starts, so it is started before.
+    """
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _prepare() -> None:

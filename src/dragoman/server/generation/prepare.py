@@ -136,6 +136,7 @@ class Preparer:
                 stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
                 deadline_s=deadline_s,
                 pictures=pictures,
+                trace=request.trace,
             ),
             request,
         )

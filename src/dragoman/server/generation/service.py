@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, TypeGuard, TypeVar
 
+import msgspec
+
 from dragoman.engine.base import Engine, Outputs
 from dragoman.errors import EngineFailed, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
@@ -233,11 +235,13 @@ class _Progress:
 
     def push(self, output: EngineOutput) -> GenerationEvent | None:
         """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
+        num_late = output.num_cached_tokens
         if self._waits_for_prompt:
             self._waits_for_prompt = False
             self._prompt = self._prompt_info(output)
             self._record.has_prompt(self._prompt)
             self._record.queue_s = output.queue_s
+            num_late = 0
         if output.finish_reason is not None:
             self._record.num_preemptions += output.num_preemptions
         sequence = self._sequences[output.index]
@@ -245,6 +249,9 @@ class _Progress:
             return None
         event = sequence.push(output, self._prompt)
         if event is not None:
+            if num_late:
+                event = msgspec.structs.replace(event, num_cached_tokens=num_late)
+                self._record.num_cached_tokens = num_late
             self._prompt = None
             self._num_unfinished -= sequence.is_finished
         return event

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dragoman.engine.beams.beam_search import BeamSearch, num_candidates
 from dragoman.engine.rolling.beams.beam_rows import BeamRow
-from dragoman.engine.rolling.beams.beam_search import BeamSearch, num_candidates
 from dragoman.types import EngineRequest, FinishReason, Logprob
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dragoman.engine.rolling.beams.beam_search import BeamCandidates
+from dragoman.engine.beams.beam_search import BeamCandidates
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import RawLogprobs, Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState

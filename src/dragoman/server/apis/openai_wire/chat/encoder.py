@@ -118,7 +118,7 @@ class ChatEncoder:
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
-        self._usage.add(event.prompt, len(event.tokens))
+        self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
         if self._is_text_only(event):
             return self._text_chunk(event.index).frame(event.content)
         tool_calls = self._tool_pieces(event)

@@ -108,7 +108,7 @@ class CompletionEncoder:
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """One chunk; b"" while there is nothing to tell, as inside a character of several tokens."""
-        self._usage.add(event.prompt, len(event.tokens))
+        self._usage.add(event.prompt, len(event.tokens), event.num_cached_tokens)
         if self._is_text_only and event.text and event.finish_reason is None:  # nearly every event of nearly every call
             return self._text_chunk(self._choice_index(request_index, event.index)).frame(event.text)
         prompt = self._first_prompt(request_index, event) if self._needs_prompt else None

@@ -1,7 +1,7 @@
 """Decides which beams live on: plain and diverse beam search over the candidates of one request.
 
 Does: merge the beams' candidates, keep finished hypotheses, decide when the search is over. Does not: touch blocks,
-sequences or logits. Called by `beam_update`, on the engine thread only.
+sequences or logits. Called by the rolling engine, on its thread, and by `one_token`.
 
 A request has `num_beams` beams in `num_beam_groups` groups of equal size. When every live beam has its candidates, the
 groups are advanced in order; a later group pays `diversity_penalty` for each earlier group's beam that took the same token

@@ -1,0 +1,115 @@
+"""Hedging: a second upstream is asked when the first output does not come, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dragoman.errors import EngineFailed, InvalidRequest
+from tests.contract.asking import first_output, run, until
+from tests.engine.remote.asking import outputs, remote, request, text
+from tests.support.fake_upstream import FakeUpstream
+
+SAID = "one two three"
+SOON = {"hedge_after_ms": 1.0}
+
+
+def test_the_quicker_of_two_answers_and_the_other_one_is_told_to_stop() -> None:
+    slow, quick = FakeUpstream(hangs_after=None), FakeUpstream()
+
+    async def test() -> None:
+        async with remote(slow, quick, **SOON) as engine:
+            slow.hangs_after = 0
+            while not slow.bodies:  # until the slow one was the first to be asked
+                assert await text(engine, request()) == SAID
+            await until(lambda: slow.num_running == 0)
+            assert await text(engine, request()) == SAID
+            stats = engine.stats()
+            assert stats.num_hedges == stats.num_hedges_won == len(slow.bodies)
+            await until(lambda: [one.num_outstanding for one in engine.health().upstreams] == [0, 0])
+            assert all(one.is_healthy for one in engine.health().upstreams)
+
+    run(test())
+
+
+def test_nobody_else_is_asked_after_the_first_output() -> None:
+    first, second = FakeUpstream(), FakeUpstream()
+
+    async def test() -> None:
+        async with remote(first, second, hedge_after_ms=200.0) as engine:
+            first.hangs_after = second.hangs_after = 1
+            stream = engine.generate(request())
+            await first_output(stream)
+            rest = asyncio.ensure_future(anext(stream))
+            await asyncio.wait([rest], timeout=0.3)
+            assert not rest.done()
+            assert len(first.bodies) + len(second.bodies) == 1
+            assert engine.stats().num_hedges == 0
+            rest.cancel()
+            await asyncio.gather(rest, return_exceptions=True)
+            await stream.aclose()
+
+    run(test())
+
+
+def test_it_is_off_unless_it_was_asked_for() -> None:
+    first, second = FakeUpstream(), FakeUpstream()
+
+    async def test() -> None:
+        async with remote(first, second, upstream_timeout=0.2) as engine:
+            first.hangs_after = second.hangs_after = 0
+            with pytest.raises(EngineFailed):
+                await outputs(engine, request())
+            assert engine.stats().num_hedges == 0
+
+    run(test())
+
+
+def test_a_client_that_leaves_ends_both() -> None:
+    first, second = FakeUpstream(), FakeUpstream()
+
+    async def test() -> None:
+        async with remote(first, second, **SOON) as engine:
+            first.hangs_after = second.hangs_after = 0
+            stream = engine.generate(request())
+            reading = first_output(stream)
+            await until(lambda: first.num_running == second.num_running == 1)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await stream.aclose()
+            await until(lambda: first.num_running == second.num_running == 0)
+
+    run(test())
+
+
+def test_what_a_second_server_refuses_is_the_clients_error_and_both_fail_only_together() -> None:
+    first, second = FakeUpstream(), FakeUpstream()
+
+    async def test() -> None:
+        async with remote(first, second, **SOON) as engine:
+            first.status = second.status = 400
+            with pytest.raises(InvalidRequest, match="does not want to"):
+                await outputs(engine, request())
+            first.status = second.status = 200
+            first.dies_after, second.dies_after = 0, 0
+            with pytest.raises(EngineFailed):
+                await outputs(engine, request())
+            first.dies_after = second.dies_after = None
+            assert await text(engine, request()) == SAID
+
+    run(test())
+
+
+def test_with_one_server_there_is_nobody_to_ask() -> None:
+    upstream = FakeUpstream()
+
+    async def test() -> None:
+        async with remote(upstream, upstream_timeout=0.3, **SOON) as engine:
+            upstream.hangs_after = 0
+            with pytest.raises(EngineFailed):
+                await outputs(engine, request())
+            assert engine.stats().num_hedges == 0
+            assert len(upstream.bodies) == 1
+
+    run(test())

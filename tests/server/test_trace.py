@@ -1,0 +1,57 @@
+"""The trace that a call belongs to: read from its header fields, and handed on with its requests."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from dragoman.server.api import HttpCall, trace_of
+from dragoman.types import TraceContext
+from tests.support.running_server import running_server
+
+TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
+PARENT = f"00-{TRACE_ID}-b7ad6b7169203331-01"
+
+
+def trace(parent: str, state: str = "") -> TraceContext | None:
+    return trace_of(HttpCall("POST", "/", b"", {"traceparent": parent, "tracestate": state}))
+
+
+def test_a_clients_trace_is_read() -> None:
+    assert trace(PARENT) == TraceContext(TRACE_ID, is_sampled=True)
+    assert trace(PARENT[:-2] + "00", "a=1,b=2") == TraceContext(TRACE_ID, state="a=1,b=2")
+    assert trace_of(HttpCall("POST", "/", b"")) is None
+
+
+def test_what_newer_versions_add_is_left_out() -> None:
+    assert trace(f"cc{PARENT[2:]}-and-more") == TraceContext(TRACE_ID, is_sampled=True)
+
+
+@pytest.mark.parametrize(
+    "parent",
+    [
+        "",
+        "nonsense",
+        f"ff{PARENT[2:]}",
+        f"{PARENT}-more",
+        PARENT.upper(),
+        f"00-{'0' * 32}-b7ad6b7169203331-01",
+        f"00-{TRACE_ID}-{'0' * 16}-01",
+        PARENT[:-1],
+    ],
+)
+def test_what_is_no_trace_begins_none(parent: str) -> None:
+    assert trace(parent, "a=1") is None
+
+
+def test_a_state_that_cannot_be_sent_on_is_left_out() -> None:
+    assert trace(PARENT, "a=\u00e4") == trace(PARENT, "a" * 3000) == TraceContext(TRACE_ID, is_sampled=True)
+
+
+def test_each_request_of_a_call_belongs_to_its_trace() -> None:
+    with running_server() as server:
+        for headers in ({"traceparent": PARENT, "tracestate": "a=1"}, {}):
+            httpx.post(f"{server.url}/invocations", json={}, headers=headers)
+        first, second = (request.trace for request in server.service.requests)
+    assert first == TraceContext(TRACE_ID, is_sampled=True, state="a=1")
+    assert second is None
