@@ -178,10 +178,14 @@ def fp8(block: tuple[int, int] | str, ending: str = "_scale_inv", kind: Any = ml
     return pack
 
 
+_PACKED = ("proj", "w1", "w2", "w3", "query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h", "kv_a_proj_with_mqa")
+
+
 def is_packed(name: str, tensor: Array) -> bool:
-    """Whether quantisers pack the tensor: the matrices of attention, MLPs and experts, not heads and routers."""
+    """Whether quantisers pack the tensor: the matrices of attention, MLPs and experts, not heads, routers and towers."""
     parts = name.split(".")
-    return tensor.ndim == 2 and name.endswith("proj.weight") or (len(parts) > 1 and parts[-2] in ("w1", "w2", "w3"))
+    is_linear = parts[-1] == "weight" and parts[-2].endswith(_PACKED)
+    return tensor.ndim == 2 and is_linear and "vision" not in name
 
 
 @dataclass(frozen=True)
@@ -192,16 +196,23 @@ class PackedPair:
     plain: Path
 
 
-def write_pair(source: Path, directory: Path, packer: Packer, quantization_config: dict[str, Any]) -> PackedPair:
-    """Both of them, made from an ordinary checkpoint in one file."""
+def write_pair(
+    source: Path,
+    directory: Path,
+    packer: Packer,
+    quantization_config: dict[str, Any],
+    chosen: Callable[[str], bool] = lambda _name: True,
+) -> PackedPair:
+    """Both of them, made from an ordinary checkpoint in one file. `chosen`: which matrices are quantised, of all."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     pair = PackedPair(directory / "packed", directory / "plain")
     packed: dict[str, Array] = {}
     plain: dict[str, Array] = {}
-    for name, tensor in load_file(source / "model.safetensors").items():
-        if is_packed(name, tensor):
+    stored = load_file(source / "model.safetensors")
+    for name, tensor in stored.items():
+        if is_packed(name, tensor) and chosen(name):
             tensors, plain[name] = packer(name, tensor.astype(np.float32))
-            packed |= tensors
+            packed |= {part: values for part, values in tensors.items() if part not in stored or part == name}
         else:
             packed[name] = plain[name] = tensor
     for path, tensors, change in (

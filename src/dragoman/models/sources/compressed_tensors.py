@@ -22,6 +22,7 @@ from dragoman.models.sources.layout import (
     Headers,
     Quantised,
     Tensors,
+    block_size,
     check_shape,
     column_order,
     columns_in_group,
@@ -50,10 +51,7 @@ class Scheme:
         assumed = "tensor" if size is None else "channel" if size == -1 else "group"
         self.strategy = config.choice("strategy", _STRATEGIES, assumed)
         self.group_size = config.count("group_size") if self.strategy == "group" else -1
-        self.block: tuple[int, int] | None = None
-        if self.strategy == "block":
-            rows, columns = config.numbers("block_structure", 2, least=1)
-            self.block = int(rows), int(columns)
+        self.block = block_size(config, "block_structure") if self.strategy == "block" else None
         config.expect(dynamic=False)
         # told by tensors; about how scales were found
         config.skip("group_size", "actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")

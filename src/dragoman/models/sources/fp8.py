@@ -15,7 +15,7 @@ import numpy as np
 
 from dragoman.models.config import Config, ModelError
 from dragoman.models.sources.base import Array
-from dragoman.models.sources.layout import FLOATS, Headers, Quantised, Tensors, refuse_other_keys
+from dragoman.models.sources.layout import FLOATS, Headers, Quantised, Tensors, block_size, refuse_other_keys
 
 FP8_TYPES = ("F8_E4M3", "F8_E5M2")
 _SCALE_TYPES = (*FLOATS, "F8_E8M0")
@@ -135,10 +135,7 @@ class Fp8:
 
     def __init__(self, config: Config) -> None:
         """Raises: ModelError naming a key."""
-        self._block: tuple[int, int] | None = None
-        if "weight_block_size" in config:
-            rows, columns = config.numbers("weight_block_size", 2, least=1)
-            self._block = int(rows), int(columns)
+        self._block = block_size(config, "weight_block_size") if "weight_block_size" in config else None
         config.skip("activation_scale_ub", "fmt", "scale_fmt", "kv_cache_scheme", "kv_cache_quant_method")  # told by types
         refuse_other_keys(config)
 

@@ -102,6 +102,14 @@ def group_size(config: Config) -> int | None:
     return config.count("group_size") if "group_size" in config else None
 
 
+def block_size(config: Config, key: str) -> tuple[int, int]:
+    """The rows and columns that share a scale. Raises: ModelError."""
+    rows, columns = config.numbers(key, 2, least=1)
+    if not rows.is_integer() or not columns.is_integer():
+        raise config.error(key, "whole numbers")
+    return int(rows), int(columns)
+
+
 def header(headers: Headers, name: str, *types: str, rank: int = 2) -> Header:
     """That of a tensor. Raises: ModelError if it is missing, or has another type or number of dimensions."""
     if name not in headers:
