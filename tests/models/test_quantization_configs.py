@@ -46,7 +46,14 @@ REAL: dict[str, tuple[Described, str]] = {
     "AutoAWQ": (AWQ | {"modules_to_not_convert": None}, "AWQ int4"),
     "AutoAWQ, of a model that sees": (AWQ | {"modules_to_not_convert": ["visual"]}, "AWQ int4"),
     "AutoAWQ by transformers": (
-        AWQ | {"backend": "autoawq", "do_fuse": False, "exllama_config": None, "fuse_max_seq_len": None, "modules_to_fuse": None},
+        AWQ
+        | {
+            "backend": "autoawq",
+            "do_fuse": False,
+            "exllama_config": None,
+            "fuse_max_seq_len": None,
+            "modules_to_fuse": None,
+        },
         "AWQ int4",
     ),
     "AutoGPTQ": (
@@ -65,7 +72,13 @@ REAL: dict[str, tuple[Described, str]] = {
     ),
     "GPTQModel": (
         GPTQ
-        | {"checkpoint_format": "gptq", "dynamic": None, "lm_head": False, "pack_dtype": "int32", "static_groups": False}
+        | {
+            "checkpoint_format": "gptq",
+            "dynamic": None,
+            "lm_head": False,
+            "pack_dtype": "int32",
+            "static_groups": False,
+        }
         | {"meta": {"damp_auto_increment": 0.0015, "quantizer": ["gptqmodel:1.5.0"]}, "true_sequential": True},
         "GPTQ int4",
     ),
@@ -74,7 +87,12 @@ REAL: dict[str, tuple[Described, str]] = {
         | {"autoround_version": "0.4.0", "block_name_to_quantize": "model.layers", "damp_percent": 0.01, "iters": 200}
         | {"data_type": "int", "enable_quanted_input": True, "low_gpu_mem_usage": True, "lr": 0.005, "minmax_lr": 0.005}
         | {"nsamples": 512, "provider": "auto-round", "seqlen": 2048, "true_sequential": False, "amp": True}
-        | {"batch_size": 8, "enable_minmax_tuning": True, "gradient_accumulate_steps": 1, "scale_dtype": "torch.float16"},
+        | {
+            "batch_size": 8,
+            "enable_minmax_tuning": True,
+            "gradient_accumulate_steps": 1,
+            "scale_dtype": "torch.float16",
+        },
         "GPTQ int4",
     ),
     "AutoRound": (
@@ -83,7 +101,13 @@ REAL: dict[str, tuple[Described, str]] = {
         "GPTQ int4",
     ),
     "AutoRound as AWQ": (
-        {"quant_method": "intel/auto-round", "backend": "auto_round:auto_awq", "bits": 4, "group_size": 128, "sym": False},
+        {
+            "quant_method": "intel/auto-round",
+            "backend": "auto_round:auto_awq",
+            "bits": 4,
+            "group_size": 128,
+            "sym": False,
+        },
         "AWQ int4",
     ),
     "DeepSeek": (FP8 | {"scale_fmt": "ue8m0"}, "fp8"),
@@ -97,7 +121,9 @@ REAL: dict[str, tuple[Described, str]] = {
         "compressed-tensors int4",
     ),
     "llm-compressor, 8 bits": (
-        compressed(W8, "int-quantized", quantization_status="frozen", sparsity_config={"format": "dense", "ignore": []}),
+        compressed(
+            W8, "int-quantized", quantization_status="frozen", sparsity_config={"format": "dense", "ignore": []}
+        ),
         "compressed-tensors int8",
     ),
     "llm-compressor, fp8": (
@@ -133,10 +159,16 @@ def test_families_take_it(name: str) -> None:
 @pytest.mark.parametrize(
     ("described", "words"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, '"bitsandbytes" is not supported .*: .* use the checkpoint'),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True},
+            '"bitsandbytes" is not supported .*: .* use the checkpoint',
+        ),
         ({"load_in_8bit": True}, '"bitsandbytes" is not supported'),
         *(
-            ({"quant_method": method}, f'"{method}" is not supported .supported: awq, .*: use the checkpoint that is not')
+            (
+                {"quant_method": method},
+                f'"{method}" is not supported .supported: awq, .*: use the checkpoint that is not',
+            )
             for method in ("hqq", "aqlm", "quip", "exl2", "quark", "torchao", "eetq")
         ),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, '"modelopt" is not supported'),
@@ -151,7 +183,10 @@ def test_families_take_it(name: str) -> None:
         (GPTQ | {"checkpoint_format": "marlin"}, 'checkpoint_format is "marlin", allowed: one of gptq, gptq_v2'),
         (GPTQ | {"is_marlin_format": True}, "is_marlin_format is true, allowed: false"),
         (GPTQ | {"twist": "a\nb"}, r"keys that are not known .*: twist"),
-        ({"quant_method": "auto-round", "packing_format": "auto_round:fp8"}, "packing_format is .*, allowed: auto_round:auto"),
+        (
+            {"quant_method": "auto-round", "packing_format": "auto_round:fp8"},
+            "packing_format is .*, allowed: auto_round:auto",
+        ),
         (FP8 | {"weight_block_size": [128]}, "weight_block_size is .128., allowed: a list of 2 numbers of at least 1"),
         (FP8 | {"weight_block_size": [1.5, 128]}, "weight_block_size is .1.5, 128., allowed: whole numbers"),
         (FP8 | {"bits": 8}, r"keys that are not known .*: bits \(8\)"),
@@ -161,11 +196,20 @@ def test_families_take_it(name: str) -> None:
         (compressed(W4A16 | {"strategy": "tensor_group"}), 'strategy is "tensor_group", allowed: one of tensor'),
         (compressed(W4A16 | {"wings": 2}), r"weights has keys that are not known .*: wings \(2\)"),
         (compressed(W4A16 | {"dynamic": True}), "dynamic is true, allowed: false"),
-        (compressed(W4A16, sparsity_config={"format": "sparse-24-bitmask"}), "sparsity_config is .*, allowed: one of format"),
-        (compressed(W4A16, transform_config={"config_groups": {"u": {}}}), "transform_config is .*, allowed: one without"),
+        (
+            compressed(W4A16, sparsity_config={"format": "sparse-24-bitmask"}),
+            "sparsity_config is .*, allowed: one of format",
+        ),
+        (
+            compressed(W4A16, transform_config={"config_groups": {"u": {}}}),
+            "transform_config is .*, allowed: one without",
+        ),
         (compressed(W4A16) | {"config_groups": {}}, "config_groups is {}, allowed: at least one group"),
         (compressed(W4A16) | {"config_groups": {"g": ["Linear"]}}, "config_groups g is .*, allowed: an object"),
-        (compressed(W4A16) | {"config_groups": {"g": {"targets": ["Linear"]}}}, "g is .*, allowed: an object with weights"),
+        (
+            compressed(W4A16) | {"config_groups": {"g": {"targets": ["Linear"]}}},
+            "g is .*, allowed: an object with weights",
+        ),
         (compressed(W4A16, quantization_status="calibration"), 'quantization_status is "calibration", allowed: one of'),
     ],
     ids=lambda value: str(value)[:60],

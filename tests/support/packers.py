@@ -25,6 +25,8 @@ Packer = Callable[[str, Array], Packed]
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of eight neighbours each nibble of a word holds, from the lowest
 
+_LARGEST = {np.dtype(ml_dtypes.float8_e4m3fn): 448.0, np.dtype(ml_dtypes.float8_e5m2): 57344.0}
+
 
 @dataclass
 class Groups:
@@ -120,7 +122,12 @@ def gptq(
 
 
 def pack_quantized(
-    bits: int = 4, group: int = 32, *, symmetric: bool = True, act_order: bool = False, scale_type: Any = ml_dtypes.bfloat16
+    bits: int = 4,
+    group: int = 32,
+    *,
+    symmetric: bool = True,
+    act_order: bool = False,
+    scale_type: Any = ml_dtypes.bfloat16,
 ) -> Packer:
     """compressed-tensors' pack-quantized."""
 
@@ -169,7 +176,7 @@ def fp8(block: tuple[int, int] | str, ending: str = "_scale_inv", kind: Any = ml
         for i in range(len(scales)):
             for j in range(scales.shape[1]):
                 where = (slice(i * step[0], (i + 1) * step[0]), slice(j * step[1], (j + 1) * step[1]))
-                scales[i, j] = np.abs(matrix[where]).max() / float(ml_dtypes.finfo(kind).max)
+                scales[i, j] = np.abs(matrix[where]).max() / _LARGEST[np.dtype(kind)]
                 codes[where] = (matrix[where] / scales[i, j]).astype(kind)
                 numbers[where] = codes[where].astype(np.float32) * scales[i, j]
         stored = scales.reshape(()) if block == "tensor" else scales

@@ -111,7 +111,9 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
         seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
-    loaded = LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, _stored_as(weights, options))
+    loaded = LoadedModel(
+        compiled, model.facts, options, profile, mapping, from_cache, tower, _stored_as(weights, options)
+    )
     return _ready(loaded, report)
 
 

@@ -75,5 +75,3 @@ class Awq:
             return PackedMatrix(values, tensors.stored(stem + _SCALES).T, zeros, _BITS)
 
         return Quantised((num_rows, num_columns), tuple(parts), read, size, _BITS, has_zeros)
-
-

@@ -54,7 +54,9 @@ class Scheme:
         self.block = block_size(config, "block_structure") if self.strategy == "block" else None
         config.expect(dynamic=False)
         # told by tensors; about how scales were found
-        config.skip("group_size", "actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
+        config.skip(
+            "group_size", "actorder", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"
+        )
         config.refuse_unread()
 
 

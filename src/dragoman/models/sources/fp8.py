@@ -49,14 +49,16 @@ class Fp8Matrix:
         return len(self._codes)
 
     @property
-    def T(self) -> Fp8Matrix:  # noqa: N802 - as arrays have it
+    def T(self) -> Fp8Matrix:
         """With rows and columns in each other's place."""
         return Fp8Matrix(self._codes.T, self._scales.T, self._column_blocks, self._row_blocks)
 
     def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> Fp8Matrix:
         """These rows, or these rows and columns."""
         rows, columns = key if isinstance(key, tuple) else (key, slice(None))
-        return Fp8Matrix(self._codes[rows][:, columns], self._scales, self._row_blocks[rows], self._column_blocks[columns])
+        return Fp8Matrix(
+            self._codes[rows][:, columns], self._scales, self._row_blocks[rows], self._column_blocks[columns]
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]
@@ -95,10 +97,14 @@ def quantised_fp8(headers: Headers, name: str, block: tuple[int, int] | None) ->
     shape = headers[name].shape
     scales = next((name + ending for ending in _SCALES if name + ending in headers), None)
     if scales is None:
-        raise ModelError(f"tensor {name!r} has elements of type {headers[name].type_name}, but no {name + _SCALES[1]!r}")
+        raise ModelError(
+            f"tensor {name!r} has elements of type {headers[name].type_name}, but no {name + _SCALES[1]!r}"
+        )
     found = headers[scales]
     if found.type_name not in _SCALE_TYPES:
-        raise ModelError(f"tensor {scales!r} has elements of type {found.type_name}, allowed: {', '.join(_SCALE_TYPES)}")
+        raise ModelError(
+            f"tensor {scales!r} has elements of type {found.type_name}, allowed: {', '.join(_SCALE_TYPES)}"
+        )
     if len(shape) not in (2, 3) or not all(shape):
         raise ModelError(f"tensor {name!r} has shape {list(shape)}, allowed for fp8: a matrix or a stack of matrices")
     size, grid = _blocks(shape, found.shape, block, scales)
@@ -136,7 +142,9 @@ class Fp8:
     def __init__(self, config: Config) -> None:
         """Raises: ModelError naming a key."""
         self._block = block_size(config, "weight_block_size") if "weight_block_size" in config else None
-        config.skip("activation_scale_ub", "fmt", "scale_fmt", "kv_cache_scheme", "kv_cache_quant_method")  # told by types
+        config.skip(
+            "activation_scale_ub", "fmt", "scale_fmt", "kv_cache_scheme", "kv_cache_quant_method"
+        )  # told by types
         refuse_other_keys(config)
 
     def find(self, headers: Headers) -> dict[str, Quantised]:

@@ -30,7 +30,9 @@ _OF_MAKING = """
     static_groups super_bits super_group_size tokenizer train_bs true_sequential use_cuda_fp16 use_exllama
 """
 # Which matrices are packed, and how, is told by their tensors.
-_OF_WHICH = "dynamic extra_config lm_head modules_to_convert modules_to_not_convert ignored_layers quant_lm_head to_quant_block_names"
+_OF_WHICH = """
+    dynamic extra_config ignored_layers lm_head modules_to_convert modules_to_not_convert quant_lm_head to_quant_block_names
+"""
 
 
 class Header(NamedTuple):
@@ -152,5 +154,7 @@ def column_order(name: str, groups: Array, num_groups: int) -> Array | None:
     size = len(groups) // num_groups
     order = np.argsort(groups, kind="stable")
     if not np.array_equal(groups[order], np.repeat(np.arange(num_groups), size)):
-        raise ModelError(f"tensor {name!r} makes groups of columns that differ in size, allowed: {num_groups} of {size}")
+        raise ModelError(
+            f"tensor {name!r} makes groups of columns that differ in size, allowed: {num_groups} of {size}"
+        )
     return None if np.array_equal(order, np.arange(len(order))) else order

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-
 from dragoman.models.config import Config, ModelError, read_json, shown
 from dragoman.models.sources.awq import Awq
 from dragoman.models.sources.base import Array, StoredTensor
