@@ -185,6 +185,8 @@ def test_tensors_that_change_nothing_are_passed_over(layout: str, tmp_path: Path
             tensors[f"{stem}.input_scale"] = np.array(2, dtype=np.float32)
             tensors[f"{stem.rpartition('.')[0]}.k_scale"] = np.array(2, dtype=np.float32)
             tensors[f"{stem}.bias"] = np.full(len(matrix), bias, dtype=np.float16)
+            if layout == "w8a8":  # symmetric, as early versions wrote it
+                tensors[f"{name}_zero_point"] = np.zeros((len(matrix), 1), dtype=np.int8)
             return tensors, numbers
 
         return pack

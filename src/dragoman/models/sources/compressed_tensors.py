@@ -159,6 +159,7 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
     if not scheme.is_symmetric:
         header(headers, name + _ZEROS, "I32")
         check_shape(headers, name + _ZEROS, (-(-num_rows // in_word), num_groups))
+    if name + _ZEROS in headers:
         parts.append(name + _ZEROS)
     size = columns_in_group(name, num_columns, num_groups, scheme.group_size)
 
@@ -168,7 +169,9 @@ def _packed(headers: Headers, name: str, scheme: Scheme) -> Quantised:
         order = zeros = None
         if name + _GROUPS in headers and (groups := tensors.stored(name + _GROUPS)).min() >= 0:  # -1: it has none
             order = column_order(name + _GROUPS, groups, num_groups)
-        if not scheme.is_symmetric:
+        if scheme.is_symmetric:
+            _check_zeros(headers, name, tensors)
+        else:
             words = words_of(tensors.stored(name + _ZEROS))
             zeros = np.ascontiguousarray(unpacked_words(words.T, bits)[:, :num_rows].T)
         words = words_of(tensors.stored(name + _WORDS))
@@ -198,6 +201,7 @@ def _bytes(headers: Headers, name: str, scheme: Scheme) -> Quantised:
         if headers.get(zeros) is None or headers[zeros].type_name != "I8":
             raise ModelError(f"the checkpoint has no tensor {zeros!r} of type I8, which the quantised matrix needs")
         check_shape(headers, zeros, found.shape)
+    if zeros in headers:
         parts.append(zeros)
 
     def of_rows(values: Array) -> Array:
@@ -206,11 +210,18 @@ def _bytes(headers: Headers, name: str, scheme: Scheme) -> Quantised:
     def read(tensors: Tensors) -> PackedMatrix:
         factors, values = of_rows(tensors.stored(scales)), tensors.stored(name)
         if scheme.is_symmetric:
+            _check_zeros(headers, name, tensors)
             return PackedMatrix(values, factors)
         points = np.asarray(Flipped(np.ascontiguousarray(of_rows(tensors.stored(zeros)))))
         return PackedMatrix(Flipped(values), factors, points)
 
     return Quantised((num_rows, num_columns), tuple(parts), read, size, 8, not scheme.is_symmetric)
+
+
+def _check_zeros(headers: Headers, name: str, tensors: Tensors) -> None:
+    """Raises: ModelError if a symmetric matrix has zero points, which early versions wrote, that are not zero."""
+    if name + _ZEROS in headers and tensors.stored(name + _ZEROS).any():
+        raise ModelError(f"tensor {name + _ZEROS!r} holds zero points, but quantization_config says symmetric")
 
 
 def _fp8_block(headers: Headers, name: str, scheme: Scheme) -> tuple[int, int] | None:
