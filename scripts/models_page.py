@@ -30,6 +30,9 @@ from dragoman.server.generation.output_parsers import choose_output_format  # no
 from dragoman.tokenizer.chat_template import ChatTemplate  # noqa: E402
 from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
 from tests.support.family_logits import PROMPTS, error_on_prompt  # noqa: E402
+from tests.support.packed_layouts import LAYOUTS, LLAMA, difference, prompt_logits  # noqa: E402
+from tests.support.packers import write_pair  # noqa: E402
+from tests.support.random_checkpoint import write_checkpoint  # noqa: E402
 from tests.support.vision_checkpoint import read_vision_case, vision_case_names  # noqa: E402
 from tests.support.vision_model import SeeingModel  # noqa: E402
 
@@ -99,6 +102,28 @@ relative, at most over all recorded pictures; the towers are tiny and random, as
 the model is loaded: every key of vision_config and of preprocessor_config.json is read, known to change nothing, or named;
 so is every tensor of the tower.
 """
+
+QUANTISED = """Of a checkpoint that somebody has quantised, matrices of integers go into the graph as they are, with their
+own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser left
+out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
+processors: their numbers are stored as `--dtype` says. Activations are rounded as kernels here do it, in groups no
+larger than the smallest of the weights, not as a checkpoint describes it for others. In groups of fewer than 32
+columns, and 4 bits in groups of whole rows, kernels were not measured.
+
+- **f32, int8, bf16**: how far logits are from those of the numbers that the checkpoint stands for, computed in f32,
+  relative, of a tiny random Llama; **numbers in int8**: those numbers, stored as int8 by `--dtype int8`, to compare.
+
+| layout | f32 | int8 | bf16 | numbers in int8 |
+|---|---|---|---|---|"""
+
+QUANTISED_END = """
+Read are AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order, `quantize_config.json`), AutoRound in
+either of these, compressed-tensors (`pack-quantized` of 4 and 8 bits, `int-quantized`, `float-quantized`,
+`naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4.
+bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use the checkpoint that is
+not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
+several matrices and matrices stored by columns (GPT-2) that are packed, and every key of `quantization_config` that
+is neither read nor known to change nothing."""
 
 
 @dataclass
@@ -202,12 +227,31 @@ def picture_error(name: str, weight_type: WeightType) -> float:
         return max(model.embedding_error(picture) for picture in model.case["pictures"])
 
 
+def quantised_lines() -> Iterator[str]:
+    """Which layouts of quantised checkpoints are followed, and how closely."""
+    yield "\n## Quantised checkpoints\n"
+    yield QUANTISED
+    for layout, (packer, described) in LAYOUTS.items():
+        with tempfile.TemporaryDirectory() as directory:
+            pair = write_pair(write_checkpoint(LLAMA, Path(directory) / "source"), Path(directory), packer, described)
+            expected = prompt_logits(pair.plain, "f32")
+            stored: list[tuple[Path, WeightType]] = [
+                (pair.packed, "f32"),
+                (pair.packed, "int8"),
+                (pair.packed, "bf16"),
+                (pair.plain, "int8"),
+            ]
+            found = [difference(prompt_logits(path, weight_type), expected) for path, weight_type in stored]
+        yield f"| {layout} | " + " | ".join(f"{error:.2g}" for error in found) + " |"
+    yield QUANTISED_END
+
+
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description="Write docs/models.md.")
     parser.add_argument("--speed", type=Path, help="the output of python -m benchmarks.shapes")
     asked = parser.parse_args()
-    page = [*lines(measured_rows(), speeds(asked.speed)), *picture_lines()]
+    page = [*lines(measured_rows(), speeds(asked.speed)), *picture_lines(), *quantised_lines()]
     PAGE.write_text(INTRODUCTION + "\n".join(page) + "\n", encoding="utf-8")
 
 

@@ -114,7 +114,7 @@ def test_a_missing_tensor_and_one_too_many_are_refused_by_name(name: str, tmp_pa
         ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob is true, allowed: false"),
         ("deepseek_v3", {"n_group": 5}, "n_group is 5, allowed: what divides the 16 experts into groups of at least 2"),
         ("deepseek_v3", {"topk_group": 9}, "topk_group is 9, allowed: 1 to n_group, 4"),
-        ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, 'quant_method "fp8" is not supported'),
+        ("deepseek_v3", {"quantization_config": {"quant_method": "hqq"}}, 'quant_method "hqq" is not supported'),
         ("llava", {"text_config": {"model_type": "opt"}}, "text_config of model_type 'opt' is not supported"),
         ("llava", {"text_config": {"model_type": "llama", "gain": 1}}, r"text_config has keys .*: gain \(1\)"),
     ],

@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
         ({"hidden_act": "wave"}, "hidden_act is .wave., allowed: one of silu"),
         ({"head_dim": 15}, "15 dimensions of a head .* must be an even number"),
         ({"rope_scaling": {"rope_type": "odd"}}, '"odd" is not supported, allowed: default, linear'),
-        ({"quantization_config": {"quant_method": "awq"}}, '"awq" is not supported'),
+        ({"quantization_config": {"quant_method": "hqq"}}, '"hqq" is not supported'),
     ],
     ids=lambda value: str(value)[:30],
 )

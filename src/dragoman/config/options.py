@@ -113,7 +113,8 @@ class ModelSettings:
     dtype: str = option(
         "auto",
         DTYPES,
-        "Type of the weight matrices; the int types compress them while loading. auto: int8.",
+        "Type of the weight matrices; the int types compress them while loading. What a checkpoint has packed as integers "
+        "(AWQ, GPTQ, compressed-tensors) stays as it is, but for f32: that is the numbers they stand for. auto: int8.",
     )
     kv_dtype: str = option(
         "auto",

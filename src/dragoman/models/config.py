@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises: ModelError if it is missing, too large or not an object."""
     try:
         with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(
+                min(os.fstat(file.fileno()).st_size, _MAX_FILE_BYTES) + 1
+            )  # what is asked for is allocated
         if len(data) > _MAX_FILE_BYTES:
             raise ModelError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB, which no {path.name} has")
         loaded = json.loads(data.decode())

@@ -48,7 +48,8 @@ class LoadedModel:
     """A compiled graph, and what whoever runs it needs.
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
-    `tower`: embeds pictures, None if the model takes in texts only.
+    `tower`: embeds pictures, None if the model takes in texts only. `stored_as`: how its weights are stored,
+    for people.
     """
 
     compiled: Any
@@ -58,6 +59,7 @@ class LoadedModel:
     mapping: Any = None
     from_cache: bool = False
     tower: Tower | None = None
+    stored_as: str = ""
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -109,7 +111,19 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
         seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
-    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower), report)
+    loaded = LoadedModel(
+        compiled, model.facts, options, profile, mapping, from_cache, tower, _stored_as(weights, options)
+    )
+    return _ready(loaded, report)
+
+
+def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
+    """How weights are stored, of checkpoints that somebody has quantised which of them as they were."""
+    if weights.quantised is None:
+        return f"{options.weight_type} weights"
+    if options.weight_type == "f32" or not weights.smallest_group:
+        return f"{options.weight_type} weights from {weights.quantised}"
+    return f"{weights.quantised} weights, others {options.weight_type}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,16 @@ Called by families and blocks while a graph is built, on the thread that builds 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
+from dragoman.models.sources.integers import Below
 from dragoman.models.storage.constants import WeightStorage
 
 Rows: TypeAlias = slice | Array
@@ -140,17 +142,23 @@ def halves(weights: Weights, size: int) -> tuple[Weights, Weights]:
     return weights.rows(slice(0, size), 2 * size), weights.rows(slice(size, 2 * size), 2 * size)
 
 
-def joined(tensors: Collection[StoredTensor]) -> StoredTensor:
+def can_be_joined(tensors: Sequence[StoredTensor]) -> bool:
+    """Whether `joined` takes them: all are numbers, or all are packed alike."""
+    first = tensors[0]
+    if isinstance(first, PackedMatrix):
+        return all(isinstance(tensor, PackedMatrix) and tensor.is_stored_as(first) for tensor in tensors)
+    return not any(isinstance(tensor, PackedMatrix) for tensor in tensors)
+
+
+def joined(tensors: Sequence[StoredTensor]) -> StoredTensor:
     """Matrices below each other: one for all their rows."""
-    arrays = [tensor for tensor in tensors if not isinstance(tensor, PackedMatrix)]
-    if len(arrays) == len(tensors):
-        return np.concatenate(arrays)
     packed = [tensor for tensor in tensors if isinstance(tensor, PackedMatrix)]
-    assert len(packed) == len(tensors), "a family joins matrices that are stored alike"
+    if not packed:
+        return np.concatenate([np.asarray(tensor) for tensor in tensors])
     zero_points = [tensor.zero_points for tensor in packed if tensor.zero_points is not None]
-    return PackedMatrix(
-        np.concatenate([tensor.values for tensor in packed]),
-        np.concatenate([tensor.scales for tensor in packed]),
-        np.concatenate(zero_points) if zero_points else None,
-        packed[0].bits,
+    return replace(
+        packed[0],
+        values=Below([tensor.values for tensor in packed]),
+        scales=np.concatenate([tensor.scales for tensor in packed]),
+        zero_points=np.concatenate(zero_points) if zero_points else None,
     )

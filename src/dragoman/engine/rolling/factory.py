@@ -77,7 +77,7 @@ class LoadedRolling:
         engine = self.assemble(self.options, self.model, self.draft, blocks, self.max_model_len, tools)
         facts = (
             self.model.facts.architecture,
-            f"{self.model.options.weight_type} weights",
+            self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
             *self.model.facts.departures,

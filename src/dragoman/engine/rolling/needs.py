@@ -141,13 +141,14 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
     weights, stored = stored_weights(model_dir), 0.0
+    packed = {} if weight_type == "f32" else weights.packed_bytes()
     for name, shape in weights.shapes().items():
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
             stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):
-            stored += _stored_bytes(shape, weight_type)
+            stored += packed[name] if name in packed else _stored_bytes(shape, weight_type)
     profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
         stored *= 2

@@ -20,9 +20,9 @@ from openvino.utils.node_factory import NodeFactory
 from dragoman.models.blocks.mlp import gated_mlp
 from dragoman.models.blocks.nodes import add, gather_rows, integers, multiply, reshape, scalar, scaled, unsqueeze, width
 from dragoman.models.facts import ExpertFacts, ModelFacts, RoutingRule
-from dragoman.models.sources.base import Array
-from dragoman.models.storage.constants import Node, WeightFormat, constant, weight_stack
-from dragoman.models.weights import Weights
+from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.storage.constants import Node, WeightFormat, WeightStorage, constant, weight_stack
+from dragoman.models.weights import Weights, can_be_joined
 
 _TOKENS = 32  # of a step for which the faster way is taken: streams that decode together, or a short piece of a prompt
 _SWISH = ("silu", "swish")  # what the plugin's operation can have between the products
@@ -120,7 +120,9 @@ def gated_experts(x: Node, routing: Routing, weights: Sequence[ExpertWeights], f
     Shapes: x [T, 1, hidden] -> the same.
     """
     if is_grouped(facts, width(x), weights[0].gate.storage.format):
-        return _grouped(x, routing, weights, facts)
+        stacks = _stacks(weights, width(x), facts.inner_size)
+        if all(map(_can_be_stacked, stacks)):
+            return _grouped(x, routing, stacks, facts, weights[0].gate.storage)
 
     def expert(rows: Node, index: int) -> Node:
         return gated_mlp(rows, *weights[index], facts.inner_size, facts.activation)
@@ -166,19 +168,31 @@ def _flat_places(chosen: Node) -> Node:
     return add(multiply(chosen, num_tokens), unsqueeze(tokens.output(0), 1))
 
 
-def _grouped(x: Node, routing: Routing, weights: Sequence[ExpertWeights], facts: ExpertFacts) -> Node:
-    """The form that the plugin recognises and turns into its own operation: as if each expert computed all tokens."""
-    num_experts, hidden_size, inner_size = facts.num_experts, width(x), facts.inner_size
-    storage = weights[0].gate.storage
+def _stacks(weights: Sequence[ExpertWeights], hidden_size: int, inner_size: int) -> list[list[StoredTensor]]:
+    """The gate, up and down matrices of all experts."""
+    return [
+        [expert.gate.matrix(inner_size, hidden_size) for expert in weights],
+        [expert.up.matrix(inner_size, hidden_size) for expert in weights],
+        [expert.down.matrix(hidden_size, inner_size) for expert in weights],
+    ]
 
-    def stack(matrices: Sequence[Weights], num_rows: int, num_columns: int) -> Node:
-        return weight_stack([np.asarray(matrix.matrix(num_rows, num_columns)) for matrix in matrices], storage)
+
+def _can_be_stacked(matrices: Sequence[StoredTensor]) -> bool:
+    """Packed ones only if all are stored alike, with their columns in order."""
+    in_order = all(not isinstance(matrix, PackedMatrix) or matrix.column_order is None for matrix in matrices)
+    return in_order and can_be_joined(matrices)
+
+
+def _grouped(
+    x: Node, routing: Routing, stacks: Sequence[Sequence[StoredTensor]], facts: ExpertFacts, storage: WeightStorage
+) -> Node:
+    """The form that the plugin recognises and turns into its own operation: as if each expert computed all tokens."""
+    num_experts, hidden_size = facts.num_experts, width(x)
 
     def product(rows: Node, stacked: Node) -> Node:
         return ops.matmul(rows, stacked, transpose_a=False, transpose_b=True).output(0)
 
-    gate, up = (stack([getattr(one, name) for one in weights], inner_size, hidden_size) for name in ("gate", "up"))
-    down = stack([one.down for one in weights], hidden_size, inner_size)
+    gate, up, down = (weight_stack(stack, storage) for stack in stacks)
     copies = reshape(
         ops.tile(reshape(x, -1, hidden_size), integers(num_experts, 1)).output(0), num_experts, -1, hidden_size
     )

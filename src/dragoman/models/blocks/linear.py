@@ -11,11 +11,11 @@ from itertools import accumulate
 import numpy as np
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, split, width
+from dragoman.models.blocks.nodes import add, integers, scalar, split, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
 from dragoman.models.storage.quantize import INT4_GROUP_SIZE
-from dragoman.models.weights import Weights, joined
+from dragoman.models.weights import Weights, can_be_joined, joined
 
 
 def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> Node:
@@ -26,18 +26,21 @@ def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> N
 def linears(
     x: Node, weights: Sequence[Weights], widths: Sequence[int], *, bias: bool = False, is_fused: bool
 ) -> list[Node]:
-    """The products of x with several matrices; `is_fused`: as one product, cut afterwards."""
-    if not is_fused:
-        return [linear(x, part, size, bias=bias) for part, size in zip(weights, widths, strict=True)]
-    pairs = list(zip(weights, widths, strict=True))
-    matrix = joined([part.matrix(size, width(x)) for part, size in pairs])
-    biases = np.concatenate([part.vector(size, "bias") for part, size in pairs]) if bias else None
-    return split(product(x, matrix, weights[0].storage, biases), widths)
+    """The products of x with several matrices; `is_fused`: as one product, cut afterwards, if they are stored alike."""
+    matrices = [part.matrix(size, width(x)) for part, size in zip(weights, widths, strict=True)]
+    biases = [_bias(part, size, bias) for part, size in zip(weights, widths, strict=True)]
+    storage = weights[0].storage
+    if not is_fused or not can_be_joined(matrices):
+        return [product(x, matrix, storage, shift) for matrix, shift in zip(matrices, biases, strict=True)]
+    shifts = [shift for shift in biases if shift is not None]
+    return split(product(x, joined(matrices), storage, np.concatenate(shifts) if shifts else None), widths)
 
 
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
     """`x @ matrix.T (+ bias)`, as the sum of products over the columns that the format allows."""
     if isinstance(matrix, PackedMatrix):
+        if matrix.column_order is not None and storage.format.stored_type != "f32":
+            x = ops.gather(x, integers(*matrix.column_order.tolist()), scalar(-1, np.int64)).output(0)
         total = _product(x, matrix, storage)
     else:
         widths = column_widths(matrix.shape[1], storage.format.max_columns)

@@ -13,6 +13,7 @@ from typing import Any
 from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family
 from dragoman.models.families.refused import REFUSED
+from dragoman.models.sources.quantised import QUANTISATION_KEYS, read_layout
 from dragoman.models.vision.base import VisionFamily
 
 FAMILIES: dict[str, str] = {
@@ -99,7 +100,8 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
         supported = ", ".join(FAMILIES)
         raise ModelError(f"architectures {shown(names)} are not supported; supported: {supported}")
     family = find_family(served)
-    _refuse_packed(config, getattr(family, "packings", ()))
+    config.skip(*QUANTISATION_KEYS)
+    read_layout(raw_config, getattr(family, "packings", ()))
     model = family(config)
     tower = _find_tower(served) if sees else None
     if tower is not None:
@@ -130,17 +132,3 @@ def find_family(architecture: str) -> Callable[[Config], Family]:
     module, _, name = FAMILIES[architecture].partition(".")
     family: Callable[[Config], Family] = getattr(import_module(f"{__name__}.{module}"), name)
     return family
-
-
-def _refuse_packed(config: Config, known: tuple[str, ...]) -> None:
-    packed = config.part("quantization_config")
-    if packed is None:
-        return
-    method = packed.value("quant_method", "unknown")
-    if method in known:
-        packed.skip("modules_to_not_convert")  # which tensors are packed is told by their names
-        packed.refuse_unread()
-    else:
-        raise ModelError(
-            f"quantization_config quant_method {shown(method)} is not supported; use an unquantised checkpoint"
-        )

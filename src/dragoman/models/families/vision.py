@@ -22,6 +22,7 @@ from dragoman.models.families.qwen_vision import (
     Qwen35Vision,
     Qwen35VisionExperts,
 )
+from dragoman.models.sources.quantised import QUANTISATION_KEYS
 from dragoman.models.vision.base import VisionFamily
 
 TOWERS: dict[str, str] = {
@@ -146,4 +147,5 @@ def _text_config(config: Config, part: Config) -> Config:
     text = Config({**_ASSUMED.get(kind, {}), **known, **raw}, "config.json text_config")
     text.expect(qk_layer_norms=False, rope_interleaved=False, use_resampler=False)
     text.skip(*_KEYS_OF_TRAINING.split())
+    text.skip(*QUANTISATION_KEYS)  # read with those of the whole
     return text

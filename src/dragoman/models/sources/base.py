@@ -6,12 +6,26 @@ Does: define the forms of a stored tensor, and `WeightSource`. Does not: read fi
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, Any]
+
+
+class Rows(Protocol):
+    """Rows of integers that are computed when somebody takes them as an array, as a file keeps them in another form."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+
+    def __getitem__(self, rows: slice | Array, /) -> Self: ...
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +33,16 @@ class PackedMatrix:
     """A matrix in groups of columns that share a scale: `(values - zero_points) * scales`.
 
     Shapes: values u8 or i8 [out, in]; scales f16 or f32 [out, groups]; zero_points as values [out, groups], None = zero.
-    `bits`: 8, or 4 where values and zero points lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
+    `bits`: 8, or 4 where values lie in 0 to 15 (u8) or -8 to 7 (i8): a graph then holds two in a byte.
+    `column_order`: which column of the matrix each column of `values` is, None = they are in order. As numbers the matrix
+    has its columns in order; whoever multiplies the values takes the columns of the other factor in this order.
     """
 
-    values: Array
+    values: Array | Rows
     scales: Array
     zero_points: Array | None = None
     bits: int = 8
+    column_order: Array | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -38,17 +55,42 @@ class PackedMatrix:
         """The columns that share a scale."""
         return int(self.values.shape[1] // self.scales.shape[1])
 
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
     def __getitem__(self, rows: slice | Array) -> PackedMatrix:
         zero_points = None if self.zero_points is None else self.zero_points[rows]
-        return PackedMatrix(self.values[rows], self.scales[rows], zero_points, self.bits)
+        return replace(self, values=self.values[rows], scales=self.scales[rows], zero_points=zero_points)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        numbers = self.unpacked()
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
     def unpacked(self) -> Array:
-        """What it stands for, f32 [out, in]."""
-        grouped = self.values.reshape(len(self.values), -1, self.group_size).astype(np.float32)
+        """What it stands for, f32 [out, in]; not finite where scales are absurd."""
+        grouped = np.asarray(self.values).reshape(len(self), -1, self.group_size).astype(np.float32)
         if self.zero_points is not None:
             grouped -= self.zero_points[:, :, None]
-        grouped *= self.scales[:, :, None].astype(np.float32)
-        return grouped.reshape(self.shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            grouped *= self.scales[:, :, None].astype(np.float32)
+        numbers = grouped.reshape(self.shape)
+        if self.column_order is not None:
+            numbers[:, self.column_order] = numbers.copy()
+        return numbers
+
+    def is_stored_as(self, other: PackedMatrix) -> bool:
+        """Whether one product, or one stack, can hold the rows of both."""
+        orders = (self.column_order, other.column_order)
+        return (
+            (self.bits, self.group_size, self.values.dtype) == (other.bits, other.group_size, other.values.dtype)
+            and (self.zero_points is None) == (other.zero_points is None)
+            and self.values.shape[1] == other.values.shape[1]
+            and (orders[0] is orders[1] or _are_equal(*orders))
+        )
+
+
+def _are_equal(first: Array | None, second: Array | None) -> bool:
+    return first is not None and second is not None and np.array_equal(first, second)
 
 
 StoredTensor: TypeAlias = Array | PackedMatrix

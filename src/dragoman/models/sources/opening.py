@@ -28,6 +28,15 @@ class StoredWeights(Protocol):
         """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
         ...
 
+    @property
+    def quantised(self) -> str | None:
+        """How somebody has quantised them, for people; None = they are not."""
+        ...
+
+    def packed_bytes(self) -> Mapping[str, int]:
+        """Of the matrices that stay packed in a graph: what each takes there. Raises: ModelError."""
+        ...
+
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of every tensor that a family may ask for. Raises: ModelError."""
         ...

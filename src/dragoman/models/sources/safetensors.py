@@ -1,14 +1,17 @@
 """Reads the tensors of a safetensors checkpoint, one file or shards, without copying them.
 
-Does: find the files, map them, hand out numpy views by name. Does not: convert or quantise.
+Does: find the files, map them, hand out numpy views by name. Does not: convert, or know how matrices are quantised
+(`quantised` does).
 Called by the loader and through `weights`, once per start. bfloat16 appears as ml_dtypes.bfloat16.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -18,7 +21,10 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from dragoman.models.config import ModelError, read_json, shown
+from dragoman.models.sources.base import WeightSource
+from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.mxfp4 import unpacked_shapes
+from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
 from dragoman.models.sources.read_ahead import read_ahead
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -28,6 +34,16 @@ _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 
 # The names of element types in a file, of those that models are stored in.
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8}
+
+# Those that quantised matrices, and what belongs to them, are stored in besides.
+_OTHER_DTYPES = {
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "I8": np.int8,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 
 
 class Checkpoint:
@@ -58,6 +74,20 @@ class Checkpoint:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
+
+    @property
+    def headers(self) -> dict[str, Header]:
+        """What the files say of every tensor."""
+        return {name: Header(stored.type_name, stored.shape) for name, stored in self._tensors.items()}
+
+    def stored(self, name: str) -> Array:
+        """The tensor in its own type and shape, a view of its file. Raises: ModelError if nothing here is of that type."""
+        stored = self._tensors[name]
+        dtype: Any = _DTYPES.get(stored.type_name) or _OTHER_DTYPES.get(stored.type_name)
+        if dtype is None:
+            raise ModelError(f"tensor {name!r} has elements of type {stored.type_name}, which no weights have")
+        tensor: Array = stored.data.view(dtype).reshape(stored.shape)
+        return tensor
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Array:
         """The tensor `name`, a view of its file: whoever changes it changes a copy.
@@ -103,19 +133,47 @@ class SafetensorsWeights:
     """The weights of a directory, as `opening.StoredWeights` describes them."""
 
     def __init__(self, model_dir: Path) -> None:
-        """Raises: ModelError if there are none."""
+        """Raises: ModelError if there are none, or they are quantised in a way that is not followed."""
         self._model_dir = model_dir
-        self.files = tuple(weight_files(model_dir))
-        self.smallest_group: int | None = None
+        self._layout, described = find_layout(model_dir)
+        self._weight_files = tuple(weight_files(model_dir))
+        self.files = self._weight_files if described is None else (*self._weight_files, described)
+
+    @property
+    def quantised(self) -> str | None:
+        """How somebody has quantised them, for people; None = they are not."""
+        return None if self._layout is None else self._layout.label
+
+    @property
+    def smallest_group(self) -> int | None:
+        """See `StoredWeights`."""
+        return min((matrix.group_size for matrix in self._matrices.values() if matrix.group_size), default=None)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, matrices that are stored as MXFP4 as such. Raises: ModelError."""
-        headers = (_read_header(path)[0] for path in self.files)
-        return unpacked_shapes({name: tuple(entry["shape"]) for header in headers for name, entry in header.items()})
+        """The shape of every tensor, matrices that are stored as MXFP4 or quantised as such. Raises: ModelError."""
+        parts = {part for matrix in self._matrices.values() for part in matrix.parts}
+        shapes = {name: header.shape for name, header in self._headers.items() if name not in parts}
+        return unpacked_shapes(shapes) | {name: matrix.shape for name, matrix in self._matrices.items()}
 
-    def open(self) -> Checkpoint:
+    def packed_bytes(self) -> dict[str, int]:
+        """See `StoredWeights`."""
+        return {name: matrix.packed_bytes for name, matrix in self._matrices.items() if matrix.group_size}
+
+    def open(self) -> AbstractContextManager[WeightSource]:
         """The tensors."""
-        return Checkpoint(self._model_dir)
+        checkpoint = Checkpoint(self._model_dir)
+        return checkpoint if self._layout is None else QuantisedCheckpoint(checkpoint, self._layout)
+
+    @cached_property
+    def _headers(self) -> dict[str, Header]:
+        headers = (_read_header(path)[0] for path in self._weight_files)
+        return {
+            name: Header(entry["dtype"], tuple(entry["shape"])) for header in headers for name, entry in header.items()
+        }
+
+    @cached_property
+    def _matrices(self) -> Mapping[str, Quantised]:
+        return quantised_matrices(self._layout, self._headers)
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], int]:

@@ -17,7 +17,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
+from dragoman.models.sources.base import Array, PackedMatrix, Rows, StoredTensor
 from dragoman.models.storage.quantize import (
     INT4_GROUP_SIZE,
     fits_f16,
@@ -72,7 +72,8 @@ def constant(values: Array) -> Node:
         bits = np.ascontiguousarray(values).view(np.float16)
         # The tensor only borrows numpy's memory, which is gone before the graph is compiled: copy.
         return ov.op.Constant(ov.Tensor(bits, ov.Shape(values.shape), ov.Type.bf16), shared_memory=False).output(0)
-    return ov.op.Constant(values, shared_memory=False).output(0)
+    # Of an array that is not contiguous the runtime forgets that it is f16. (reshape: a 0-d one would become 1-d.)
+    return ov.op.Constant(np.ascontiguousarray(values).reshape(values.shape), shared_memory=False).output(0)
 
 
 def as_f32(node: Node) -> Node:
@@ -84,17 +85,25 @@ def weight_matrix(weight: StoredTensor, storage: WeightStorage) -> Node:
     """A weight [out, in] as an f32 node over constants in the storage's format; a packed one stays packed but in f32."""
     if isinstance(weight, PackedMatrix):
         if storage.format.stored_type == "f32":
-            return _uncompressed([weight.unpacked()], weight.shape, storage)
-        return _packed_matrix(weight)
+            return _uncompressed([weight], weight.shape, storage)
+        return _packed([weight], weight.shape, storage.parts)
     return _compressed([weight], weight.shape, storage)
 
 
-def weight_stack(weights: Sequence[Array], storage: WeightStorage) -> Node:
-    """Weights of one shape [out, in] above each other, [n, out, in], as `weight_matrix` makes one."""
-    return _compressed(weights, (len(weights), *weights[0].shape), storage)
+def weight_stack(weights: Sequence[StoredTensor], storage: WeightStorage) -> Node:
+    """Weights of one shape [out, in] above each other, [n, out, in], as `weight_matrix` makes one.
+
+    Packed ones must all be stored alike, with their columns in order.
+    """
+    shape = (len(weights), *weights[0].shape)
+    packed = [weight for weight in weights if isinstance(weight, PackedMatrix)]
+    if packed and storage.format.stored_type != "f32":
+        assert len(packed) == len(weights), "a stack holds matrices that are stored alike"
+        return _packed(packed, shape, storage.parts)
+    return _compressed(weights, shape, storage)
 
 
-def _compressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _compressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
     if stored_type == "int4" and shape[-1] % INT4_GROUP_SIZE == 0:
         return _int4(weights, shape, storage.parts)
@@ -140,35 +149,57 @@ class _Filled:
         self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
 
 
-def _packed_matrix(weight: PackedMatrix) -> Node:
-    """The matrix in its own groups; nothing is lost but what scales of f32 lose as f16."""
-    rows, columns = weight.shape
-    grouped = (rows, columns // weight.group_size, weight.group_size)
+def _packed(weights: Sequence[PackedMatrix], shape: tuple[int, ...], parts: RowParts) -> Node:
+    """Matrices in groups of their own; nothing is lost but what scales lose as f16."""
+    first, columns = weights[0], shape[-1]
+    size, num_groups = first.group_size, columns // first.group_size
+    grouped = (*shape[:-1], num_groups, size) if num_groups > 1 else shape  # else as int8 of ours has it, per channel
+    per_group = (*grouped[:-1], 1)
+    is_half = first.bits == 4 and size % 2 == 0
+    stored = _Filled(_integer_type(first.values.dtype, is_half), grouped)
+    rows = stored.rows.reshape(-1, columns // 2 if is_half else columns)
 
-    def half(values: Array) -> Node:
-        stored = constant(np.ascontiguousarray(values)) if weight.bits == 8 else _four_bits(values)
-        return ops.convert(stored, ov.Type.f16).output(0)
+    def fill(part: Array, where: slice) -> None:
+        rows[where] = pack_int4(part).reshape(len(part), -1) if is_half else part
 
-    values = half(weight.values.reshape(grouped))
-    if weight.zero_points is not None:
-        values = ops.subtract(values, half(weight.zero_points.reshape(*grouped[:2], 1))).output(0)
-    scales = constant(weight.scales.astype(np.float16).reshape(*grouped[:2], 1))
-    scaled = ops.multiply(values, scales)
-    flat = ops.reshape(scaled, ops.constant(np.array(weight.shape, dtype=np.int64)), special_zero=False)
+    _submit([weight.values for weight in weights], parts, fill)
+    values = ops.convert(stored.constant, ov.Type.f16)
+    if first.zero_points is not None:
+        zeros = np.concatenate([np.asarray(weight.zero_points) for weight in weights])
+        values = ops.subtract(values, ops.convert(_integers(zeros.reshape(per_group), first.bits), ov.Type.f16))
+    scaled = ops.multiply(values, constant(_half_scales(weights).reshape(per_group)))
+    if grouped is shape:
+        return as_f32(scaled.output(0))
+    flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 
 
-def _four_bits(values: Array) -> Node:
-    """Integers of four bits, u8 or i8 [...], as a constant with two in a byte; an odd number of them leaves half a byte."""
-    element_type = ov.Type.i4 if values.dtype == np.int8 else ov.Type.u4
-    stored = _Filled(element_type, values.shape)
-    flat = values.reshape(-1)
-    packed = pack_int4(np.append(flat, flat.dtype.type(0)) if flat.size % 2 else flat)
-    stored.rows.reshape(-1)[:] = packed
-    return stored.constant
+def _half_scales(weights: Sequence[PackedMatrix]) -> Array:
+    with np.errstate(over="ignore"):  # looked for
+        scales = np.concatenate([weight.scales for weight in weights]).astype(np.float16)
+    if not fits_f16(scales):
+        shape = list(weights[0].shape)
+        raise ModelError(f"a packed matrix of {shape} cannot be stored: scales are not finite, or too large for f16")
+    return scales
 
 
-def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: WeightStorage) -> Node:
+def _integer_type(dtype: np.dtype[Any], is_half: bool) -> ov.Type:
+    """Of constants that hold integers of that type, in half a byte each or a whole one."""
+    if dtype == np.int8:
+        return ov.Type.i4 if is_half else ov.Type.i8
+    return ov.Type.u4 if is_half else ov.Type.u8
+
+
+def _integers(values: Array, bits: int) -> Node:
+    """Integers, u8 or i8 [...], as a constant with two in a byte if all are of four bits."""
+    if bits == 8 or values.size % 2 or values.min() < (-8 if values.dtype == np.int8 else 0) or values.max() > 15:
+        return constant(np.ascontiguousarray(values))
+    tensor = ov.Tensor(_integer_type(values.dtype, is_half=True), ov.Shape(values.shape))
+    tensor.data.reshape(-1)[:] = pack_int4(values)
+    return ov.op.Constant(tensor, shared_memory=True).output(0)
+
+
+def _uncompressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], storage: WeightStorage) -> Node:
     stored_type = storage.format.stored_type
     stored = _Filled({"bf16": ov.Type.bf16, "f16": ov.Type.f16, "f32": ov.Type.f32}[stored_type], shape)
 
@@ -187,7 +218,7 @@ def _uncompressed(weights: Sequence[Array], shape: tuple[int, ...], storage: Wei
     return node
 
 
-def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
     per_row = (*shape[:-1], 1)
     stored, zero_points, scales = (
         _Filled(ov.Type.u8, shape),
@@ -204,7 +235,7 @@ def _int8(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> 
     return as_f32(ops.multiply(shifted, scales.constant).output(0))
 
 
-def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int8_symmetric(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
     stored, scales = _Filled(ov.Type.i8, shape), _Filled(ov.Type.f16, (*shape[:-1], 1))
 
     def fill(rows: Array, where: slice) -> None:
@@ -214,7 +245,7 @@ def _int8_symmetric(weights: Sequence[Array], shape: tuple[int, ...], parts: Row
     return as_f32(ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant).output(0))
 
 
-def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> Node:
+def _int4(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
     num_groups = shape[-1] // INT4_GROUP_SIZE
     stored = _Filled(ov.Type.i4, (*shape[:-1], num_groups, INT4_GROUP_SIZE))
     scales = _Filled(ov.Type.f16, (*shape[:-1], num_groups, 1))
@@ -231,12 +262,12 @@ def _int4(weights: Sequence[Array], shape: tuple[int, ...], parts: RowParts) -> 
     return as_f32(flat.output(0))
 
 
-def _submit(weights: Sequence[Array], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
+def _submit(weights: Sequence[StoredTensor | Rows], parts: RowParts, fill: Callable[[Array, slice], None]) -> None:
     """Have `fill` called with parts of the matrices' rows and where these lie among the rows of all of them."""
     first = 0
     for weight in weights:
 
-        def fill_part(part: slice, weight: Array = weight, first: int = first) -> None:
+        def fill_part(part: slice, weight: StoredTensor | Rows = weight, first: int = first) -> None:
             rows = np.ascontiguousarray(weight[part])
             try:
                 fill(rows, slice(first + part.start, first + part.start + len(rows)))
@@ -244,4 +275,4 @@ def _submit(weights: Sequence[Array], parts: RowParts, fill: Callable[[Array, sl
                 raise ModelError(f"a weight matrix of {list(weight.shape)} cannot be stored: {error}") from error
 
         parts.submit(weight.shape, fill_part)
-        first += len(weight)
+        first += weight.shape[0]

@@ -1,0 +1,93 @@
+"""GPTQ: integers of 4 or 8 bits in words of neighbouring columns, whose groups may be of columns anywhere in a matrix.
+
+Does: the layouts gptq, where zero points are stored minus one, and gptq_v2. Does not: those of single kernels (marlin).
+Used by `quantised`, once per start.
+Source: AutoGPTQ's and GPTQModel's documentation and the tensors of their checkpoints; GPTQ, arXiv:2210.17323.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.models.config import Config, ModelError
+from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.integers import WORD_BITS, AlongColumns, unpacked_words, words_of
+from dragoman.models.sources.layout import (
+    FLOATS,
+    Headers,
+    Quantised,
+    Tensors,
+    check_shape,
+    column_order,
+    columns_in_group,
+    group_size,
+    header,
+    refuse_other_keys,
+)
+
+_ALL_BITS = (4, 8)
+_FORMATS = ("gptq", "gptq_v2")
+_WORDS, _SCALES, _ZEROS, _GROUPS = ".qweight", ".scales", ".qzeros", ".g_idx"
+
+
+class Gptq:
+    """The layout, as quantization_config describes it."""
+
+    unread: tuple[str, ...] = ()
+
+    def __init__(self, config: Config) -> None:
+        """Raises: ModelError naming a key."""
+        bits = config.count("bits")
+        if bits not in _ALL_BITS:
+            raise config.error("bits", "4 or 8")
+        formats = {config.choice(key, _FORMATS, "gptq") for key in ("checkpoint_format", "format") if key in config}
+        self._added = 0 if "gptq_v2" in formats else 1
+        config.expect(pack_dtype="int32", is_marlin_format=False)
+        self._group_size = group_size(config)
+        if config.value("dynamic") or config.value("extra_config"):  # some matrices have other groups
+            self._group_size = None
+        config.skip("sym")  # zero points are stored in any case
+        self.label = f"GPTQ int{bits}"
+        refuse_other_keys(config)
+
+    def find(self, headers: Headers) -> dict[str, Quantised]:
+        """See `Layout`."""
+        stems = [name.removesuffix(_WORDS) for name in headers if name.endswith(_WORDS)]
+        return {f"{stem}.weight": self._matrix(headers, stem) for stem in stems}
+
+    def _matrix(self, headers: Headers, stem: str) -> Quantised:
+        num_words, num_rows = header(headers, stem + _WORDS, "I32").shape
+        num_groups, _ = header(headers, stem + _SCALES, *FLOATS).shape
+        check_shape(headers, stem + _SCALES, (num_groups, num_rows))
+        _, zero_words = header(headers, stem + _ZEROS, "I32").shape
+        bits = zero_words * WORD_BITS // num_rows
+        if bits not in _ALL_BITS:
+            raise ModelError(f"tensor {stem + _ZEROS!r} has zero points of {bits} bits, allowed: 4 or 8")
+        check_shape(headers, stem + _ZEROS, (num_groups, num_rows * bits // WORD_BITS))
+        num_columns = num_words * WORD_BITS // bits
+        parts = [stem + _WORDS, stem + _SCALES, stem + _ZEROS]
+        has_groups = stem + _GROUPS in headers
+        if has_groups:
+            header(headers, stem + _GROUPS, "I32", "I64", rank=1)
+            check_shape(headers, stem + _GROUPS, (num_columns,))
+            parts.append(stem + _GROUPS)
+        size = columns_in_group(stem, num_columns, num_groups, self._group_size)
+
+        def read(tensors: Tensors) -> PackedMatrix:
+            groups = tensors.stored(stem + _GROUPS) if has_groups else None
+            order = None if groups is None else column_order(stem + _GROUPS, groups, num_groups)
+            zeros = self._zero_points(tensors.stored(stem + _ZEROS), bits)
+            words = words_of(tensors.stored(stem + _WORDS)).T
+            values = AlongColumns(words, bits, num_columns, is_signed=zeros is None, order=order)
+            return PackedMatrix(values, tensors.stored(stem + _SCALES).T, zeros, bits, order)
+
+        return Quantised((num_rows, num_columns), tuple(parts), read, size, bits, has_zero_points=True)
+
+    def _zero_points(self, words: Array, bits: int) -> Array | None:
+        """As u8 [out, groups]; None if all are in the middle. One more than stored may need a bit more."""
+        zeros = unpacked_words(words_of(words), bits).T.astype(np.uint16) + self._added
+        if (zeros == 1 << (bits - 1)).all():
+            return None
+        if zeros.max() > np.iinfo(np.uint8).max:
+            raise ModelError(f"a zero point of {bits} bits is {zeros.max()}, allowed: 0 to 255")
+        return np.ascontiguousarray(zeros.astype(np.uint8))

@@ -1,0 +1,200 @@
+"""Checkpoints whose matrices somebody has quantised: which layout they have, and their tensors by the names without it.
+
+Does: read quantization_config, refuse what is not followed, hand out what the layouts make of a file's tensors. Does not:
+know how a layout keeps integers (each has a module). Called when a model is loaded or its size is foretold, on any thread.
+
+Families ask for matrices by the names that these have in checkpoints that are not quantised, and know nothing of layouts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from dragoman.models.config import Config, ModelError, read_json, shown
+from dragoman.models.sources.awq import Awq
+from dragoman.models.sources.base import Array, StoredTensor
+from dragoman.models.sources.compressed_tensors import CompressedTensors
+from dragoman.models.sources.fp8 import Fp8
+from dragoman.models.sources.gptq import Gptq
+from dragoman.models.sources.layout import Headers, Layout, Quantised
+
+OF_FAMILIES = ("mxfp4",)
+"""The quant_methods whose tensors a family reads itself."""
+
+_LAYOUTS: dict[str, Any] = {
+    "awq": Awq,
+    "compressed-tensors": CompressedTensors,
+    "fbgemm_fp8": Fp8,
+    "fp8": Fp8,
+    "gptq": Gptq,
+    "sparseml": CompressedTensors,  # its name when it was made
+}
+QUANTISATION_KEYS = ("quantization_config", "compression_config")
+"""Where config.json, or its part about text, describes it."""
+
+_AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")
+
+_ITSELF = "use the checkpoint that is not quantised, which is compressed here (--dtype), or one in AWQ or GPTQ"
+_REFUSED = {
+    "bitsandbytes": f"its 4-bit floats and outliers have no kernels on processors; {_ITSELF}",
+    "modelopt": f"of its formats only fp8 could be read, and is not; {_ITSELF}",
+    "nvfp4": f"its 4-bit floats have no kernels on processors; {_ITSELF}",
+}
+
+# Files beside config.json in which the tools that came first describe what they have written.
+_OLD_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+
+
+class StoredCheckpoint(Protocol):
+    """The tensors of files: `safetensors.Checkpoint`."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    @property
+    def headers(self) -> Headers: ...
+
+    def stored(self, name: str) -> Array: ...
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Array: ...
+
+
+# --- quantization_config ----------------------------------------------------------------------------------------------
+
+
+def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
+    """How a config.json says that matrices are quantised; None = they are not, or the family reads them itself.
+
+    `of_family`: the quant_methods of which that is so. Raises: ModelError naming the method or a key that is not followed.
+    """
+    described = _described(raw_config)
+    return None if described is None else _layout(described, of_family)
+
+
+def find_layout(model_dir: Path) -> tuple[Layout | None, Path | None]:
+    """The layout of a directory's checkpoint, and the file that describes it if that is not config.json.
+
+    Raises: ModelError.
+    """
+    path = model_dir / "config.json"
+    described = _described(read_json(path)) if path.exists() else None
+    if described is not None:
+        return _layout(described, OF_FAMILIES), None
+    for name, method in _OLD_FILES.items():
+        if (model_dir / name).exists():
+            described = Config({"quant_method": method, **read_json(model_dir / name)}, name)
+            return _layout(described, OF_FAMILIES), model_dir / name
+    return None, None
+
+
+def _described(raw_config: Mapping[str, Any]) -> Config | None:
+    """What config.json, or its part about text, says of quantisation."""
+    places, text = [Config(raw_config)], raw_config.get("text_config")
+    if isinstance(text, dict):
+        places.append(Config(text, "config.json text_config"))
+    found = [part for place in places for key in QUANTISATION_KEYS if (part := place.part(key)) is not None]
+    if not found:
+        return None
+    inner = found[0].part("quantization_config")  # of compression_config
+    return found[0] if inner is None else inner
+
+
+def _layout(described: Config, of_family: tuple[str, ...]) -> Layout | None:
+    method = str(described.value("quant_method", _unnamed(described))).lower()
+    if method in of_family:
+        described.skip("modules_to_not_convert")  # which tensors are packed is told by their names
+        described.refuse_unread()
+        return None
+    if method in _AUTO_ROUND:
+        method = _auto_round(described)
+    if method in _LAYOUTS:
+        layout: Layout = _LAYOUTS[method](described)
+        return layout
+    allowed = ", ".join(sorted(_LAYOUTS))
+    reason = _REFUSED.get(method, _ITSELF)
+    raise ModelError(
+        f"quantization_config quant_method {shown(method)} is not supported (supported: {allowed}): {reason}"
+    )
+
+
+def _unnamed(described: Config) -> str:
+    """The method of a quantization_config that does not name it."""
+    if "config_groups" in described:
+        return "compressed-tensors"
+    return "bitsandbytes" if "load_in_4bit" in described or "load_in_8bit" in described else "unknown"
+
+
+def _auto_round(described: Config) -> str:
+    """The method in whose layout AutoRound has written its checkpoint."""
+    kind = described.value("packing_format", described.value("backend", "auto_round:auto_gptq"))
+    if "awq" in str(kind):
+        return "awq"
+    if "gptq" not in str(kind):
+        raise described.error("packing_format", "auto_round:auto_gptq, auto_round:auto_awq")
+    return "gptq"
+
+
+# --- the tensors ------------------------------------------------------------------------------------------------------
+
+
+class QuantisedCheckpoint:
+    """The tensors of a checkpoint by the names that families ask for. A context manager, as the checkpoint is."""
+
+    def __init__(self, checkpoint: StoredCheckpoint, layout: Layout) -> None:
+        self._checkpoint, self._layout = checkpoint, layout
+        self._quantised: dict[str, Quantised] = {}
+        self._parts: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._checkpoint.__enter__()
+        self._quantised = self._layout.find(self._checkpoint.headers)
+        self._parts = {part for matrix in self._quantised.values() for part in matrix.parts}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._checkpoint.__exit__(kind, error, traceback)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._quantised or (name in self._checkpoint and name not in self._parts)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._quantised
+        for name in self._checkpoint:
+            if name not in self._parts and not self._is_empty(name):
+                yield name
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> StoredTensor:
+        """See `WeightSource`."""
+        if name not in self._quantised:
+            return self._checkpoint.tensor(name, shape)
+        matrix = self._quantised[name]
+        if matrix.shape != shape:
+            raise ModelError(
+                f"tensor {name!r} ({self._layout.label}) has shape {list(matrix.shape)}, config.json implies {list(shape)}"
+            )
+        return matrix.read(self._checkpoint)
+
+    def _is_empty(self, name: str) -> bool:
+        """Whether nobody needs the tensor: the layout says so, or it is a bias of zeros, which quantisers like to add."""
+        if any(re.search(pattern, name) for pattern in self._layout.unread):
+            return True
+        stem = name.removesuffix(".bias")
+        return stem != name and f"{stem}.weight" in self._quantised and not self._checkpoint.stored(name).any()
+
+
+def quantised_matrices(layout: Layout | None, headers: Headers) -> Mapping[str, Quantised]:
+    """The matrices that the layout keeps in several tensors. Raises: ModelError."""
+    return {} if layout is None else layout.find(headers)
