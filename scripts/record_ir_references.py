@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from optimum.exporters.openvino.model_configs import LFM2OpenVINOConfig
-from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
+from optimum.intel import OVModelForCausalLM, OVModelForVisualCausalLM, OVWeightQuantizationConfig
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,13 +30,33 @@ from tests.support.family_checkpoint import write_family_checkpoint  # noqa: E40
 
 EXPORTS = (
     "qwen3", "qwen3-f16", "qwen3-int8", "qwen3-int4", "llama_llama3", "mistral_window", "phi3", "gemma3_text", "gemma2",
-    "granite", "olmo2", "gpt_oss", "lfm2", "phi3_128k", "mpt",
+    "granite", "olmo2", "gpt_oss", "lfm2", "phi3_128k", "mpt", "smollm3", "granite4_dense", "granite4_hybrid-int8", "llava",
 )  # fmt: skip
+CONFIGS = {  # of models that have no case: their weights are drawn here, and kept whole
+    "granite4_hybrid": transformers.GraniteMoeHybridConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        shared_intermediate_size=48,
+        num_hidden_layers=3,
+        layer_types=["mamba", "attention", "mamba"],
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        position_embedding_type="nope",
+        num_local_experts=0,
+        mamba_n_heads=2,
+        mamba_d_head=32,
+        mamba_d_state=8,
+        mamba_expand=2,
+    ),
+}
 FORMS = {
     "int8": OVWeightQuantizationConfig(bits=8),
     "int4": OVWeightQuantizationConfig(bits=4, group_size=32, ratio=1.0),
 }
-KEPT = ("openvino_model.xml", "openvino_config.json", "config.json", "generation_config.json")
+GRAPHS = ("openvino_model", "openvino_language_model", "openvino_text_embeddings_model")
+KEPT = ("openvino_config.json", "config.json", "generation_config.json")
 
 _CONSTANT = re.compile(rb'offset="(\d+)" size="(\d+)"')
 
@@ -44,25 +65,40 @@ def record(name: str) -> None:
     """Record one export."""
     form = name.partition("-")[2]
     with tempfile.TemporaryDirectory() as folder:
-        case = write_family_checkpoint(case_of(name), Path(folder) / "case")
-        tensors = load_file(case / "model.safetensors")
+        case = write_checkpoint(case_of(name), Path(folder) / "case")
+        tensors = {} if case_of(name) in CONFIGS else load_file(case / "model.safetensors")
         directory = Path(folder) / "exported"
         export(case, directory, form)
-        weights = (directory / "openvino_model.bin").read_bytes()
-        spans = [(int(begin), int(size)) for begin, size in _CONSTANT.findall((directory / KEPT[0]).read_bytes())]
-        parts, rest = parts_of(weights, spans, tensors)
+        graphs = [graph for graph in GRAPHS if (directory / f"{graph}.xml").exists()]
+        parts, rest = {}, b""
+        for graph in graphs:
+            spans = _CONSTANT.findall((directory / f"{graph}.xml").read_bytes())
+            weights = (directory / f"{graph}.bin").read_bytes()
+            named = [(int(begin), int(size)) for begin, size in spans]
+            parts[f"{graph}.bin"], left = parts_of(weights, named, tensors)
+            rest += left
         EXPORTED.mkdir(exist_ok=True)
         target = EXPORTED / f"{name}.tar.xz"
         with tarfile.open(target, "w:xz", preset=9) as archive:
-            for kept in KEPT:
+            for kept in (*(f"{graph}.xml" for graph in graphs), *KEPT):
                 if (directory / kept).exists():
                     add(archive, kept, (directory / kept).read_bytes())
             add(archive, "parts.json", json.dumps(parts).encode())
             add(archive, "rest.bin", rest)
-        inputs = re.findall(
-            rb'type="Parameter"[^>]*name="([^"]*)"|name="([^"]*)" type="Parameter"', (directory / KEPT[0]).read_bytes()
-        )
-        print(f"{name}: {target.stat().st_size} bytes, {len(rest)} of {len(weights)} kept; {inputs}", flush=True)
+        print(f"{name}: {target.stat().st_size} bytes, {len(rest)} of them weights", flush=True)
+
+
+def write_checkpoint(case: str, directory: Path) -> Path:
+    """Write the checkpoint of a case; returns `directory`."""
+    if case not in CONFIGS:
+        return write_family_checkpoint(case, directory)
+    torch.manual_seed(1)
+    model = transformers.AutoModelForCausalLM.from_config(CONFIGS[case])
+    for name, values in model.named_parameters():
+        if values.dim() > 1:
+            values.data = torch.randn_like(values) * (0.5 if "embed" in name else values.shape[-1] ** -0.5)
+    model.save_pretrained(directory)
+    return directory
 
 
 def export(case: Path, directory: Path, form: str) -> None:
@@ -72,7 +108,8 @@ def export(case: Path, directory: Path, form: str) -> None:
     config["torch_dtype"] = "float16" if form == "f16" else "float32"  # the export keeps it
     path.write_text(json.dumps(config), encoding="utf-8")
     options: dict[str, Any] = {"quantization_config": FORMS[form]} if form in FORMS else {}
-    model = OVModelForCausalLM.from_pretrained(str(case), export=True, compile=False, load_in_8bit=False, **options)
+    kind = OVModelForVisualCausalLM if "vision_config" in config else OVModelForCausalLM
+    model = kind.from_pretrained(str(case), export=True, compile=False, load_in_8bit=False, **options)
     model.save_pretrained(directory)
 
 

@@ -84,7 +84,7 @@ def stateful_logits(directory: Path, tokens: Any) -> Any:
         "position_ids": np.arange(count, dtype=np.int64)[None],
         "beam_idx": np.zeros(1, dtype=np.int32),
     }
-    request.infer(values)
+    request.infer({name: values[name] for name in (port.get_any_name() for port in graph.inputs)})
     return request.get_output_tensor(0).data[0].copy()
 
 
@@ -108,6 +108,12 @@ def test_what_the_model_is_follows_from_the_graph(exports: Callable[[str], Path]
     assert facts.departures == ()
 
 
+def test_a_model_that_sees_is_served_for_its_texts_alone(exports: Callable[[str], Path]) -> None:
+    loaded = load_model(exports("llava"), F32)
+    assert loaded.tower is None
+    assert loaded.facts.departures == ("no pictures are taken in: the exported graphs that see do not run here",)
+
+
 def test_sinks_are_found(exports: Callable[[str], Path]) -> None:
     facts = load_model(exports("gpt_oss"), ModelOptions()).facts
     assert all(attention.has_sinks for attention in facts.attention_layers.values())
@@ -125,7 +131,7 @@ def test_activations_are_quantised_in_groups_as_small_as_the_weights(
 
 def test_a_type_that_the_weights_do_not_have_is_told(exports: Callable[[str], Path]) -> None:
     asked = load_model(exports("qwen3-int8"), ModelOptions("int4", asks_for_type=True))
-    assert asked.facts.departures == ("dtype int4 has no effect: the weights of openvino_model.xml are stored as int8",)
+    assert asked.facts.departures == ("dtype int4 has no effect: the exported weights are stored as int8",)
     assert load_model(exports("qwen3-int8"), ModelOptions("int8", asks_for_type=True)).facts.departures == ()
     assert load_model(exports("qwen3-int8"), ModelOptions("f32", asks_for_type=True)).profile.is_exact
 
@@ -233,7 +239,7 @@ def test_a_graph_without_a_cache_is_refused(copied: Path) -> None:
         (lambda path: (path / "openvino_config.json").write_text("[]"), "openvino_config.json holds a list"),
         (
             lambda path: (path / "openvino_model.xml").rename(path / "openvino_language_model.xml"),
-            "openvino_language_model.xml: exported models that see are not served",
+            "openvino_text_embeddings_model.xml does not exist; openvino_language_model.xml needs it",
         ),
     ],
 )

@@ -1,11 +1,11 @@
 """Writes the exported graphs of tests/models/exported, whose weights are those of cases of tests/models/families.
 
-Does: unpack an archive, and put openvino_model.bin together from the case's tensors and from what the archive has besides.
+Does: unpack an archive, and put its weights together from the case's tensors and from what the archive has besides.
 Does not: export (scripts/record_ir_references.py does, and packs archives by `parts_of`).
 
-An archive `<case>[-<form>].tar.xz` holds a directory as optimum-intel writes it, but in place of openvino_model.bin:
-    parts.json  [offset, size, source] of each piece of the file; a source is null for the next bytes of rest.bin, or says
-                which tensor it is: its name, the type of its numbers, and whether its last two axes are exchanged
+An archive `<case>[-<form>].tar.xz` holds a directory as optimum-intel writes it, but in place of the files with weights:
+    parts.json  for each of these files [offset, size, source] of its pieces; a source is null for the next bytes of rest.bin,
+                or says which tensor it is: its name, the type of its numbers, and whether its last two axes are exchanged
     rest.bin    the other pieces, one after the other
 """
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import tarfile
+import tempfile
 from itertools import product
 from pathlib import Path
 
@@ -26,7 +27,6 @@ EXPORTED = Path(__file__).parents[1] / "models" / "exported"
 Source = tuple[str, str, bool]
 Part = tuple[int, int, Source | None]
 
-_WEIGHTS = "openvino_model.bin"
 _KINDS = {"f32": np.float32, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 _LEAST_BYTES = 512  # of a piece that is looked for among the tensors
 
@@ -45,23 +45,28 @@ def write_exported(name: str, directory: Path) -> Path:
     """Write the recorded export `name`; returns `directory`."""
     with tarfile.open(EXPORTED / f"{name}.tar.xz") as archive:
         archive.extractall(directory, filter="data")
-    parts: list[Part] = json.loads((directory / "parts.json").read_text(encoding="utf-8"))
+    files: dict[str, list[Part]] = json.loads((directory / "parts.json").read_text(encoding="utf-8"))
     rest = (directory / "rest.bin").read_bytes()
-    tensors = load_file(write_family_checkpoint(case_of(name), directory / "case") / "model.safetensors")
-    pieces = []
-    for _, size, source in parts:
-        if source is None:
-            piece, rest = rest[:size], rest[size:]
-        else:
-            piece = _bytes_of(tensors[source[0]], source[1], is_transposed=source[2])
-        pieces.append(piece)
-    (directory / _WEIGHTS).write_bytes(b"".join(pieces))
-    for path in (directory / "case").iterdir():
-        path.unlink()
-    (directory / "case").rmdir()
+    has_case = any(source for parts in files.values() for _, _, source in parts)
+    tensors = _tensors(case_of(name)) if has_case else {}
+    for file, parts in files.items():
+        pieces = []
+        for _, size, source in parts:
+            if source is None:
+                piece, rest = rest[:size], rest[size:]
+            else:
+                piece = _bytes_of(tensors[source[0]], source[1], is_transposed=source[2])
+            pieces.append(piece)
+        (directory / file).write_bytes(b"".join(pieces))
     (directory / "parts.json").unlink()
     (directory / "rest.bin").unlink()
     return directory
+
+
+def _tensors(case: str) -> dict[str, Array]:
+    with tempfile.TemporaryDirectory() as folder:
+        tensors: dict[str, Array] = load_file(write_family_checkpoint(case, Path(folder)) / "model.safetensors")
+        return tensors
 
 
 def parts_of(weights: bytes, spans: list[tuple[int, int]], tensors: dict[str, Array]) -> tuple[list[Part], bytes]:

@@ -15,7 +15,6 @@ from openvino.passes import ConstantFolding, Manager
 
 from dragoman.models.config import Config, ModelError
 from dragoman.models.facts import AttentionFacts, LayerFacts, MlpFacts, ModelFacts, StateFacts
-from dragoman.models.ir.files import GRAPH_FILE
 from dragoman.models.ir.graph import attentions, inputs_by_name, states
 
 _CONTEXT_KEYS = (  # of config.json, in the order in which OVMS looks for them
@@ -30,7 +29,9 @@ def ir_facts(graph: Any, raw_config: Mapping[str, Any]) -> ModelFacts:
     config = Config(_text_part(raw_config))
     layers = {layer: _attention(node) for layer, node in attentions(graph).items()}
     if list(layers) != list(range(len(layers))):
-        raise ModelError(f"{GRAPH_FILE} has caches of layers {', '.join(map(str, layers))}, allowed: 0, 1, 2, ...")
+        raise ModelError(
+            f"the exported graph has caches of layers {', '.join(map(str, layers))}, allowed: 0, 1, 2, ..."
+        )
     _check_positions(graph, layers, config)
     kept = [StateFacts(_lengths(table)) for table in states(graph)]  # a table of states is a layer here
     mixers: list[AttentionFacts | StateFacts] = [*layers.values(), *kept]
@@ -61,7 +62,7 @@ def _text_part(raw_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _architecture(raw_config: Mapping[str, Any]) -> str:
     named = raw_config.get("architectures")
-    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else GRAPH_FILE
+    return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else "exported graph"
 
 
 def _attention(node: Any) -> AttentionFacts:
@@ -86,7 +87,7 @@ def _numbers(node: Any, place: int, what: str) -> tuple[float, ...]:
     if source.get_type_name() != "Constant":
         source = _folded(node.input_value(place))
     if source is None:
-        raise ModelError(f"{GRAPH_FILE} has attention whose {what} depends on the step, allowed: a constant")
+        raise ModelError(f"the exported graph has attention whose {what} depends on the step, allowed: a constant")
     return tuple(float(number) for number in source.get_data().ravel())
 
 
@@ -110,7 +111,7 @@ def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: C
     knows = all(attention.alibi_slopes for attention in layers.values())
     if not (is_read or knows or config.value("position_embedding_type") == "nope"):
         raise ModelError(
-            f"{GRAPH_FILE} does not read its input position_ids, so tokens would not know their places; export it again "
+            f"the exported graph does not read its input position_ids, so tokens would not know their places; export it again "
             "with a newer optimum-intel, or serve the checkpoint that it was exported from"
         )
 

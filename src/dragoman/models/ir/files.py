@@ -8,11 +8,13 @@ Source: optimum-intel's exports (OVModelForCausalLM, OVConfig), which OVMS and O
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from dragoman.models.config import ModelError, read_json
 
 GRAPH_FILE = "openvino_model.xml"
-SEEING_FILE = "openvino_language_model.xml"
+SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
+TABLE_FILE = "openvino_text_embeddings_model.xml"
 CONFIG_FILE = "openvino_config.json"
 
 # What tells how the graph came to be: the graph itself says what of it matters.
@@ -31,18 +33,35 @@ def is_ir(model_dir: Path) -> bool:
     return has_graph and not any(model_dir.glob("*.safetensors"))
 
 
-def ir_files(model_dir: Path) -> tuple[Path, Path]:
-    """The graph and its weights. Raises: ModelError if the model is one that sees, or a file is missing."""
-    graph = model_dir / GRAPH_FILE
-    if not graph.is_file():
-        raise ModelError(
-            f"{model_dir / SEEING_FILE}: exported models that see are not served from their graphs; serve the "
-            "checkpoint that it was exported from"
-        )
-    weights = graph.with_suffix(".bin")
-    if not weights.is_file():
-        raise ModelError(f"{weights} does not exist; {graph.name} needs it")
-    return graph, weights
+class IrFiles(NamedTuple):
+    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other."""
+
+    graph: Path
+    table: Path | None
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """Those with the numbers."""
+        return tuple(path.with_suffix(".bin") for path in self._graphs)
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Graphs and numbers."""
+        return (*self._graphs, *self.weights)
+
+    @property
+    def _graphs(self) -> tuple[Path, ...]:
+        return (self.graph,) if self.table is None else (self.graph, self.table)
+
+
+def ir_files(model_dir: Path) -> IrFiles:
+    """The files of the exported model in a directory. Raises: ModelError if one is missing."""
+    whole, seeing = model_dir / GRAPH_FILE, model_dir / SEEING_FILE
+    files = IrFiles(whole, None) if whole.is_file() else IrFiles(seeing, model_dir / TABLE_FILE)
+    for path in files.all:
+        if not path.is_file():
+            raise ModelError(f"{path} does not exist; {files.graph.name} needs it")
+    return files
 
 
 def unknown_settings(model_dir: Path) -> tuple[str, ...]:

@@ -20,7 +20,6 @@ from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from dragoman.models.config import ModelError
-from dragoman.models.ir.files import GRAPH_FILE
 
 ATTENTION = "PagedAttentionExtension"
 ROWS = "sampled_tokens_indices"
@@ -38,8 +37,9 @@ _OF_STATES = {  # the names that the transformation gives what tells states apar
 _STATE_CACHE = "state_cache."
 _STATES_PAST = "la.past_lens"
 _TO_POSITIONS = ("Subtract", "Convert", "Add", "Unsqueeze")
+_TOKENS, _EMBEDDINGS = "input_ids", "inputs_embeds"
 _KNOWN = {
-    "input_ids": ov.Type.i64,
+    _TOKENS: ov.Type.i64,
     "position_ids": ov.Type.i64,
     "subsequence_begins": ov.Type.i32,
     "max_context_len": ov.Type.i32,
@@ -56,6 +56,21 @@ def read_graph(path: Path) -> Any:
         raise ModelError(f"{path} cannot be read: {_reason(error)}") from error
 
 
+def embed_texts(graph: Any, table: Any) -> None:
+    """Have a graph that reads embeddings read tokens, by the graph that embeds these. Raises: ModelError."""
+    embeddings, tokens = inputs_by_name(graph).get(_EMBEDDINGS), list(table.get_parameters())
+    if embeddings is None or len(tokens) != 1:
+        raise ModelError(f"the exported graph has no input {_EMBEDDINGS}, or that of texts not one input")
+    [ids] = tokens
+    ids.set_friendly_name(_TOKENS)
+    ids.output(0).set_names({_TOKENS})
+    vectors = table.get_results()[0].input_value(0)
+    for target in embeddings.output(0).get_target_inputs():
+        target.replace_source_output(vectors)
+    graph.remove_parameter(embeddings)
+    graph.add_parameters([ids])
+
+
 def paged(graph: Any) -> None:
     """Replace the graph's states by caches and tables, its logits by those of the rows that are asked for.
 
@@ -63,11 +78,11 @@ def paged(graph: Any) -> None:
     Raises: ModelError naming an input, or an operation, that cannot be driven.
     """
     if not any(node.get_type_name() == "ReadValue" for node in graph.get_ops()):
-        raise ModelError(f"{GRAPH_FILE} has no states: export it with its cache (task text-generation-with-past)")
+        raise ModelError("the exported graph has no states: export it with its cache (task text-generation-with-past)")
     try:
         paged_attention_transformation(graph)
     except RuntimeError as error:
-        raise ModelError(f"{GRAPH_FILE} cannot be run with paged attention: {_reason(error)}") from error
+        raise ModelError(f"the exported graph cannot be run with paged attention: {_reason(error)}") from error
     _forget_settings(graph)
     _give_positions(graph)
     _name_states(graph)
@@ -75,7 +90,7 @@ def paged(graph: Any) -> None:
     left = sorted({node.get_type_name() for node in graph.get_ops()} & set(_LEFT))
     if left or not attentions(graph):
         named = " and ".join(left) or "no attention"
-        raise ModelError(f"{GRAPH_FILE} has attention of a form that is not known: {named} is left")
+        raise ModelError(f"the exported graph has attention of a form that is not known: {named} is left")
     _gather_rows(graph)
     graph.validate_nodes_and_infer_types()
 
@@ -87,7 +102,7 @@ def attentions(graph: Any) -> dict[int, Any]:
         if node.get_type_name() == ATTENTION:
             layer = int(_cache_name(node).rpartition(".")[2])
             if layer in found:
-                raise ModelError(f"{GRAPH_FILE} has two attentions on the cache of layer {layer}, allowed: one")
+                raise ModelError(f"the exported graph has two attentions on the cache of layer {layer}, allowed: one")
             found[layer] = node
     return dict(sorted(found.items()))
 
@@ -168,12 +183,12 @@ def _check_inputs(graph: Any) -> None:
         if name.startswith((*_CACHES, _STATE_CACHE)):
             continue
         if name not in _KNOWN:
-            raise ModelError(f"{GRAPH_FILE} has the input {name}, which is not known; known: {', '.join(_KNOWN)}")
+            raise ModelError(f"the exported graph has the input {name}, which is not known; known: {', '.join(_KNOWN)}")
         rank = output.get_partial_shape().rank
         if output.get_element_type() != _KNOWN[name] or (rank.is_static and rank.get_length() > 1):
             shown = f"{output.get_element_type().get_type_name()}{output.get_partial_shape()}"
             wanted = f"{_KNOWN[name].get_type_name()}[?]"
-            raise ModelError(f"{GRAPH_FILE} has the input {name} of {shown}, allowed: {wanted}")
+            raise ModelError(f"the exported graph has the input {name} of {shown}, allowed: {wanted}")
 
 
 def _gather_rows(graph: Any) -> None:
@@ -205,7 +220,7 @@ def _head(result: Any) -> Any:
         computed = [value for value in node.input_values() if _is_computed(value)]
         if len(computed) != 1:
             kind = node.get_type_name()
-            raise ModelError(f"{GRAPH_FILE} has no product with the head's matrix before its logits, but {kind}")
+            raise ModelError(f"the exported graph has no product with the head's matrix before its logits, but {kind}")
         node = computed[0].get_node()
     return node
 

@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dragoman.models.config import read_json
+from dragoman.models.config import ModelError, read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.ir.facts import ir_facts
 from dragoman.models.ir.files import ir_files, unknown_settings
-from dragoman.models.ir.graph import attentions, give_tables, paged, read_graph
+from dragoman.models.ir.graph import attentions, embed_texts, give_tables, paged, read_graph
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.storage.constants import WeightType
 
 _STORED: Mapping[str, WeightType] = {
     "u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8", "f16": "f16", "bf16": "bf16", "f32": "f32",
 }  # fmt: skip
+_BLIND = "no pictures are taken in: the exported graphs that see do not run here"
 _ROUTING = "TopK"  # chooses a token's experts
 _PACKED = ("u4", "i4", "u8", "i8")
 
@@ -51,20 +52,23 @@ class IrModel:
 
 def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     """The exported model of a directory. Raises: ModelError if it cannot be run."""
-    path, weights = ir_files(model_dir)
-    graph = read_graph(path)
+    files = ir_files(model_dir)
+    graph = read_graph(files.graph)
     stored, smallest_group = _stored(graph)
     options = _with_hints(options, graph)
     has_experts = any(node.get_type_name() == _ROUTING for node in graph.get_ops())
-    paged(graph)
+    try:
+        if files.table is not None:
+            embed_texts(graph, read_graph(files.table))
+        paged(graph)
+    except ModelError as error:
+        raise ModelError(f"{files.graph}: {error}") from error
     facts = ir_facts(graph, read_json(model_dir / "config.json"))
     _give_windows(graph, facts)
-    departures = [*facts.departures, *unknown_settings(model_dir)]
+    departures = [*facts.departures, *unknown_settings(model_dir), *([_BLIND] if files.table else [])]
     computed: WeightType = "f32" if options.weight_type == "f32" else "bf16" if stored == "f32" else stored
     if options.asks_for_type and options.weight_type not in ("f32", stored):
-        departures.append(
-            f"dtype {options.weight_type} has no effect: the weights of {path.name} are stored as {stored}"
-        )
+        departures.append(f"dtype {options.weight_type} has no effect: the exported weights are stored as {stored}")
     chosen, has_states = replace(options, weight_type=computed), bool(facts.state_layers)
     profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
     unpacks = 2 if stored in ("f16", "bf16") and profile.inference_type == "f32" else 1
@@ -72,8 +76,8 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
         facts=replace(facts, departures=tuple(departures)),
         options=replace(options, weight_type=stored),
         profile=profile,
-        files=(path, weights),
-        weights_bytes=weights.stat().st_size * unpacks,
+        files=files.all,
+        weights_bytes=sum(path.stat().st_size for path in files.weights) * unpacks,
         # the runtime may group the products of experts, and reads neither such graphs again nor those with states
         can_be_kept=not (has_experts or has_states),
         graph=graph,
