@@ -4,8 +4,9 @@ Does: unpack an archive, and put its weights together from the case's tensors an
 Does not: export (scripts/record_ir_references.py does, and packs archives by `parts_of`).
 
 An archive `<case>[-<form>].tar.xz` holds a directory as optimum-intel writes it, but in place of the files with weights:
-    parts.json  for each of these files [offset, size, source] of its pieces; a source is null for the next bytes of rest.bin,
-                or says which tensor it is: its name, the type of its numbers, and whether its last two axes are exchanged
+    parts.json  for each of these files [offset, size, source] of its pieces; a source is null for the next bytes of
+                rest.bin, or says which tensor it is: its name, the type of its numbers, and whether its last two axes
+                are exchanged
     rest.bin    the other pieces, one after the other
 """
 

@@ -111,8 +111,8 @@ def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: C
     knows = all(attention.alibi_slopes for attention in layers.values())
     if not (is_read or knows or config.value("position_embedding_type") == "nope"):
         raise ModelError(
-            f"the exported graph does not read its input position_ids, so tokens would not know their places; export it again "
-            "with a newer optimum-intel, or serve the checkpoint that it was exported from"
+            "the exported graph does not read its input position_ids, so tokens would not know their places; export it "
+            "again with a newer optimum-intel, or serve the checkpoint that it was exported from"
         )
 
 
