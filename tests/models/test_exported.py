@@ -23,6 +23,7 @@ from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import LoadedModel, ModelError, ModelOptions, load_model
 from dragoman.models.fingerprint import model_fingerprint
+from dragoman.models.ir.read import read_ir
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.exported_model import case_of, exported_names, write_exported
 from tests.support.family_checkpoint import read_case
@@ -98,7 +99,7 @@ def chunked_logits(loaded: LoadedModel, tokens: Any, cuts: tuple[int, ...]) -> l
 
 
 def test_what_the_model_is_follows_from_the_graph(exports: Callable[[str], Path]) -> None:
-    facts = load_model(exports("gemma3_text"), ModelOptions()).facts
+    facts = read_ir(exports("gemma3_text"), ModelOptions()).facts
     config = read_case("gemma3_text")["config"]
     assert facts.architecture == "Gemma3ForCausalLM"
     assert (facts.vocab_size, facts.hidden_size, facts.max_position) == (320, 96, 1024)
@@ -115,7 +116,7 @@ def test_a_model_that_sees_is_served_for_its_texts_alone(exports: Callable[[str]
 
 
 def test_sinks_are_found(exports: Callable[[str], Path]) -> None:
-    facts = load_model(exports("gpt_oss"), ModelOptions()).facts
+    facts = read_ir(exports("gpt_oss"), ModelOptions()).facts
     assert all(attention.has_sinks for attention in facts.attention_layers.values())
 
 
@@ -123,21 +124,21 @@ def test_sinks_are_found(exports: Callable[[str], Path]) -> None:
 def test_activations_are_quantised_in_groups_as_small_as_the_weights(
     name: str, stored: str, group: int, exports: Callable[[str], Path]
 ) -> None:
-    loaded = load_model(exports(name), ModelOptions())
+    loaded = read_ir(exports(name), ModelOptions())
     assert (loaded.options.weight_type, loaded.profile.activation_group) == (stored, group)
     needs = memory_needs(exports(name), RollingOptions())
     assert needs.weights >= (exports(name) / "openvino_model.bin").stat().st_size
 
 
 def test_a_type_that_the_weights_do_not_have_is_told(exports: Callable[[str], Path]) -> None:
-    asked = load_model(exports("qwen3-int8"), ModelOptions("int4", asks_for_type=True))
+    asked = read_ir(exports("qwen3-int8"), ModelOptions("int4", asks_for_type=True))
     assert asked.facts.departures == ("dtype int4 has no effect: the exported weights are stored as int8",)
-    assert load_model(exports("qwen3-int8"), ModelOptions("int8", asks_for_type=True)).facts.departures == ()
-    assert load_model(exports("qwen3-int8"), ModelOptions("f32", asks_for_type=True)).profile.is_exact
+    assert read_ir(exports("qwen3-int8"), ModelOptions("int8", asks_for_type=True)).facts.departures == ()
+    assert read_ir(exports("qwen3-int8"), ModelOptions("f32", asks_for_type=True)).profile.is_exact
 
 
 def test_scores_that_are_not_capped_are_told(exports: Callable[[str], Path]) -> None:
-    loaded = load_model(exports("gemma2"), F32)
+    loaded = read_ir(exports("gemma2"), F32)
     assert "attention scores are not capped at 5" in loaded.facts.departures[0]
 
 
@@ -146,7 +147,7 @@ def test_the_context_ends_where_a_step_would_mix_rotary_factors(exports: Callabl
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     original = config["original_max_position_embeddings"]
     (directory / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1024}), encoding="utf-8")
-    facts = load_model(directory, ModelOptions()).facts
+    facts = read_ir(directory, ModelOptions()).facts
     assert facts.max_position == original
     assert facts.departures[0].startswith(f"the context is {original} tokens, not 1024: ")
 
@@ -157,6 +158,23 @@ def test_states_are_caches_of_their_own(exports: Callable[[str], Path]) -> None:
     assert [kind.has_states for kind in loaded.facts.cache_kinds] == [False, True]
     assert loaded.block_bytes[1] == 3 * 64 * 3 * 4
     assert loaded.profile.inference_type == "f32"
+
+
+def test_the_places_that_older_exports_ask_for_are_the_positions(
+    exports: Callable[[str], Path], tmp_path: Path
+) -> None:
+    def ask_for_places(graph: Any) -> None:
+        counted = next(node for node in graph.get_ops() if node.get_friendly_name().endswith("model/aten::add/Add"))
+        assert counted.get_output_element_type(0) == ov.Type.i64
+        places = ops.parameter(ov.PartialShape([-1]), ov.Type.i64, name="cache_position")
+        places.output(0).set_names({"cache_position"})
+        for target in counted.output(0).get_target_inputs():
+            target.replace_source_output(places.output(0))
+        graph.add_parameters([places])
+
+    directory = Path(shutil.copytree(exports("lfm2"), tmp_path / "copied"))
+    loaded = load_model(changed(directory, ask_for_places), F32)
+    assert error_on_prompt(loaded, "lfm2", 90, (0, 40, 41, 90)) < 1e-4
 
 
 def test_an_export_that_lost_what_tells_places_is_refused(exports: Callable[[str], Path]) -> None:
@@ -252,7 +270,7 @@ def test_keys_of_the_export_that_are_not_known_are_told(copied: Path) -> None:
     path = copied / "openvino_config.json"
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     path.write_text(json.dumps({**content, "colour": 1}), encoding="utf-8")
-    departures = load_model(copied, ModelOptions()).facts.departures
+    departures = read_ir(copied, ModelOptions()).facts.departures
     assert departures == ("openvino_config.json colour has no effect: it is not known",)
 
 

@@ -36,6 +36,7 @@ _OF_STATES = {  # the names that the transformation gives what tells states apar
 }
 _STATE_CACHE = "state_cache."
 _STATES_PAST = "la.past_lens"
+_PLACES = "cache_position"
 _TO_POSITIONS = ("Subtract", "Convert", "Add", "Unsqueeze")
 _TOKENS, _EMBEDDINGS = "input_ids", "inputs_embeds"
 _KNOWN = {
@@ -139,22 +140,43 @@ def _forget_settings(graph: Any) -> None:
 
 
 def _give_positions(graph: Any) -> None:
-    """Have a graph that counts positions itself, up to the longest context, take those of the input: sequences differ."""
+    """Have a graph that counts positions itself, up to the longest context, take those of the input: sequences differ.
+
+    Older exports have another input for what is counted there: the step's places in its one sequence.
+    """
     inputs = inputs_by_name(graph)
-    positions, node = inputs.get("position_ids"), inputs.get("max_context_len")
-    if positions is None or node is None or positions.output(0).get_target_inputs():
-        return
-    targets = [target.get_node() for target in node.output(0).get_target_inputs()]
-    counting = [target for target in targets if target.get_type_name() != ATTENTION]
-    while len(counting) == 1 and counting[0].get_type_name() in _TO_POSITIONS:
-        [node] = counting
-        output = node.output(0)
-        if output.get_element_type() == ov.Type.i64 and list(output.get_partial_shape()) == [1, 1]:  # sequence, place
+    positions, places = inputs.get("position_ids"), inputs.get(_PLACES)
+    is_counted = positions is not None and not positions.output(0).get_target_inputs()
+    for node in (inputs.get("max_context_len"), places):
+        counted = _counted(node) if is_counted and node is not None else None
+        if counted is not None and positions is not None:
             columns = ops.unsqueeze(positions.output(0), ops.constant(np.int64(1))).output(0)
-            for target in output.get_target_inputs():
+            for target in counted.get_target_inputs():
                 target.replace_source_output(columns)
-            return
-        counting = [target.get_node() for target in output.get_target_inputs()]
+    if places is not None and not _readers(places):
+        graph.remove_parameter(places)
+
+
+def _counted(node: Any) -> Any:
+    """Positions of one sequence, i64 [1, places], as they are made of an input alone; None if they are not."""
+    counting = [target for target in _readers(node) if target.get_type_name() != ATTENTION]
+    while len(counting) == 1 and counting[0].get_type_name() in _TO_POSITIONS:
+        output = counting[0].output(0)
+        shape = output.get_partial_shape()
+        if output.get_element_type() == ov.Type.i64 and len(shape) == 2 and shape[0] == 1:
+            return output
+        counting = _readers(counting[0])
+    return None
+
+
+def _readers(node: Any) -> list[Any]:
+    """The nodes that read what a node gives, but for those that nothing comes of."""
+    found = [target.get_node() for target in node.output(0).get_target_inputs()]
+    return [reader for reader in found if reader.get_type_name() == "Result" or _is_read(reader)]
+
+
+def _is_read(node: Any) -> bool:
+    return any(output.get_target_inputs() for output in node.outputs())
 
 
 def _name_states(graph: Any) -> None:
