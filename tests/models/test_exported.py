@@ -26,7 +26,7 @@ from dragoman.models.fingerprint import model_fingerprint
 from dragoman.models.ir.read import read_ir
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.exported_model import case_of, exported_names, write_exported
-from tests.support.family_checkpoint import read_case
+from tests.support.family_checkpoint import read_case, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
 from tests.support.forward import forward_batch
 
@@ -274,9 +274,14 @@ def test_keys_of_the_export_that_are_not_known_are_told(copied: Path) -> None:
     assert departures == ("openvino_config.json colour has no effect: it is not known",)
 
 
-def test_a_checkpoint_beside_a_graph_is_what_is_served(copied: Path) -> None:
-    (copied / "model.safetensors").write_bytes(b"")
-    assert "model.safetensors is not a readable safetensors file" in refusal(copied)
+def test_a_checkpoint_beside_a_graph_is_what_is_served(tmp_path: Path) -> None:
+    directory = write_family_checkpoint("qwen3", tmp_path)
+    (directory / "openvino_model.xml").touch()
+    loaded = load_model(directory, ModelOptions())
+    assert loaded.facts.departures == (
+        "the exported OpenVINO graph is not read: the directory holds a checkpoint, too",
+    )
+    assert loaded.facts.attention_layers[0].rotary is not None
 
 
 def test_a_tokenizer_that_is_only_there_as_a_graph_is_named(copied: Path) -> None:

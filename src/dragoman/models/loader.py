@@ -22,7 +22,7 @@ from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
-from dragoman.models.ir.files import is_ir
+from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
@@ -41,6 +41,8 @@ from dragoman.models.weights import Weights
 logger = logging.getLogger(__name__)
 
 _NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
+
+_NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -101,6 +103,8 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
+    if has_graph(model_dir):
+        model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
     weights = stored_weights(model_dir)
     profile = _profile(model, options, weights.smallest_group)
     plan = _Plan(model_dir, weights.files, options, profile, model.facts, report)

@@ -29,8 +29,12 @@ def is_ir(model_dir: Path) -> bool:
 
     Where both are there, the checkpoint is served: a graph of its own is built of it, which options of types act on.
     """
-    has_graph = (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
-    return has_graph and not any(model_dir.glob("*.safetensors"))
+    return has_graph(model_dir) and not any(model_dir.glob("*.safetensors"))
+
+
+def has_graph(model_dir: Path) -> bool:
+    """Whether there is an exported graph."""
+    return (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
 
 
 class IrFiles(NamedTuple):
