@@ -80,7 +80,7 @@ TEMPLATES: dict[str, tuple[str, ...]] = {
 INTRODUCTION = """# Models
 
 A directory as the Hugging Face hub has it is served as it lies there: `config.json`, `tokenizer.json`, `*.safetensors`. This
-page is written by `scripts/models_page.py`.
+page is written by `scripts/models_page.py`. Exported OpenVINO graphs: [openvino.md](openvino.md).
 
 - **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
   prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones:

@@ -18,9 +18,17 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, make_request
+from tests.support.exported_model import write_exported
 from tests.support.family_checkpoint import write_family_checkpoint
 
-MODELS = {"windows": "gemma3_text", "sinks": "gpt_oss", "experts": "qwen3_moe", "convolutions": "lfm2"}
+MODELS = {
+    "windows": (write_family_checkpoint, "gemma3_text"),
+    "sinks": (write_family_checkpoint, "gpt_oss"),
+    "experts": (write_family_checkpoint, "qwen3_moe"),
+    "convolutions": (write_family_checkpoint, "lfm2"),
+    "exported windows": (write_exported, "gemma3_text"),
+    "exported states": (write_exported, "lfm2"),
+}
 NUM_IDS = 300  # of every vocabulary
 STREAM = np.random.RandomState(8)
 PREFIX = STREAM.randint(1, NUM_IDS, 100).tolist()
@@ -47,7 +55,8 @@ REQUESTS = requests()
 
 @pytest.fixture(scope="module", params=MODELS.values(), ids=list(MODELS))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    directory = write_family_checkpoint(request.param, tmp_path_factory.mktemp("model"))
+    write, name = request.param
+    directory = write(name, tmp_path_factory.mktemp("model"))
     return load_model(directory, ModelOptions(weight_type="f32"))
 
 

@@ -4,8 +4,8 @@ Does: precedence, conversion, unknown and contradicting options, the model's dir
 Does not: read the environment itself, open the model, or print. Called by the command line and by `LLM`, at start-up.
 
 Precedence, highest first: 1. command line (or the arguments of `LLM`); 2. the call that has a model loaded at run
-time, which must not contradict 1; 3. serving.properties; 4. the environment, where OPTION_ and SERVING_ names go
-before the names other servers use; 5. config.properties; 6. the default.
+time, which must not contradict 1; 3. serving.properties, then OVMS's graph.pbtxt; 4. the environment, where OPTION_ and
+SERVING_ names go before the names other servers use; 5. config.properties; 6. the default.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from dragoman.config.options import (
     SpeculationSettings,
     UpstreamSettings,
 )
+from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
@@ -136,7 +137,9 @@ def resolve(
     """
     findings = _Findings(entry.notices if entry else ())
     findings.read_shared(command_line, environ)
-    directory = entry.directory if entry else findings.directory() or demo_dir
+    named = entry.directory if entry else findings.directory() or demo_dir
+    directory = version_folder(named)
+    findings.read_graph(directory)
     findings.read(FILE, _read_file(directory))
     findings.read(CALL, call)
     values, origins = findings.choose()
@@ -159,7 +162,8 @@ def resolve(
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
         known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
-        values["name"] = (known or model_dir.resolve().name or DEMO_NAME,)
+        is_ovms = named != directory or (directory / GRAPH_NAME).is_file()  # its folders of models are called "1"
+        values["name"] = (known or (named if is_ovms else model_dir).resolve().name or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -195,8 +199,8 @@ def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> 
 
 
 def is_from_file(origin: Origin, directory: Path) -> bool:
-    """True if the value stands in the serving.properties of `directory`."""
-    return origin.source.startswith(f"{directory / PROPERTIES_NAME} line ")
+    """True if the value stands in the serving.properties, or OVMS's graph.pbtxt, of `directory`."""
+    return origin.source.startswith(tuple(f"{directory / name} line " for name in (PROPERTIES_NAME, GRAPH_NAME)))
 
 
 def _build(group: type[Group], values: Mapping[str, Any]) -> Group:
@@ -299,6 +303,13 @@ class _Findings:
                     self._bad(match, given)
                     continue
                 self._candidates[match.target.name].append(_Candidate(given, match, text, layer))
+
+    def read_graph(self, directory: Path) -> None:
+        """Read what OVMS's graph.pbtxt says, if there is one; serving.properties is read after it, and goes before it."""
+        graph = read_graph(directory)
+        self.notices += graph.notices
+        self.problems += graph.problems
+        self.read(FILE, graph.givens)
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""

@@ -4,8 +4,9 @@ Does: choose between one model directory, `load_models` and a model store; have 
 that all models share.
 Does not: read sources or resolve options, `resolve` does. Called by the command line, at start-up.
 
-Which models, first match: 1. MODEL_DIR on the command line; 2. load_models; 3. model_store; 4. the default store, where it
-holds anything (SageMaker and LMI's containers mount models there); 5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
+Which models, first match: 1. MODEL_DIR on the command line, or all that OVMS's config.json in it lists; 2. load_models;
+3. model_store; 4. the default store, where it holds anything (SageMaker and LMI's containers mount models there);
+5. HF_MODEL_ID or OPTION_MODEL_ID; 6. the demo model.
 A model_store that somebody names is also where models may be loaded from later, whatever is served at first.
 """
 
@@ -20,6 +21,7 @@ from dragoman.config.combinations import Origins, cite
 from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
+from dragoman.config.ovms_models import read_ovms_models
 from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
 from dragoman.config.server_options import ServerSettings
 from dragoman.config.sources import Given, cache_home
@@ -101,7 +103,13 @@ def _entries(
     """
     listed, store = values["load_models"], values["model_store"]
     if origins["model_id"].source == COMMAND_LINE:
-        return (), _unused_by_directory(values, origins)
+        unused = _unused_by_directory(values, origins)
+        listing = read_ovms_models(values["model_id"]) if isinstance(values["model_id"], Path) else None
+        if listing is None:
+            return (), unused
+        if listing.problems:
+            raise ConfigError(listing.problems)
+        return listing.entries, [*listing.notices, *unused]
     words = listed if isinstance(listed, tuple) and listed != (ALL,) else ()
     if words:
         source = f"{origins['load_models'].source}: {origins['load_models'].name}"

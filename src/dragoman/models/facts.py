@@ -114,6 +114,13 @@ class DeltaFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class StateFacts:
+    """What a graph that was made elsewhere keeps of a sequence and brings up to date. `state_shape`: of its f32 numbers."""
+
+    state_shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MlpFacts:
     """A dense MLP. `activation`: its name as checkpoints spell it."""
 
@@ -154,9 +161,9 @@ class ExpertFacts:
 
 @dataclass(frozen=True, slots=True)
 class LayerFacts:
-    """One layer: it mixes tokens in one of three ways, then each token goes through an MLP or experts."""
+    """One layer: it mixes tokens in one of several ways, then each token goes through an MLP or experts."""
 
-    mixer: AttentionFacts | ConvolutionFacts | DeltaFacts
+    mixer: AttentionFacts | ConvolutionFacts | DeltaFacts | StateFacts
     mlp: MlpFacts | ExpertFacts
 
     @property
@@ -228,9 +235,15 @@ class ModelFacts:
 
     @cached_property
     def delta_layers(self) -> dict[int, DeltaFacts]:
-        """The layers that have a state, by their index."""
+        """The layers with a gated delta rule, by their index."""
         mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
         return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, DeltaFacts)}
+
+    @cached_property
+    def state_layers(self) -> dict[int, DeltaFacts | StateFacts]:
+        """The layers that have a state, by their index."""
+        mixers = {index: layer.mixer for index, layer in enumerate(self.layers)}
+        return {index: mixer for index, mixer in mixers.items() if isinstance(mixer, DeltaFacts | StateFacts)}
 
     @cached_property
     def convolution_width(self) -> int:
@@ -247,14 +260,14 @@ class ModelFacts:
         """The kinds of caches that the layers need: the one that keeps everything first, the others as layers come."""
         windows = dict.fromkeys(attention.window for attention in self.attention_layers.values())
         kinds = [CacheKind(window) for window in sorted(windows, key=bool)]
-        if self.delta_layers:  # who goes on behind a token needs the state behind it, and the rows before itself
-            kinds.append(CacheKind(self.convolution_reach + 1, has_states=True))
+        if self.state_layers:  # who goes on behind a token needs the state behind it, and the rows before itself
+            kinds.append(CacheKind(max(self.convolution_reach, 1) + 1, has_states=True))
         return tuple(kinds)
 
     @cached_property
     def convolution_kind(self) -> int:
         """The index in `cache_kinds` of the one whose blocks keep what convolutions look back at."""
-        return len(self.cache_kinds) - 1 if self.delta_layers else 0
+        return len(self.cache_kinds) - 1 if self.state_layers else 0
 
     def without_caps(self) -> ModelFacts:
         """The same with scores that are not capped, which `departures` tells; itself if no layer caps them."""
@@ -271,6 +284,6 @@ class ModelFacts:
 
     def cache_kind(self, layer: int) -> int:
         """The index in `cache_kinds` of a layer that attends or has a state. Raises: KeyError for another."""
-        if layer in self.delta_layers:
+        if layer in self.state_layers:
             return len(self.cache_kinds) - 1
         return self.cache_kinds.index(CacheKind(self.attention_layers[layer].window))

@@ -13,12 +13,14 @@ from dragoman import __version__
 
 _SAMPLE_BYTES = 1 << 20
 _NUM_CHARACTERS = 10
+_WEIGHTS = ("*.safetensors", "*.gguf", "openvino_*.xml", "openvino_*.bin")
 
 
 def model_fingerprint(model_dir: Path, *settings: str) -> str:
     """`fp_` and ten hexadecimal digits; the same for the same files, settings and release on any machine."""
     digest = hashlib.sha256("\0".join((__version__, *settings)).encode())
-    for path in sorted([model_dir / "config.json", *model_dir.glob("*.safetensors"), *model_dir.glob("*.gguf")]):
+    found = (path for pattern in _WEIGHTS for path in model_dir.glob(pattern))
+    for path in sorted([model_dir / "config.json", *found]):
         if path.is_file():
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             digest.update(_sample(path))

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
+from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
@@ -39,6 +41,8 @@ from dragoman.models.weights import Weights
 logger = logging.getLogger(__name__)
 
 _NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
+
+_NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -90,26 +94,31 @@ def cache_layer(port: Any) -> int:
 
 
 def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | None = None) -> LoadedModel:
-    """The compiled model of a Hugging Face directory, with its tower if it sees.
+    """The compiled model of a Hugging Face directory, with its tower if it sees, or of an exported graph.
 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
+    if is_ir(model_dir):
+        return _ready(_load_exported(model_dir, options, report), report)
     raw_config, has_description = read_json(model_dir / "config.json"), is_described(model_dir)
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
+    if has_graph(model_dir):
+        model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
     weights = stored_weights(model_dir)
     profile = _profile(model, options, weights.smallest_group)
-    properties = dict(profile.properties)
-    if options.num_threads is not None:
-        properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    plan = _Plan(model_dir, weights, options, profile, model.facts, properties, report)
-    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
+    plan = _Plan(model_dir, weights.files, options, profile, model.facts, report)
+
+    def made(build: Callable[[Weights], Any]) -> Callable[[], Any]:
+        return partial(_graph_of, weights, build, profile, report)
+
+    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", made(model.build))
     tower = None
     if model.vision is not None:
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
-        seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
+        seeing, seeing_mapping, _ = plan.compiled("tower", made(model.vision.build))
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
     loaded = LoadedModel(
         compiled, model.facts, options, profile, mapping, from_cache, tower, _stored_as(weights, options)
@@ -126,19 +135,37 @@ def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
     return f"{weights.quantised} weights, others {options.weight_type}"
 
 
+def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress) -> LoadedModel:
+    """The compiled model of a directory that holds an exported graph. Raises: ModelError."""
+    from dragoman.models.ir.read import read_ir  # checkpoints need none of it
+
+    report("reading the graph", 0.0)
+    exported = read_ir(model_dir, options)
+    facts, profile = exported.facts, exported.profile
+    plan = _Plan(model_dir, exported.files, exported.options, profile, facts, report, is_kept=exported.can_be_kept)
+    compiled, mapping, from_cache = plan.compiled("", exported.take_graph)
+    return LoadedModel(compiled, facts, exported.options, profile, mapping, from_cache)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the graphs of a model are compiled."""
+    """How the graphs of a model are compiled. `files`: those that they are made from, beside config.json."""
 
     model_dir: Path
-    weights: StoredWeights
+    files: Sequence[Path]
     options: ModelOptions
     profile: KernelProfile
     facts: ModelFacts
-    properties: dict[str, Any]
     report: LoadProgress
+    is_kept: bool = True
 
-    def compiled(self, part: str, build: Callable[[Weights], Any]) -> tuple[Any, Any, bool]:
+    @property
+    def properties(self) -> dict[str, Any]:
+        """What the runtime is told, and what a kept graph is named after."""
+        threads = self.options.num_threads
+        return self.profile.properties | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
+
+    def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
         """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
         kept = self._kept_file(part)
         memory.bound_shared_cache()
@@ -153,8 +180,7 @@ class _Plan:
             mapped = map_kept(core, kept, properties, self.facts)
             if mapped is not None:
                 return (*mapped, True)
-        with self.weights.open() as source:
-            graph = _build_graph(build, source, self.profile, self.report)
+        graph = make()
         self.report("compiling", 0.0)
         if kept is None:
             compiled, mapping = core.compile_model(graph, "CPU", properties), None
@@ -166,12 +192,12 @@ class _Plan:
 
     def _kept_file(self, part: str) -> Path | None:
         """Where the graph is kept, None if it is not."""
-        if self.options.cache_dir is None:
+        if self.options.cache_dir is None or not self.is_kept:
             return None
         if part != "tower" and holds_grouped(self.facts, self.profile.weights):
             logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
             return None
-        name = kept_name(self.model_dir, self.profile, self.properties, part)
+        name = kept_name(self.model_dir, self.files, self.profile, self.properties, part)
         return None if name is None else self.options.cache_dir / name
 
 
@@ -197,6 +223,13 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
         loaded.tower.warm_up()
     report("warming up", 1.0)
     return loaded
+
+
+def _graph_of(
+    weights: StoredWeights, build: Callable[[Weights], Any], profile: KernelProfile, report: LoadProgress
+) -> Any:
+    with weights.open() as source:
+        return _build_graph(build, source, profile, report)
 
 
 def _build_graph(

@@ -45,7 +45,7 @@ class ModelOptions:
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
-    preprocessor_config.json that count in place of the file's.
+    preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
     """
 
     weight_type: WeightType = "int8"
@@ -56,6 +56,7 @@ class ModelOptions:
     takes_back: bool = False
     sees: bool = True
     picture_changes: str = "{}"
+    asks_for_type: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,9 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     """
     path = model_dir / "tokenizer.json"
     if not path.is_file():
-        raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file")
+        exported = model_dir / "openvino_tokenizer.xml"
+        hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
+        raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file{hint}")
     text = path.read_text(encoding="utf-8")
     try:
         return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))

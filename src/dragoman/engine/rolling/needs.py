@@ -21,6 +21,8 @@ from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
+from dragoman.models.ir.files import is_ir
+from dragoman.models.ir.read import read_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.opening import stored_weights
@@ -89,7 +91,7 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         max_slowdown=options.max_step_slowdown,
         best_step_tokens=profile.best_step_tokens,
         max_model_len=context,
-        repeats_steps=not facts.convolution_layers,
+        repeats_steps=not (facts.convolution_layers or facts.state_layers),
     )
 
 
@@ -131,12 +133,14 @@ def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts
     """Raises: EngineOptionError if tokens were to be taken back from a model, or a draft model, that has states."""
     asked = "prompt_lookup" if options.draft_model is None else "draft_model"
     for model in (facts, draft):
-        if model is not None and model.delta_layers and options.speculates:
+        if model is not None and model.state_layers and options.speculates:
             reason = "has layers with one state for all tokens of a sequence, from which none can be taken back"
             raise EngineOptionError(asked, f"must not be set: {model.architecture} {reason}")
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
+    if is_ir(model_dir):
+        return _exported_size(model_dir, options)
     model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
@@ -157,6 +161,13 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     return _ModelSize(int(stored * _PACKED), tuple(total), facts, profile)
 
 
+def _exported_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
+    """Of a graph that is run as it is: its weights stay as they lie in the file."""
+    exported = read_ir(model_dir, options)
+    sizes = block_bytes(exported.facts, exported.profile.kv_type)
+    return _ModelSize(int(exported.weights_bytes * _PACKED), sizes, exported.facts, exported.profile)
+
+
 def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
     """Bytes of one block's keys and values, or of its state, of each cache kind over all its layers.
 
@@ -166,8 +177,8 @@ def block_bytes(facts: ModelFacts, cache_type: str) -> tuple[int, ...]:
     for layer, attention in facts.attention_layers.items():
         head_bytes = sum(_head_bytes(size, cache_type) for size in (attention.head_size, attention.value_size))
         total[facts.cache_kind(layer)] += BLOCK_SIZE * attention.num_kv_heads * head_bytes
-    for layer, delta in facts.delta_layers.items():
-        total[facts.cache_kind(layer)] += prod(delta.state_shape) * _STATE_BYTES
+    for layer, state in facts.state_layers.items():
+        total[facts.cache_kind(layer)] += prod(state.state_shape) * _STATE_BYTES
     return tuple(total)
 
 

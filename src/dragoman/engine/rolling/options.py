@@ -63,4 +63,5 @@ class RollingOptions:
             takes_back=self.speculates,
             sees=self.limit_mm_per_prompt != 0,
             picture_changes=self.mm_processor_kwargs or "{}",
+            asks_for_type=self.dtype != "auto",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import resources
@@ -19,13 +19,14 @@ from typing import Any
 import openvino as ov
 
 from dragoman.models.profile import KernelProfile
-from dragoman.models.sources.opening import stored_weights
 
 
-def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any], part: str = "") -> str | None:
+def kept_name(
+    model_dir: Path, files: Sequence[Path], profile: KernelProfile, properties: dict[str, Any], part: str = ""
+) -> str | None:
     """The name of the file that holds the graph of exactly these files and options, compiled for this processor.
 
-    `part`: of a model of which several graphs are kept, which it is.
+    `files`: the model's weights. `part`: of a model of which several graphs are kept, which it is.
     It ends in two digests, of what is asked for and of what it is made from: of two files that differ only in the last one,
     the older one is of no use any more. None if the code cannot be read, as its changes would go unnoticed.
     """
@@ -33,9 +34,9 @@ def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any
     if code is None:
         return None
     wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
-    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in stored_weights(model_dir).files]
+    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     config = (model_dir / "config.json").read_text(encoding="utf-8")
-    made_from = [code, ov.__version__, files, config]
+    made_from = [code, ov.__version__, stamps, config]
     return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(made_from)}.blob"
 
 

@@ -78,7 +78,7 @@ class OpenVinoRunner:
         self._pads_single_rows = loaded.profile.smallest_row > 1
         self._kept_kind = facts.convolution_kind
         self._convolutions = ConvolutionRows(loaded, counts[self._kept_kind] + 1) if facts.convolution_layers else None
-        self._has_states = bool(facts.delta_layers)
+        self._has_states = bool(facts.state_layers)
         self.long_context_from = facts.long_context_from
 
     def _allocate(self, port: Any, num_blocks: int) -> Any:

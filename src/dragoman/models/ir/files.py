@@ -1,0 +1,77 @@
+"""Where a directory keeps a model as OpenVINO's intermediate representation, and what its small files say of it.
+
+Does: find the files, read openvino_config.json. Does not: read graphs. Called by the loader and by whoever foretells sizes,
+on any thread.
+Source: optimum-intel's exports (OVModelForCausalLM, OVConfig), which OVMS and OpenVINO GenAI read too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from dragoman.models.config import ModelError, read_json
+
+GRAPH_FILE = "openvino_model.xml"
+SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
+TABLE_FILE = "openvino_text_embeddings_model.xml"
+CONFIG_FILE = "openvino_config.json"
+
+# What tells how the graph came to be: the graph itself says what of it matters.
+_DESCRIBES = frozenset((
+    "compression", "dtype", "input_info", "optimum_version", "output_attentions", "quantization_config", "save_onnx_model",
+    "transformers_version",
+))  # fmt: skip
+
+
+def is_ir(model_dir: Path) -> bool:
+    """Whether the model is served from its graph: it has one, and no weights as a checkpoint has them.
+
+    Where both are there, the checkpoint is served: a graph of its own is built of it, which options of types act on.
+    """
+    return has_graph(model_dir) and not any(model_dir.glob("*.safetensors"))
+
+
+def has_graph(model_dir: Path) -> bool:
+    """Whether there is an exported graph."""
+    return (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
+
+
+class IrFiles(NamedTuple):
+    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other."""
+
+    graph: Path
+    table: Path | None
+
+    @property
+    def weights(self) -> tuple[Path, ...]:
+        """Those with the numbers."""
+        return tuple(path.with_suffix(".bin") for path in self._graphs)
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """Graphs and numbers."""
+        return (*self._graphs, *self.weights)
+
+    @property
+    def _graphs(self) -> tuple[Path, ...]:
+        return (self.graph,) if self.table is None else (self.graph, self.table)
+
+
+def ir_files(model_dir: Path) -> IrFiles:
+    """The files of the exported model in a directory. Raises: ModelError if one is missing."""
+    whole, seeing = model_dir / GRAPH_FILE, model_dir / SEEING_FILE
+    files = IrFiles(whole, None) if whole.is_file() else IrFiles(seeing, model_dir / TABLE_FILE)
+    for path in files.all:
+        if not path.is_file():
+            raise ModelError(f"{path} does not exist; {files.graph.name} needs it")
+    return files
+
+
+def unknown_settings(model_dir: Path) -> tuple[str, ...]:
+    """One line for each key of openvino_config.json that is not known. Raises: ModelError if it cannot be read."""
+    path = model_dir / CONFIG_FILE
+    if not path.is_file():
+        return ()
+    unknown = sorted(read_json(path).keys() - _DESCRIBES)
+    return tuple(f"{CONFIG_FILE} {key} has no effect: it is not known" for key in unknown)

@@ -1,0 +1,262 @@
+"""Brings an exported graph into the form that the engine runs: paged attention, logits of some rows, known inputs.
+
+Does: read a graph, have the runtime put paged attention in the place of its states, rename inputs, refuse what is not known.
+Does not: decide how it is compiled, or tell what the model is (`facts`). Called by `load`, once per start, on any thread.
+
+An exported graph keeps a sequence's keys and values in states of its own. The runtime's transformation replaces them by the
+caches and tables that `blocks.step.StepInputs` describes; it cannot be undone or saved, and takes a fraction of a second. It
+drops the attention's mask, so a graph whose mask it did not understand must not pass: then states or inputs are left over.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+from openvino._offline_transformations import paged_attention_transformation
+
+from dragoman.models.config import ModelError
+
+ATTENTION = "PagedAttentionExtension"
+ROWS = "sampled_tokens_indices"
+PAST_LENS, BLOCKS, BLOCKS_BEGIN = "past_lens", "block_indices", "block_indices_begins"
+TABLES = {PAST_LENS: 5, BLOCKS: 7, BLOCKS_BEGIN: 8}
+"""The inputs that tell attention where it finds sequences, and which of its inputs they are."""
+
+_CACHES = ("key_cache.", "value_cache.")
+_STATE_TABLE = re.compile(r"\w+_state_table\.\d+")
+_OF_STATES = {  # the names that the transformation gives what tells states apart -> those of `StepInputs`
+    "la.block_indices": "state_blocks",
+    "la.block_indices_begins": "state_blocks_begins",
+    "la.cache_interval": "state_interval",
+}
+_STATE_CACHE = "state_cache."
+_STATES_PAST = "la.past_lens"
+_PLACES = "cache_position"
+_TO_POSITIONS = ("Subtract", "Convert", "Add", "Unsqueeze")
+_TOKENS, _EMBEDDINGS = "input_ids", "inputs_embeds"
+_KNOWN = {
+    _TOKENS: ov.Type.i64,
+    "position_ids": ov.Type.i64,
+    "subsequence_begins": ov.Type.i32,
+    "max_context_len": ov.Type.i32,
+    **dict.fromkeys((*TABLES, *_OF_STATES.values()), ov.Type.i32),
+}
+_LEFT = ("ReadValue", "Assign")
+
+
+def read_graph(path: Path) -> Any:
+    """The graph as it stands in the file; its weights stay in the other file, mapped. Raises: ModelError."""
+    try:
+        return ov.Core().read_model(path, path.with_suffix(".bin"))
+    except RuntimeError as error:
+        raise ModelError(f"{path} cannot be read: {_reason(error)}") from error
+
+
+def embed_texts(graph: Any, table: Any) -> None:
+    """Have a graph that reads embeddings read tokens, by the graph that embeds these. Raises: ModelError."""
+    embeddings, tokens = inputs_by_name(graph).get(_EMBEDDINGS), list(table.get_parameters())
+    if embeddings is None or len(tokens) != 1:
+        raise ModelError(f"the exported graph has no input {_EMBEDDINGS}, or that of texts not one input")
+    [ids] = tokens
+    ids.set_friendly_name(_TOKENS)
+    ids.output(0).set_names({_TOKENS})
+    vectors = table.get_results()[0].input_value(0)
+    for target in embeddings.output(0).get_target_inputs():
+        target.replace_source_output(vectors)
+    graph.remove_parameter(embeddings)
+    graph.add_parameters([ids])
+
+
+def paged(graph: Any) -> None:
+    """Replace the graph's states by caches and tables, its logits by those of the rows that are asked for.
+
+    Afterwards its inputs are those of `StepInputs` for one kind of cache, and its output is logits f32 [R, vocab].
+    Raises: ModelError naming an input, or an operation, that cannot be driven.
+    """
+    if not any(node.get_type_name() == "ReadValue" for node in graph.get_ops()):
+        raise ModelError("the exported graph has no states: export it with its cache (task text-generation-with-past)")
+    try:
+        paged_attention_transformation(graph)
+    except RuntimeError as error:
+        raise ModelError(f"the exported graph cannot be run with paged attention: {_reason(error)}") from error
+    _forget_settings(graph)
+    _give_positions(graph)
+    _name_states(graph)
+    _check_inputs(graph)
+    left = sorted({node.get_type_name() for node in graph.get_ops()} & set(_LEFT))
+    if left or not attentions(graph):
+        named = " and ".join(left) or "no attention"
+        raise ModelError(f"the exported graph has attention of a form that is not known: {named} is left")
+    _gather_rows(graph)
+    graph.validate_nodes_and_infer_types()
+
+
+def attentions(graph: Any) -> dict[int, Any]:
+    """The attention operations by the layer whose caches they have, in the order of layers. Raises: ModelError."""
+    found: dict[int, Any] = {}
+    for node in graph.get_ordered_ops():
+        if node.get_type_name() == ATTENTION:
+            layer = int(_cache_name(node).rpartition(".")[2])
+            if layer in found:
+                raise ModelError(f"the exported graph has two attentions on the cache of layer {layer}, allowed: one")
+            found[layer] = node
+    return dict(sorted(found.items()))
+
+
+def inputs_by_name(graph: Any) -> dict[str, Any]:
+    """The parameters of a graph by the first of their names."""
+    return {sorted(node.output(0).get_names())[0]: node for node in graph.get_parameters()}
+
+
+def states(graph: Any) -> list[Any]:
+    """The inputs that are tables of states, in the order of their numbers."""
+    named = {name: node for name, node in inputs_by_name(graph).items() if name.startswith(_STATE_CACHE)}
+    return [named[name] for name in sorted(named, key=lambda name: int(name.removeprefix(_STATE_CACHE)))]
+
+
+def give_tables(graph: Any, nodes: list[Any], number: int) -> None:
+    """Have these attentions find sequences by tables of their own: inputs with that number at the end of their names."""
+    for name, place in TABLES.items():
+        parameter = _parameter(f"{name}.{number}", ov.Type.i32)
+        graph.add_parameters([parameter])
+        for node in nodes:
+            node.input(place).replace_source_output(parameter.output(0))
+
+
+def _cache_name(node: Any) -> str:
+    return str(next(iter(node.input_value(3).get_node().output(0).get_names())))
+
+
+def _forget_settings(graph: Any) -> None:
+    """Drop what the export says of the runtime's settings: it would go before what the profile of the processor says."""
+    info = graph.get_rt_info()
+    if "runtime_options" in info:
+        del info["runtime_options"]
+
+
+def _give_positions(graph: Any) -> None:
+    """Have a graph that counts positions itself, up to the longest context, take those of the input: sequences differ.
+
+    Older exports have another input for what is counted there: the step's places in its one sequence.
+    """
+    inputs = inputs_by_name(graph)
+    positions, places = inputs.get("position_ids"), inputs.get(_PLACES)
+    is_counted = positions is not None and not positions.output(0).get_target_inputs()
+    for node in (inputs.get("max_context_len"), places):
+        counted = _counted(node) if is_counted and node is not None else None
+        if counted is not None and positions is not None:
+            columns = ops.unsqueeze(positions.output(0), ops.constant(np.int64(1))).output(0)
+            for target in counted.get_target_inputs():
+                target.replace_source_output(columns)
+    if places is not None and not _readers(places):
+        graph.remove_parameter(places)
+
+
+def _counted(node: Any) -> Any:
+    """Positions of one sequence, i64 [1, places], as they are made of an input alone; None if they are not."""
+    counting = [target for target in _readers(node) if target.get_type_name() != ATTENTION]
+    while len(counting) == 1 and counting[0].get_type_name() in _TO_POSITIONS:
+        output = counting[0].output(0)
+        shape = output.get_partial_shape()
+        if output.get_element_type() == ov.Type.i64 and len(shape) == 2 and shape[0] == 1:
+            return output
+        counting = _readers(counting[0])
+    return None
+
+
+def _readers(node: Any) -> list[Any]:
+    """The nodes that read what a node gives, but for those that nothing comes of."""
+    found = [target.get_node() for target in node.output(0).get_target_inputs()]
+    return [reader for reader in found if reader.get_type_name() == "Result" or _is_read(reader)]
+
+
+def _is_read(node: Any) -> bool:
+    return any(output.get_target_inputs() for output in node.outputs())
+
+
+def _name_states(graph: Any) -> None:
+    """Tables of states, and where sequences find theirs, get the names of `StepInputs`; states come behind the caches."""
+    inputs = inputs_by_name(graph)
+    tables = sorted((name for name in inputs if _STATE_TABLE.fullmatch(name)), key=_by_number)
+    for number, name in enumerate(tables, start=len(attentions(graph))):
+        inputs[name].output(0).set_names({f"{_STATE_CACHE}{number}"})
+    for name, known in _OF_STATES.items():
+        if name in inputs:
+            inputs[name].output(0).set_names({known})
+    if _STATES_PAST in inputs:
+        for target in inputs[_STATES_PAST].output(0).get_target_inputs():
+            target.replace_source_output(inputs[PAST_LENS].output(0))
+        graph.remove_parameter(inputs[_STATES_PAST])
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    kind, _, number = name.rpartition(".")
+    return kind, int(number)
+
+
+def _check_inputs(graph: Any) -> None:
+    for name, node in inputs_by_name(graph).items():
+        output = node.output(0)
+        if name.startswith((*_CACHES, _STATE_CACHE)):
+            continue
+        if name not in _KNOWN:
+            raise ModelError(f"the exported graph has the input {name}, which is not known; known: {', '.join(_KNOWN)}")
+        rank = output.get_partial_shape().rank
+        if output.get_element_type() != _KNOWN[name] or (rank.is_static and rank.get_length() > 1):
+            shown = f"{output.get_element_type().get_type_name()}{output.get_partial_shape()}"
+            wanted = f"{_KNOWN[name].get_type_name()}[?]"
+            raise ModelError(f"the exported graph has the input {name} of {shown}, allowed: {wanted}")
+
+
+def _gather_rows(graph: Any) -> None:
+    """Only the rows that are asked for go through the head, and the logits lose the axis that batches had."""
+    result = graph.get_results()[0]
+    head = _head(result)
+    place = 0 if _is_computed(head.input_value(0)) else 1
+    rows = _parameter(ROWS, ov.Type.i64)
+    graph.add_parameters([rows])
+    hidden = head.input_value(place)
+    axis = ops.constant(np.int64(0))
+    head.input(place).replace_source_output(ops.gather(hidden, rows, axis).output(0))
+    logits = result.input_value(0)
+    names = logits.get_names()
+    vocab = logits.get_partial_shape()[-1]
+    shape = ops.constant(np.array([-1, vocab.get_length()], dtype=np.int64))
+    flat = ops.reshape(logits, shape, special_zero=False)
+    logits.set_names(set())
+    flat.output(0).set_names(names | {"logits"})
+    result.input(0).replace_source_output(flat.output(0))
+    for other in graph.get_results()[1:]:  # hidden states, say, which nobody reads
+        graph.remove_result(other)
+
+
+def _head(result: Any) -> Any:
+    """The product that logits come from, behind which numbers are only scaled, capped or shifted. Raises: ModelError."""
+    node = result.input_value(0).get_node()
+    while node.get_type_name() != "MatMul":
+        computed = [value for value in node.input_values() if _is_computed(value)]
+        if len(computed) != 1:
+            kind = node.get_type_name()
+            raise ModelError(f"the exported graph has no product with the head's matrix before its logits, but {kind}")
+        node = computed[0].get_node()
+    return node
+
+
+def _is_computed(value: Any) -> bool:
+    """Whether it depends on the step: then its shape does, too."""
+    return bool(value.get_partial_shape().is_dynamic)
+
+
+def _parameter(name: str, dtype: Any) -> Any:
+    parameter = ops.parameter(ov.PartialShape([-1]), dtype, name=name)
+    parameter.output(0).set_names({name})
+    return parameter
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
