@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 
 from dragoman import __version__
+from dragoman.gguf.files import gguf_files
 
 _SAMPLE_BYTES = 1 << 20
 _NUM_CHARACTERS = 10
@@ -18,7 +19,10 @@ _NUM_CHARACTERS = 10
 def model_fingerprint(model_dir: Path, *settings: str) -> str:
     """`fp_` and ten hexadecimal digits; the same for the same files, settings and release on any machine."""
     digest = hashlib.sha256("\0".join((__version__, *settings)).encode())
-    for path in sorted([model_dir / "config.json", *model_dir.glob("*.safetensors"), *model_dir.glob("*.gguf")]):
+    files = gguf_files(model_dir) if model_dir.is_file() else ()
+    for path in sorted(
+        [*files, model_dir / "config.json", *model_dir.glob("*.safetensors"), *model_dir.glob("*.gguf")]
+    ):
         if path.is_file():
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             digest.update(_sample(path))

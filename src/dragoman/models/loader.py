@@ -17,7 +17,7 @@ from typing import Any
 import openvino as ov
 
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
@@ -93,7 +93,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
     report = progress or (lambda _stage, _fraction: None)
-    raw_config, has_description = read_json(model_dir / "config.json"), is_described(model_dir)
+    raw_config, has_description = read_config(model_dir), is_described(model_dir)
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))

@@ -38,9 +38,16 @@ class PackedMatrix:
         """The columns that share a scale."""
         return int(self.values.shape[1] // self.scales.shape[1])
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def __getitem__(self, rows: slice | Array) -> PackedMatrix:
         zero_points = None if self.zero_points is None else self.zero_points[rows]
         return PackedMatrix(self.values[rows], self.scales[rows], zero_points, self.bits)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        numbers = self.unpacked()
+        return numbers if dtype is None else numbers.astype(dtype, copy=False)
 
     def unpacked(self) -> Array:
         """What it stands for, f32 [out, in]."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from dragoman.model_texts import is_gguf
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.safetensors import SafetensorsWeights
 
@@ -28,6 +29,15 @@ class StoredWeights(Protocol):
         """The fewest columns that share a scale in any of the packed matrices; None = there are none."""
         ...
 
+    @property
+    def quantised(self) -> str | None:
+        """How somebody has quantised them, for people; None = they are not."""
+        ...
+
+    def packed_bytes(self) -> Mapping[str, int]:
+        """Of the matrices that stay packed in a graph: what each takes there. Raises: ModelError."""
+        ...
+
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """The shape of every tensor that a family may ask for. Raises: ModelError."""
         ...
@@ -39,4 +49,8 @@ class StoredWeights(Protocol):
 
 def stored_weights(model: Path) -> StoredWeights:
     """The weights of the model at that path. Raises: ModelError if there are none, or none that can be read."""
+    if is_gguf(model):
+        from dragoman.models.sources.gguf.weights import GgufWeights
+
+        return GgufWeights(model)
     return SafetensorsWeights(model)

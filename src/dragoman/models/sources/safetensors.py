@@ -107,11 +107,16 @@ class SafetensorsWeights:
         self._model_dir = model_dir
         self.files = tuple(weight_files(model_dir))
         self.smallest_group: int | None = None
+        self.quantised: str | None = None
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, matrices that are stored as MXFP4 as such. Raises: ModelError."""
         headers = (_read_header(path)[0] for path in self.files)
         return unpacked_shapes({name: tuple(entry["shape"]) for header in headers for name, entry in header.items()})
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Of none."""
+        return {}
 
     def open(self) -> Checkpoint:
         """The tensors."""

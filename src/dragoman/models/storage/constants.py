@@ -105,7 +105,7 @@ def _compressed(weights: Sequence[Array], shape: tuple[int, ...], storage: Weigh
     return _uncompressed(weights, shape, storage)
 
 
-def embedding_table(table: Array, storage: WeightStorage) -> Node:
+def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
     """A table [vocab, hidden] as an f32 node.
 
     Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
@@ -122,7 +122,7 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
 
     if all(storage.parts.run(table.shape, fill)):
         return as_f32(stored.constant)
-    return as_f32(constant(table.astype(ml_dtypes.bfloat16)))
+    return as_f32(constant(np.asarray(table).astype(ml_dtypes.bfloat16)))
 
 
 class _Filled:
