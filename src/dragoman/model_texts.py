@@ -43,6 +43,15 @@ def is_gguf(model: Path) -> bool:
     return next(model.glob("*.gguf"), None) is not None and next(model.glob("*.safetensors"), None) is None
 
 
+def model_name(model: Path) -> str:
+    """What the model at that path is called: the directory's name, or the file's without its ending and part."""
+    if model.suffix.lower() != ".gguf" or not model.is_file():
+        return model.resolve().name
+    from dragoman.gguf.files import gguf_stem
+
+    return gguf_stem(model)
+
+
 def holds_model(model: Path) -> bool:
     """True if there is a model, and not only, say, an operator's handler."""
     return (model / "config.json").is_file() or is_gguf(model)

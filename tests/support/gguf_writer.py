@@ -67,13 +67,17 @@ PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
 RAISED = ("gemma", "gemma2", "gemma3")
 _ARCHES = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+_UNUSED = re.compile(r"\.att(n|ention)\.(masked_)?bias$|rotary_emb\.inv_freq$|^model\.mtp_")
 _NORMS = re.compile(r"(.*\.[qk]_layernorm)\.norms\.(\d+)\.(.*)")
 
 
 def write_gguf(name: str, case: Case, directory: Path, type_name: str = "F32", **options: Any) -> Path:
     """The case as a GGUF file with its matrices as that type; returns its path."""
     write_case(name, case, directory / "checkpoint")
-    tensors = {key: value.astype(np.float32) for key, value in load_file(directory / "checkpoint" / "model.safetensors").items()}
+    tensors = {
+        key: value.astype(np.float32)
+        for key, value in load_file(directory / "checkpoint" / "model.safetensors").items()
+    }
     return write_tensors(case["config"], tensors, directory / f"{name}-{type_name}.gguf", type_name, **options)
 
 
@@ -87,21 +91,22 @@ def write_tensors(
     changes: Mapping[str, Any] | None = None,
     tokenizer: Mapping[str, Any] | None = None,
     random_blocks: bool = False,
+    values: Mapping[str, Array] | None = None,
 ) -> Path:
     """A checkpoint as a GGUF file. `changes`: metadata that is written otherwise, None = it is left out.
 
     `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
-    that type, instead of from their values.
+    that type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's.
     """
     name = ARCHITECTURES[config["architectures"][0]]
     writer = gguf.GGUFWriter(path, name, split_max_tensors=split_max_tensors)
-    values = {f"{name}.{key}": value for key, value in metadata(config, name).items() if value is not None}
-    values |= {f"tokenizer.{key}": value for key, value in (tokenizer or {}).items()}
-    for key, value in (values | dict(changes or {})).items():
+    keys = {f"{name}.{key}": value for key, value in metadata(config, name).items() if value is not None}
+    keys |= {f"tokenizer.{key}": value for key, value in (tokenizer or {}).items()}
+    for key, value in (keys | dict(changes or {})).items():
         if value is not None:
             _add(writer, key, value)
     for tensor, value in converted(config, tensors, name):
-        data, kind = _stored(tensor, value, type_name, random_blocks)
+        data, kind = _stored(tensor, value if values is None else values[tensor], type_name, random_blocks)
         writer.add_tensor(tensor, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -144,7 +149,9 @@ def blocks(shape: tuple[int, ...], type_name: str, stream: int) -> Array:
     block, size = gguf.GGML_QUANT_SIZES[kind]
     random = np.random.RandomState(stream)
     rows = random.randint(0, 256, (math.prod(shape) // block, size)).astype(np.uint8)
-    for offset in SCALES[type_name]:
+    if type_name == "MXFP4":  # whose scale is an exponent
+        rows[:, 0] = 118 + rows[:, 0] % 4
+    for offset in SCALES.get(type_name, ()):
         scales = (random.rand(len(rows)) * 0.004 + 0.001).astype(np.float16)
         rows[:, offset : offset + 2] = scales[:, None].view(np.uint8).reshape(-1, 2)
     return rows.reshape(*shape[:-1], -1)
@@ -183,11 +190,11 @@ def converted(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
 def _prepared(config: Config, tensors: Mapping[str, Array], name: str) -> Iterator[tuple[str, Array]]:
     stacks: dict[str, dict[int, Array]] = {}
     for key, value in tensors.items():
-        if name.startswith("gemma") and key == "lm_head.weight" or key.endswith((".attn.bias", ".attn.masked_bias")):
+        if name.startswith("gemma") and key == "lm_head.weight" or _UNUSED.search(key) or _guesses(config, key):
             continue
         match = _EXPERT.fullmatch(key) or _NORMS.fullmatch(key)
         if match:
-            merged = f"{match[1]}.{match[3]}".replace("block_sparse_moe.experts", "block_sparse_moe.experts")
+            merged = f"{match[1]}.{match[3]}"
             stacks.setdefault(merged, {})[int(match[2])] = value
         else:
             yield from _changed(config, key, value, name)
@@ -195,6 +202,12 @@ def _prepared(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
         stacked = np.stack([parts[index] for index in sorted(parts)])
         mixtral = re.fullmatch(r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.(w\d\.weight)", merged)
         yield (f"layers.{mixtral[1]}.feed_forward.experts.{mixtral[2]}" if mixtral else merged), stacked
+
+
+def _guesses(config: Config, key: str) -> bool:
+    """Whether a tensor is of a layer that guesses further tokens, of which DeepSeek's are not converted."""
+    layer = re.match(r"model\.layers\.(\d+)\.", key)
+    return layer is not None and int(layer[1]) >= config["num_hidden_layers"] and "kv_lora_rank" in config
 
 
 def _changed(config: Config, key: str, value: Array, name: str) -> Iterator[tuple[str, Array]]:
@@ -209,7 +222,7 @@ def _changed(config: Config, key: str, value: Array, name: str) -> Iterator[tupl
         value = value.T
     if "query_key_value" in key:
         value = _apart(value, heads, _falcon_kv_heads(config) if name == "falcon" else heads)
-    if name == "lfm2" and "conv.conv" in key:
+    if name == "lfm2" and key.endswith("conv.conv.weight"):
         value = value.squeeze(1)
     if key.endswith("e_score_correction_bias"):
         key, value = key.replace("e_score_correction_bias", "e_score_correction.bias"), value.reshape(-1)
@@ -239,7 +252,11 @@ def _gpt_oss(key: str, value: Array) -> Iterator[tuple[str, Array]]:
     if key.endswith("sinks"):
         key += ".weight"
     if key.endswith("_bias"):
-        key = key.removesuffix("_bias") + "_proj.bias" if not key.endswith("proj_bias") else key.removesuffix("_bias") + ".bias"
+        key = (
+            key.removesuffix("_bias") + "_proj.bias"
+            if not key.endswith("proj_bias")
+            else key.removesuffix("_bias") + ".bias"
+        )
     elif ".experts." in key:
         key, value = f"{key}.weight", value.swapaxes(-1, -2)
     if "gate_up_proj" in key:
@@ -348,7 +365,7 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
     window = config.get("sliding_window")
     match name:
         case "phi3":
-            original = config.get("original_max_position_embeddings", config["max_position_embeddings"])
+            original: int = config.get("original_max_position_embeddings") or config["max_position_embeddings"]
             scale = config["max_position_embeddings"] / original
             grown = math.sqrt(1 + math.log(scale) / math.log(original)) if scale > 1 else 1.0
             factor = {"rope.scaling.attn_factor": grown} if config.get("rope_scaling") else {}
@@ -359,7 +376,11 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
         case "gpt-oss" | "starcoder2":
             return {"attention.sliding_window": window}
         case "cohere2" | "command-r":
-            return {"attention.sliding_window": window, "logit_scale": _float(config["logit_scale"]), "rope.scaling.type": "none"}
+            return {
+                "attention.sliding_window": window,
+                "logit_scale": _float(config["logit_scale"]),
+                "rope.scaling.type": "none",
+            }
         case "exaone4" | "olmo2" if window:
             kinds = config.get("layer_types") or ["", "", "", "full_attention"] * config["num_hidden_layers"]
             slides = [kind != "full_attention" for kind in kinds[: config["num_hidden_layers"]]]
@@ -380,7 +401,10 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
         case "gptneox":
             return {"use_parallel_residual": config.get("use_parallel_residual", True)}
         case "bloom":
-            return {"context_length": config.get("seq_length", config["hidden_size"]), "attention.head_count_kv": config["n_head"]}
+            return {
+                "context_length": _first(config, "seq_length", "hidden_size", "n_embed"),
+                "attention.head_count_kv": _first(config, "n_head", "num_attention_heads"),
+            }
         case "mpt":
             attention = config["attn_config"]
             return {
@@ -403,11 +427,11 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
 
 def _lfm2(config: Config) -> dict[str, Any]:
     size, multiple = int(2 * config["block_ff_dim"] / 3), config["block_multiple_of"]
+    kinds, indices = config.get("layer_types"), config.get("full_attn_idxs", ())
+    layers = range(config["num_hidden_layers"])
+    attending = [kinds[index] == "full_attention" if kinds else index in indices for index in layers]
     return {
-        "attention.head_count_kv": [
-            config["num_key_value_heads"] if index in config["full_attn_idxs"] else 0
-            for index in range(config["num_hidden_layers"])
-        ],
+        "attention.head_count_kv": [config["num_key_value_heads"] if attends else 0 for attends in attending],
         "shortconv.l_cache": config["conv_L_cache"],
         "feed_forward_length": -(-size // multiple) * multiple,
     }

@@ -37,6 +37,7 @@ from dragoman.config.options import (
 )
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.model_texts import holds_model, is_gguf, model_name
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
@@ -152,7 +153,7 @@ def resolve(
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
         known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
-        values["name"] = (known or model_dir.resolve().name or DEMO_NAME,)
+        values["name"] = (known or model_name(model_dir) or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -213,7 +214,7 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
         return directory
     if is_from_file(origins["model_id"], directory):
         return directory / named
-    return named if entry and not (directory / WEIGHTS_CONFIG).is_file() else directory
+    return named if entry and not holds_model(directory) else directory
 
 
 def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path]) -> bool:
@@ -227,11 +228,11 @@ def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path])
 
 
 def _missing(model_dir: Path, origin: Origin) -> list[str]:
-    if model_dir.is_dir():
+    if model_dir.is_dir() or is_gguf(model_dir):
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
     why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
-    return [f"{where}: must be a directory on this machine that holds a model; {why}"]
+    return [f"{where}: must be a directory or a GGUF file on this machine that holds a model; {why}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Names = Mapping[str, str]
+Names = dict[str, str]
 Order = Literal["pairs", "by_group"]
 """How rows lie in a file: each head's two halves taking turns; or queries, keys and values apart that belong in groups."""
 
@@ -33,7 +33,7 @@ class Architecture:
     layers: str = "model.layers"
     outer: Names = field(default_factory=dict)
     layer: Names = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)
     unread: tuple[str, ...] = ()
     cuts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -174,6 +174,7 @@ _MPT = Architecture(
         "ffn_down": "ffn.down_proj",
     },
     fixed={"no_bias": True},
+    unread=("feed_forward_length",),
 )
 _PHI2 = Architecture(
     "PhiForCausalLM",
@@ -423,7 +424,7 @@ _LFM2 = replace(
         "ffn_up": "feed_forward.w3",
         "ffn_down": "feed_forward.w2",
     },
-    fixed={"block_auto_adjust_ff_dim": False, "conv_bias": False},
+    fixed={"block_auto_adjust_ff_dim": False},
     unread=("attention.head_count_kv",),
 )
 _ERNIE = replace(_PLAIN, hugging_face="Ernie4_5ForCausalLM")
@@ -493,7 +494,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "smollm3": replace(_LLAMA, hugging_face="SmolLM3ForCausalLM"),
     "stablelm": _STABLELM,
-    "starcoder": replace(_GPT2, hugging_face="GPTBigCodeForCausalLM", turned=()),
+    "starcoder": replace(_GPT2, hugging_face="GPTBigCodeForCausalLM", turned=(), fixed={"hidden_act": "gelu"}),
     "starcoder2": _STARCODER2,
 }
 """By the name in general.architecture."""

@@ -30,7 +30,9 @@ def find_architecture(model: GgufModel) -> Architecture:
     """What the file calls its architecture. Raises: ModelError naming it, and those that are read."""
     name = model.architecture
     if name == "clip" or model.metadata.text("general.type") == "mmproj":
-        raise ModelError(f"{model.path} is what sees of a model (mmproj), allowed: the model's own file; it takes in texts")
+        raise ModelError(
+            f"{model.path} is what sees of a model (mmproj), allowed: the model's own file; it takes in texts"
+        )
     for (base, key), variant in VARIANTS.items():
         if name == base and (model.metadata.get(f"{name}.{key}") or _has(model, key)):
             return variant
@@ -50,9 +52,11 @@ def make_config(model: GgufModel) -> Config:
             config[key] = value
     config["vocab_size"] = _shape(model, "token_embd.weight")[0]
     config["tie_word_embeddings"] = "output.weight" not in model.tensors
-    if model.tensors.keys() & {"blk.0.attn_norm.weight"} and "rope_theta" in architecture.keys:
+    if "rope_theta" in architecture.keys:
         _read_rope(model, config)
-    _EXTRAS.get(architecture.hugging_face, lambda _model, _config: None)(model, config)
+    extra = _EXTRAS.get(architecture.hugging_face)
+    if extra is not None:
+        extra(model, config)
     _refuse_unread(model, architecture)
     return config
 
@@ -64,9 +68,18 @@ def _read_rope(model: GgufModel, config: Config) -> None:
         config["rope_scaling"] = rule
     size = head_size(model)
     turned = _value(model, "rope.dimension_count")
-    if isinstance(turned, int) and turned != size:
+    if not isinstance(turned, int):
+        turned = size
+    if turned != size or config["architectures"][0] in _TURNING_PARTS:
         part = turned / size
         config["partial_rotary_factor"] = part if int(size * part) == turned else math.nextafter(part, 2.0)
+
+
+# Families that turn less than a head where config.json does not say how much.
+_TURNING_PARTS = (
+    *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
+    "StableLmForCausalLM",
+)
 
 
 def head_size(model: GgufModel) -> int:
@@ -123,9 +136,7 @@ def _layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
 def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
     prefix = f"{model.architecture}."
     known = {*architecture.keys.values(), *architecture.unread, *_HARMLESS, *rope_keys(), *_READ_BY_EXTRAS}
-    unknown = sorted(
-        key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known
-    )
+    unknown = sorted(key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known)
     unknown = [key for key in unknown if not (key == f"{prefix}attention.causal" and model.metadata[key] is True)]
     if unknown:
         raise ModelError(f"{model.path} has metadata that is not known for this architecture: {', '.join(unknown[:5])}")
@@ -153,7 +164,11 @@ def _experts(model: GgufModel, config: Config) -> None:
     """Experts' sizes are those of their matrices; layers without experts are dense."""
     config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("intermediate_size", config["moe_intermediate_size"])
-    dense = [index for index in range(config.get("num_hidden_layers", 0)) if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors]
+    dense = [
+        index
+        for index in range(config.get("num_hidden_layers", 0))
+        if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors
+    ]
     config["mlp_only_layers"] = dense
 
 
@@ -205,6 +220,9 @@ def _falcon(model: GgufModel, config: Config) -> None:
     config["num_key_value_heads"] = kv_heads
     config["new_decoder_architecture"] = 1 < kv_heads < heads or _has(model, "attn_norm_2")
     config["multi_query"] = kv_heads == 1
+    config["intermediate_size"] = _layer_shape(model, "ffn_up.weight")[
+        0
+    ]  # of which Falcon 2 has more than the key says
     if config["new_decoder_architecture"]:
         config["num_ln_in_parallel_attn"] = 2 if _has(model, "attn_norm_2") else 1
 
@@ -223,6 +241,10 @@ def _mpt(model: GgufModel, config: Config) -> None:
         "alibi_bias_max": values.get(f"{name}.attention.max_alibi_bias"),
         "clip_qkv": values.get(f"{name}.attention.clamp_kqv") or None,
     }
+
+
+def _neox(model: GgufModel, config: Config) -> None:
+    config["attention_bias"] = _has(model, "attn_qkv.bias")
 
 
 def _big_code(model: GgufModel, config: Config) -> None:
@@ -325,6 +347,7 @@ def _lfm2(model: GgufModel, config: Config) -> None:
     counts = model.metadata.listed(key, int)
     config["full_attn_idxs"] = [index for index, count in enumerate(counts) if count]
     config["num_key_value_heads"] = head_counts(model)[1]
+    config["conv_bias"] = _has(model, "shortconv.conv.bias")
 
 
 _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
@@ -337,6 +360,7 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "Exaone4ForCausalLM": _slides,
     "FalconForCausalLM": _falcon,
     "GPTBigCodeForCausalLM": _big_code,
+    "GPTNeoXForCausalLM": _neox,
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "Glm4ForCausalLM": _biased,

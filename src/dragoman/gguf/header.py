@@ -321,6 +321,6 @@ def _foreign_type(kind: int) -> str:
     from gguf.constants import GGMLQuantizationType  # of no use otherwise
 
     try:
-        return GGMLQuantizationType(kind).name
+        return str(GGMLQuantizationType(kind).name)
     except ValueError:
         return f"type {kind}"

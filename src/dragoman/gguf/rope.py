@@ -34,9 +34,9 @@ def rope_rule(model: GgufModel) -> dict[str, Any]:
     prefix, values = f"{model.architecture}.rope.scaling", model.metadata
     kind = values.text(f"{prefix}.type", "none")
     if "rope_factors_long.weight" in model.tensors:
-        rule = {f"{name}_factor": _factors(model, f"rope_factors_{name}.weight") for name in ("short", "long")}
+        factors_of = {f"{name}_factor": _factors(model, f"rope_factors_{name}.weight") for name in ("short", "long")}
         grown = values.get(f"{prefix}.attn_factor")
-        return {"rope_type": "longrope", **rule} | ({"attention_factor": grown} if grown else {})
+        return {"rope_type": "longrope", **factors_of} | ({"attention_factor": grown} if grown else {})
     if "rope_freqs.weight" in model.tensors:
         factors = _factors(model, "rope_freqs.weight")
         return {"rope_type": "factors", "factors": factors} if any(factor != 1.0 for factor in factors) else {}

@@ -18,7 +18,7 @@ from typing import Any
 
 import openvino as ov
 
-from dragoman.model_texts import model_text
+from dragoman.model_texts import model_name, model_text
 from dragoman.models.profile import KernelProfile
 from dragoman.models.sources.opening import stored_weights
 
@@ -37,7 +37,7 @@ def kept_name(model_dir: Path, profile: KernelProfile, properties: dict[str, Any
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in stored_weights(model_dir).files]
     config = model_text(model_dir, "config.json")
     made_from = [code, ov.__version__, files, config]
-    return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(made_from)}.blob"
+    return f"{model_name(model_dir)}-{_digest(wanted)}-{_digest(made_from)}.blob"
 
 
 @cache

@@ -53,9 +53,7 @@ class _Naming:
     def __init__(self, model: GgufModel) -> None:
         self._model = model
         self._architecture: Architecture = find_architecture(model)
-        self._joined = {
-            part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts
-        }
+        self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
 
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
         """What a tensor of the file is in the checkpoint; of several that are one, the first of them brings it."""
@@ -105,7 +103,9 @@ class _Naming:
         targets = self._architecture.cuts[stem]
         for targets_of_one, whole in self._experts_of(tensor, targets):
             begin = 0
-            for index, (target, size) in enumerate(zip(targets_of_one, self._sizes(whole.shape[0], len(targets)), strict=True)):
+            for index, (target, size) in enumerate(
+                zip(targets_of_one, self._sizes(whole.shape[0], len(targets)), strict=True)
+            ):
                 rows = slice(begin, begin + size)
                 part = Entry(
                     (size, *whole.shape[1:]),
@@ -113,7 +113,10 @@ class _Naming:
                     lambda files, rows=rows, whole=whole: whole.read(files)[rows],  # type: ignore[misc]
                 )
                 name = ("attn_q", "attn_k", "attn_v")[index] if len(targets) > 2 else ""
-                yield f"{prefix}{target}.{ending}", self._ordered(part, name) if name in self._architecture.orders else part
+                yield (
+                    f"{prefix}{target}.{ending}",
+                    self._ordered(part, name) if name in self._architecture.orders else part,
+                )
                 begin += size
 
     def _experts_of(self, tensor: GgufTensor, targets: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Entry]]:
@@ -149,7 +152,11 @@ def _place(name: str) -> tuple[int | None, str]:
     """The layer of a tensor and its name there; None and its name if it is in none."""
     block, _, rest = name.partition(".")
     index, _, part = rest.partition(".")
-    return (int(index), part) if block == "blk" and index.isdecimal() and index.isascii() and len(index) < 6 else (None, name)
+    return (
+        (int(index), part)
+        if block == "blk" and index.isdecimal() and index.isascii() and len(index) < 6
+        else (None, name)
+    )
 
 
 def _whole(tensor: GgufTensor) -> Entry:
