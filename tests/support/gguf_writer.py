@@ -190,7 +190,7 @@ def converted(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
 def _prepared(config: Config, tensors: Mapping[str, Array], name: str) -> Iterator[tuple[str, Array]]:
     stacks: dict[str, dict[int, Array]] = {}
     for key, value in tensors.items():
-        if name.startswith("gemma") and key == "lm_head.weight" or _UNUSED.search(key) or _guesses(config, key):
+        if (name.startswith("gemma") and key == "lm_head.weight") or _UNUSED.search(key) or _guesses(config, key):
             continue
         match = _EXPERT.fullmatch(key) or _NORMS.fullmatch(key)
         if match:

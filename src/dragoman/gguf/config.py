@@ -106,7 +106,7 @@ def _value(model: GgufModel, name: str) -> Any:
     if not model.metadata.is_list(key):
         return model.metadata.get(key)
     values = {value for value in model.metadata[key] if value}
-    if len(values) > 1 or name not in _MAY_BE_ZERO and 0 in model.metadata[key]:
+    if len(values) > 1 or (name not in _MAY_BE_ZERO and 0 in model.metadata[key]):
         raise model.metadata.error(key, "the same value for every layer")
     return next(iter(values), None)
 

@@ -2,8 +2,8 @@
 
 Does: check every count, length and offset against the file's size before anything is made of it; leave arrays in the file
 until somebody asks for one. Does not: read tensors, or know architectures. Called at a start, on any thread.
-Source: the GGUF specification, versions 2 and 3 (ggml's docs/gguf.md). The `gguf` package's own reader makes an object of every
-string of the vocabulary, which takes seconds, and trusts what a file says.
+Source: the GGUF specification, versions 2 and 3 (ggml's docs/gguf.md). The `gguf` package's own reader makes several objects
+of every string of a vocabulary, which takes seconds, and trusts what a file says.
 """
 
 from __future__ import annotations

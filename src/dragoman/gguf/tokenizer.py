@@ -2,7 +2,7 @@
 
 Does: byte-level BPE ("gpt2"), SentencePiece's BPE with scores ("llama"), unigrams ("t5"); special tokens, chat templates.
 Does not: encode (the `tokenizers` library does). Called through `texts`, at load time.
-Source of the metadata: the GGUF specification, "tokenizer"; of what llama.cpp assumes where a key is missing: llama-vocab.cpp.
+Source of the metadata: the GGUF specification, "tokenizer"; of what holds without a key: llama.cpp's llama-vocab.cpp.
 """
 
 from __future__ import annotations

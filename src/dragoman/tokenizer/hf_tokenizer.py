@@ -15,6 +15,7 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as TokenizerFile
 
+from dragoman.errors import ModelError
 from dragoman.model_texts import model_text
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
@@ -46,6 +47,8 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
         raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file")
     try:
         return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))
+    except ModelError:
+        raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise ValueError(f"{path} cannot be used: {error}") from error
 

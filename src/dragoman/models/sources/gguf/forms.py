@@ -28,7 +28,7 @@ class Turned:
         return (*others, columns, rows)
 
     @property
-    def T(self) -> Any:  # noqa: N802  # numpy's name
+    def T(self) -> Any:  # numpy's name
         """The matrix [out, in]."""
         return self._stored
 

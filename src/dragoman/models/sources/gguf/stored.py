@@ -1,7 +1,7 @@
 """How the tensors of GGUF files are stored, and what each form becomes.
 
-Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when they
-are read. Does not: know names. Rows are read on the storage's threads.
+Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when
+they are read. Does not: know names. Rows are read on the storage's threads.
 Source of the blocks' layouts: ggml's ggml-common.h; the arithmetic of all but Q8_0 and Q4_0 is the `gguf` package's.
 """
 
