@@ -25,7 +25,7 @@ WHOLE = [
     *("gpt2", "gpt_bigcode", "gpt_neox", "gpt_neox_new_style", "granite", "granitemoe", "granitemoeshared"),
     *("hunyuan_v1_dense", "lfm2", "llama_default", "llama_linear", "llama_llama3", "llama_yarn", "mistral_nemo"),
     *("mixtral", "mpt", "olmo2", "olmo3", "olmoe", "phi", "phi3", "phi3_128k", "phi4_mini", "qwen2", "qwen2_moe"),
-    *("qwen3", "qwen3_moe", "seed_oss", "stablelm", "stablelm_12b", "starcoder2"),
+    *("qwen3", "qwen3_moe", "seed_oss", "stablelm", "stablelm_12b"),
 ]
 """Of which a GGUF says everything."""
 
@@ -33,6 +33,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 32},
     "gemma3_text": {"query_pre_attn_scalar": 32, "sliding_window_pattern": 6, "num_hidden_layers": 4},
     "gpt_oss": {"swiglu_limit": 7.0},
+    "starcoder2": {"sliding_window": 4096},
     "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
     "gpt_neox_sequential": {"hidden_act": "gelu"},
 }

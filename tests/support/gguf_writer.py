@@ -373,8 +373,9 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
         case "gemma2" | "gemma3":
             caps = ("attn_logit_softcapping", "final_logit_softcapping")
             return {"attention.sliding_window": window} | {cap: _float(config.get(cap)) for cap in caps}
-        case "gpt-oss" | "starcoder2":
-            return {"attention.sliding_window": window}
+        case "gpt-oss":
+            inner = config["intermediate_size"]
+            return {"attention.sliding_window": window, "expert_feed_forward_length": inner}
         case "cohere2" | "command-r":
             return {
                 "attention.sliding_window": window,

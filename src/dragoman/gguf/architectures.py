@@ -328,6 +328,7 @@ _GPT_OSS = replace(
     },
     turned=("mlp.experts.gate_up_proj", "ffn_down_exps.weight"),
     fixed={"attention_bias": True},
+    unread=("expert_feed_forward_length",),
 )
 _DEEPSEEK2 = replace(
     _PLAIN,

@@ -136,6 +136,8 @@ def _layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
 def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
     prefix = f"{model.architecture}."
     known = {*architecture.keys.values(), *architecture.unread, *_HARMLESS, *rope_keys(), *_READ_BY_EXTRAS}
+    if architecture.hugging_face != "Olmo3ForCausalLM":
+        known -= {_SLIDING_BASE} - {*architecture.keys.values()}
     unknown = sorted(key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known)
     unknown = [key for key in unknown if not (key == f"{prefix}attention.causal" and model.metadata[key] is True)]
     if unknown:
@@ -144,10 +146,12 @@ def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
 
 # --- what single architectures have -----------------------------------------------------------------------------------
 
+_SLIDING_BASE = "rope.freq_base_swa"
 _READ_BY_EXTRAS = (
     "attention.sliding_window_pattern",
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
+    _SLIDING_BASE,
 )
 
 
@@ -253,6 +257,7 @@ def _big_code(model: GgufModel, config: Config) -> None:
 
 def _starcoder2(model: GgufModel, config: Config) -> None:
     config["use_bias"] = _has(model, "attn_q.bias")
+    config.setdefault("sliding_window", 4096)  # of all published models; the converter leaves it out
     _slides(model, config)
 
 
@@ -337,6 +342,16 @@ def _ernie_experts(model: GgufModel, config: Config) -> None:
         config["moe_num_shared_experts"] = shared // config["moe_intermediate_size"]
 
 
+def _olmo3(model: GgufModel, config: Config) -> None:
+    """Layers that see a window turn by a base of their own, and without the others' scaling."""
+    _slides(model, config)
+    base = _value(model, _SLIDING_BASE)
+    if base is not None:
+        full = {"rope_type": "default", **config.pop("rope_scaling", {}), "rope_theta": config.pop("rope_theta", 10_000.0)}
+        sliding = {"rope_type": "default", "rope_theta": base}
+        config["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
+
+
 def _seed_oss(model: GgufModel, config: Config) -> None:
     _llama(model, config)
     config["attention_out_bias"] = _has(model, "attn_output.bias")
@@ -375,7 +390,7 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "MPTForCausalLM": _mpt,
     "MixtralForCausalLM": _local_experts,
     "Olmo2ForCausalLM": _llama,
-    "Olmo3ForCausalLM": _slides,
+    "Olmo3ForCausalLM": _olmo3,
     "Phi3ForCausalLM": _phi3,
     "Qwen2MoeForCausalLM": _qwen2_experts,
     "Qwen3ForCausalLM": _biased,
