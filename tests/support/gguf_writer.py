@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -71,42 +72,45 @@ _UNUSED = re.compile(r"\.att(n|ention)\.(masked_)?bias$|rotary_emb\.inv_freq$|^m
 _NORMS = re.compile(r"(.*\.[qk]_layernorm)\.norms\.(\d+)\.(.*)")
 
 
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """How a file is written. `changes`: metadata that is written otherwise, None = it is left out.
+
+    `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
+    the type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's.
+    """
+
+    split_max_tensors: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    random_blocks: bool = False
+    values: Mapping[str, Array] | None = None
+
+
 def write_gguf(name: str, case: Case, directory: Path, type_name: str = "F32", **options: Any) -> Path:
-    """The case as a GGUF file with its matrices as that type; returns its path."""
+    """The case as a GGUF file with its matrices as that type; returns its path. `options`: those of `Writing`."""
     write_case(name, case, directory / "checkpoint")
-    tensors = {
-        key: value.astype(np.float32)
-        for key, value in load_file(directory / "checkpoint" / "model.safetensors").items()
-    }
-    return write_tensors(case["config"], tensors, directory / f"{name}-{type_name}.gguf", type_name, **options)
+    stored = load_file(directory / "checkpoint" / "model.safetensors")
+    tensors = {key: value.astype(np.float32) for key, value in stored.items()}
+    path = directory / f"{name}-{type_name}.gguf"
+    return write_tensors(case["config"], tensors, path, type_name, Writing(**options))
 
 
 def write_tensors(
-    config: Config,
-    tensors: Mapping[str, Array],
-    path: Path,
-    type_name: str = "F32",
-    *,
-    split_max_tensors: int = 0,
-    changes: Mapping[str, Any] | None = None,
-    tokenizer: Mapping[str, Any] | None = None,
-    random_blocks: bool = False,
-    values: Mapping[str, Array] | None = None,
+    config: Config, tensors: Mapping[str, Array], path: Path, type_name: str = "F32", writing: Writing | None = None
 ) -> Path:
-    """A checkpoint as a GGUF file. `changes`: metadata that is written otherwise, None = it is left out.
-
-    `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
-    that type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's.
-    """
+    """A checkpoint as a GGUF file."""
+    writing = writing or Writing()
     name = ARCHITECTURES[config["architectures"][0]]
-    writer = gguf.GGUFWriter(path, name, split_max_tensors=split_max_tensors)
+    writer = gguf.GGUFWriter(path, name, split_max_tensors=writing.split_max_tensors)
     keys = {f"{name}.{key}": value for key, value in metadata(config, name).items() if value is not None}
-    keys |= {f"tokenizer.{key}": value for key, value in (tokenizer or {}).items()}
-    for key, value in (keys | dict(changes or {})).items():
+    keys |= {f"tokenizer.{key}": value for key, value in writing.tokenizer.items()}
+    for key, value in (keys | dict(writing.changes)).items():
         if value is not None:
             _add(writer, key, value)
     for tensor, value in converted(config, tensors, name):
-        data, kind = _stored(tensor, value if values is None else values[tensor], type_name, random_blocks)
+        values = value if writing.values is None else writing.values[tensor]
+        data, kind = _stored(tensor, values, type_name, writing.random_blocks)
         writer.add_tensor(tensor, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -391,6 +395,12 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
             keys = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
             shared = {"expert_shared_feed_forward_length": config.get("shared_intermediate_size")}
             return {key: _float(config.get(old)) for key, old in zip(keys, names, strict=True)} | shared
+    return _older(config, name)
+
+
+def _older(config: Config, name: str) -> dict[str, Any]:
+    """Of families from before Llama, and of those with parts of their own."""
+    match name:
         case "falcon":
             return {
                 "context_length": 2048,

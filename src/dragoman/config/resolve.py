@@ -232,7 +232,7 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
     why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
-    return [f"{where}: must be a directory or a GGUF file on this machine that holds a model; {why}"]
+    return [f"{where}: must be a directory on this machine that holds a model, or a GGUF file; {why}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class ModelStore:
         _check_name("version", version)
         path = self._resolved(url)
         if not path.is_dir() and not is_archive(path) and not is_gguf(path):
-            raise NotStored([f"url={url} ({CALL}): the model store holds no directory, archive or GGUF file there"])
+            raise NotStored([f"url={url} ({CALL}): the model store holds no directory or archive there"])
         stem = archive_stem(path) if is_archive(path) else ""
         return ModelEntry(path, CALL, name or stem, version)
 

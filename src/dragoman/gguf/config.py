@@ -347,7 +347,11 @@ def _olmo3(model: GgufModel, config: Config) -> None:
     _slides(model, config)
     base = _value(model, _SLIDING_BASE)
     if base is not None:
-        full = {"rope_type": "default", **config.pop("rope_scaling", {}), "rope_theta": config.pop("rope_theta", 10_000.0)}
+        full = {
+            "rope_type": "default",
+            **config.pop("rope_scaling", {}),
+            "rope_theta": config.pop("rope_theta", 10_000.0),
+        }
         sliding = {"rope_type": "default", "rope_theta": base}
         config["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
 

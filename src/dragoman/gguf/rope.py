@@ -33,6 +33,8 @@ def rope_rule(model: GgufModel) -> dict[str, Any]:
     """What rope_scaling holds, empty if positions are not scaled. Raises: ModelError naming what is not known."""
     prefix, values = f"{model.architecture}.rope.scaling", model.metadata
     kind = values.text(f"{prefix}.type", "none")
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise values.error(f"{prefix}.type", "none, linear, yarn or longrope")
     if "rope_factors_long.weight" in model.tensors:
         factors_of = {f"{name}_factor": _factors(model, f"rope_factors_{name}.weight") for name in ("short", "long")}
         grown = values.get(f"{prefix}.attn_factor")
@@ -45,8 +47,6 @@ def rope_rule(model: GgufModel) -> dict[str, Any]:
     if kind == "yarn":
         rule = {key: values.get(f"{prefix}.{name}") for key, name in _YARN.items()}
         return {"rope_type": "yarn"} | {key: value for key, value in rule.items() if value is not None}
-    if kind not in ("none", "longrope"):
-        raise values.error(f"{prefix}.type", "none, linear, yarn or longrope")
     return {}
 
 

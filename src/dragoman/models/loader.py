@@ -39,6 +39,9 @@ from dragoman.models.weights import Weights
 logger = logging.getLogger(__name__)
 
 _NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
+_RECOMPRESSED = (
+    "{types} weights are computed and stored anew as {stored}, which rounds them a second time; dtype f32 does not"
+)
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -98,6 +101,9 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
     weights = stored_weights(model_dir)
+    if weights.recompressed and options.weight_type != "f32":
+        departure = _RECOMPRESSED.format(types=weights.recompressed, stored=options.weight_type)
+        model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     profile = _profile(model, options, weights.smallest_group)
     properties = dict(profile.properties)
     if options.num_threads is not None:

@@ -120,7 +120,7 @@ def num_blocks(options: RollingOptions, shape: CacheShape, context: int, availab
 def draft_directory(path: Path, facts: ModelFacts) -> Path:
     """The draft model's directory. Raises: EngineOptionError if it is none, or no draft model goes with these facts."""
     if not path.is_dir() and not is_gguf(path):
-        raise EngineOptionError("draft_model", "must be a directory or a GGUF file on this machine that holds a model")
+        raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model, or a GGUF file")
     window = facts.cache_kinds[0].window
     if window:  # the draft reads the model's block tables
         problem = f"must not be set: all layers of the model have windows (of {window} tokens), so its cache forgets"

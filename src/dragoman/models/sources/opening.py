@@ -34,6 +34,11 @@ class StoredWeights(Protocol):
         """How somebody has quantised them, for people; None = they are not."""
         ...
 
+    @property
+    def recompressed(self) -> str | None:
+        """Which quantised types cannot stay as they are: their values are stored anew; None = there are none."""
+        ...
+
     def packed_bytes(self) -> Mapping[str, int]:
         """Of the matrices that stay packed in a graph: what each takes there. Raises: ModelError."""
         ...

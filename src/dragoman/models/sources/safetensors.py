@@ -108,6 +108,7 @@ class SafetensorsWeights:
         self.files = tuple(weight_files(model_dir))
         self.smallest_group: int | None = None
         self.quantised: str | None = None
+        self.recompressed: str | None = None
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, matrices that are stored as MXFP4 as such. Raises: ModelError."""

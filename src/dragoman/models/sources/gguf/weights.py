@@ -49,7 +49,7 @@ class GgufWeights:
 
     @property
     def recompressed(self) -> str | None:
-        """The types whose values are computed and stored anew, as any numbers are; None = there are none."""
+        """All but Q8_0 and Q4_0."""
         types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
         named = sorted(types - PACKED.keys() - NUMBERS.keys())
         return ", ".join(named) or None
