@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from dragoman.config.resolve import ConfigError, demo_model_dir, resolve
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
@@ -69,7 +69,7 @@ def test_the_file_gives_the_served_name(tmp_path: Path) -> None:
         _resolved(tmp_path / "missing.gguf")
 
 
-def _resolved(path: Path) -> object:
+def _resolved(path: Path) -> Config:
     return resolve([Given("--model-id", "model_id", str(path), "command line")], {}, demo_model_dir())
 
 
@@ -142,7 +142,7 @@ def test_packed_matrices_run_in_a_compressed_graph(type_name: str, tmp_path: Pat
     """Beside their own values in f32, what is lost is what arithmetic in bf16 and activations in int8 lose."""
     path = small(tmp_path, type_name)
     token_ids = [(37 * index) % 290 for index in range(64)]
-    exact, packed = (logits_of(load_model(path, ModelOptions(kind)), token_ids) for kind in ("f32", "int8"))  # type: ignore[arg-type]
+    exact, packed = (logits_of(load_model(path, ModelOptions(kind)), token_ids) for kind in ("f32", "int8"))
     assert float(np.sqrt(np.mean((packed - exact) ** 2) / np.mean(exact**2))) < 0.1
 
 
