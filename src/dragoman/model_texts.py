@@ -29,7 +29,7 @@ def model_text(model: Path, name: str) -> str | None:
     try:
         with path.open("rb") as file:
             data = file.read(most + 1)
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     if len(data) > most:
         raise ModelError(f"{path} has more than {most >> 20} MiB, which no {name} has")

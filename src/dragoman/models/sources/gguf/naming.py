@@ -27,12 +27,11 @@ Read = Callable[[MappedFiles], Any]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tensor of the checkpoint. `type_name`: as which its values are stored; `is_whole`: it is stored in one piece."""
+    """A tensor of the checkpoint. `type_name`: as which its values are stored."""
 
     shape: tuple[int, ...]
     type_name: str
     read: Read
-    is_turned: bool = False
 
 
 def entries(model: GgufModel) -> dict[str, Entry]:
@@ -88,7 +87,7 @@ class _Naming:
         if part not in self._architecture.turned:
             return entry
         *others, rows, columns = entry.shape
-        return Entry((*others, columns, rows), entry.type_name, lambda files: Turned(entry.read(files)), is_turned=True)
+        return Entry((*others, columns, rows), entry.type_name, lambda files: Turned(entry.read(files)))
 
     def _ordered(self, entry: Entry, part: str) -> Entry:
         heads, kv_heads = head_counts(self._model)
