@@ -20,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src")]
+from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS  # noqa: E402
+from dragoman.gguf.header import TYPES  # noqa: E402
+from dragoman.gguf.pre_tokenizers import KINDS  # noqa: E402
 from dragoman.models import ModelOptions, load_model  # noqa: E402
 from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
@@ -124,6 +127,26 @@ bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refuse
 not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
 several matrices and matrices stored by columns (GPT-2) that are packed, and every key of `quantization_config` that
 is neither read nor known to change nothing."""
+GGUF = """`dragoman serve ./model-Q4_0.gguf`, or the directory with the file, or with the parts of a split one (any of
+them may be named). A directory with several models says which to name. Beside the file nothing is needed:
+config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. A file
+with what sees (mmproj) is not read; texts alone are taken in.
+
+- **Types**: {types}; a file with others is refused by their name.
+- **Exact**: Q8_0 and Q4_0 stay as they are, as groups of 32 columns with a scale each; only a table of embeddings
+  becomes f16. F32, F16 and BF16 are compressed as other checkpoints are. The values of all other types are computed,
+  a part at a time, and stored anew: as int8, which loses little beside what the file has lost (half a step of 255 in
+  a row's range), or with `--dtype int4` in groups of 128, which loses again what a Q4_K file has lost. The start says
+  so in a line. `--dtype f32` computes with the file's own values.
+- **Followed**: for every architecture below, logits with `--dtype f32` are those of the Hugging Face checkpoint,
+  relative 1e-4, on files written as llama.cpp's converter writes them. A key of the metadata or a tensor that nobody
+  looks up is named when the model is refused.
+- **Not in the format**: the converter leaves out the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's base of
+  positions, and which layers of SmolLM3 do not turn; what llama.cpp takes in their place is taken here, too.
+  gpt-oss's positions are scaled without rounding, as its checkpoints say, where llama.cpp rounds.
+- **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
+  scores (llama) and unigrams (t5). A kind that is not listed is refused by its name.
+"""
 
 
 @dataclass
@@ -220,6 +243,22 @@ def picture_lines() -> Iterator[str]:
         yield f"| `{architecture}` | " + " | ".join(f"{error:.1g}" for error in found) + " |"
 
 
+def gguf_lines() -> Iterator[str]:
+    """What of GGUF files is read."""
+    yield "\n## GGUF\n"
+    yield GGUF.format(
+        types=", ".join(name for name, _, _ in TYPES.values()), kinds=", ".join(f"`{kind}`" for kind in KINDS)
+    )
+    yield "| general.architecture | read as |"
+    yield "|---|---|"
+    for name, architecture in ARCHITECTURES.items():
+        variants = [variant.hugging_face for (base, _), variant in VARIANTS.items() if base == name]
+        if name == "deepseek2":
+            variants.append("DeepseekV3ForCausalLM")
+        read = dict.fromkeys((architecture.hugging_face, *variants))
+        yield f"| `{name}` | {', '.join(f'`{one}`' for one in read)} |"
+
+
 def picture_error(name: str, weight_type: WeightType) -> float:
     """The largest relative error of a case's embeddings."""
     with tempfile.TemporaryDirectory() as directory:
@@ -251,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write docs/models.md.")
     parser.add_argument("--speed", type=Path, help="the output of python -m benchmarks.shapes")
     asked = parser.parse_args()
-    page = [*lines(measured_rows(), speeds(asked.speed)), *picture_lines(), *quantised_lines()]
+    page = [*lines(measured_rows(), speeds(asked.speed)), *picture_lines(), *quantised_lines(), *gguf_lines()]
     PAGE.write_text(INTRODUCTION + "\n".join(page) + "\n", encoding="utf-8")
 
 

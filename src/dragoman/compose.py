@@ -24,7 +24,7 @@ from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
@@ -401,7 +401,7 @@ def _hook_options(config: Config, tokenizer: HfTokenizer, template: ChatTemplate
             tokenizer, None if template is None else template.render, tokenizer.facts.special_tokens
         ),
         "adapter_registry": {},
-        "model_config": SimpleNamespace(**read_json(config.model_dir / "config.json")),
+        "model_config": SimpleNamespace(**read_config(config.model_dir)),
         "peft_config": None,
         "rolling_batch": None,
         "image_placeholder_token": None,

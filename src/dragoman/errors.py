@@ -24,6 +24,8 @@
 
 No HTTP status here: each dialect maps `kind` to its own status and body. Messages are one line and name the
 parameter, the value and what is allowed.
+
+ModelError is none of them: no request meets it, since the model does not load.
 """
 
 from __future__ import annotations
@@ -202,3 +204,10 @@ ALL_KINDS: tuple[str, ...] = tuple(
     )
 )  # fmt: skip
 """Every kind; a meta-test asserts that each dialect's error table covers all of them."""
+
+
+class ModelError(ValueError):
+    """The model directory cannot be served; the message, one line, says which file and key, and what is supported."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.splitlines()))

@@ -34,6 +34,14 @@ def error_on_prompt(loaded: LoadedModel, name: str, num_tokens: int, cuts: Seque
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
 
 
+def logits_of(loaded: LoadedModel, token_ids: Sequence[int]) -> Array:
+    """Those of a prompt's tokens. Shape: f32 [T, vocab]."""
+    runner = OpenVinoRunner(loaded, num_blocks=-(-len(token_ids) // BLOCK_SIZE))
+    logits = _logits(runner, loaded, list(token_ids), (0, len(token_ids)))
+    runner.close()
+    return logits
+
+
 def _logits(runner: OpenVinoRunner, loaded: LoadedModel, token_ids: list[int], part: tuple[int, int]) -> Array:
     """Of the tokens in [begin, end); the sequence is in the regime that its whole length has."""
     begin, end = part

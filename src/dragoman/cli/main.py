@@ -51,10 +51,10 @@ docs/scaling.md.
 _SERVE_USAGE = """\
 usage: dragoman {command} [MODEL_DIR] [options]
 
-MODEL_DIR is a Hugging Face model directory; --load-models and --model-store serve several; without any of them, and without
-models in /opt/ml/model, the bundled demo model is used (the words demo and demo-vision name the bundled models, of
-which demo-vision sees pictures). Options may also stand in MODEL_DIR/serving.properties (option.NAME=value), in the
-environment (OPTION_NAME=value) and, for all models, in LMI's config.properties (--config-file); the command line goes
+MODEL_DIR is a Hugging Face model directory or a GGUF file; --load-models and --model-store serve several; without any of
+them, and without models in /opt/ml/model, the bundled demo model is used (the words demo and demo-vision name the bundled
+models, of which demo-vision sees pictures). Options may also stand in MODEL_DIR/serving.properties (option.NAME=value),
+in the environment (OPTION_NAME=value) and, for all models, in LMI's config.properties (--config-file); the command line goes
 first. A value in brackets is the default.
 
 """

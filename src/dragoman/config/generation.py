@@ -13,6 +13,7 @@ from typing import Any
 
 from dragoman.config.kinds import Integer, Kind, Number
 from dragoman.config.resolve import ConfigError
+from dragoman.model_texts import model_text
 from dragoman.types import SamplingParams
 
 FILE_NAME = "generation_config.json"
@@ -35,8 +36,7 @@ def default_sampling(model_dir: Path) -> SamplingParams:
     Raises: ConfigError naming file, key and value that cannot be used.
     Source of the names: Hugging Face's GenerationConfig.
     """
-    path = model_dir / FILE_NAME
-    raw = _read(path)
+    raw = _read(model_dir)
     if not raw.get("do_sample"):
         return _GREEDY
     return SamplingParams(**{key: value for key, value in generation_defaults(model_dir).items() if key in _KINDS})
@@ -48,7 +48,7 @@ def generation_defaults(model_dir: Path) -> Mapping[str, Any]:
     A file that says `do_sample: false` names none but the repetition penalty. Raises: as `default_sampling`.
     """
     path = model_dir / FILE_NAME
-    raw = _read(path)
+    raw = _read(model_dir)
     values = {key: _value(path, key, kind, raw[key]) for key, kind in _KINDS.items() if raw.get(key) is not None}
     if raw.get("do_sample") is False:
         return {key: value for key, value in values.items() if key == "repetition_penalty"}
@@ -56,11 +56,11 @@ def generation_defaults(model_dir: Path) -> Mapping[str, Any]:
     return {**values, "do_sample": True} if asks else values
 
 
-def _read(path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        return {}
+def _read(model_dir: Path) -> Mapping[str, Any]:
+    path = model_dir / FILE_NAME
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        text = model_text(model_dir, FILE_NAME)
+        raw = {} if text is None else json.loads(text)
     except (OSError, ValueError) as error:
         raise ConfigError([f"{path}: cannot be read as JSON: {error}"]) from error
     if not isinstance(raw, dict):

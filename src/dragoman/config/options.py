@@ -98,7 +98,8 @@ class ModelSettings:
     model_id: Path | None = option(
         None,
         FilePath("MODEL_DIR", "directory"),
-        "Directory of the model. It may hold a serving.properties, whose option.model_id may name another directory. "
+        "Directory of the model, or a GGUF file. A directory may hold a serving.properties, whose option.model_id may "
+        "name another directory. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
         unset="the bundled demo model",
         env=(Alias("HF_MODEL_ID"),),

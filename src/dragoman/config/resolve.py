@@ -45,6 +45,7 @@ from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.model_texts import holds_model, is_gguf, model_name
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
 
@@ -163,7 +164,7 @@ def resolve(
     elif not values["name"]:
         known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
         is_ovms = named != directory or (directory / GRAPH_NAME).is_file()  # its folders of models are called "1"
-        values["name"] = (known or (named if is_ovms else model_dir).resolve().name or DEMO_NAME,)
+        values["name"] = (known or model_name(named if is_ovms else model_dir) or DEMO_NAME,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -224,7 +225,7 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
         return directory
     if is_from_file(origins["model_id"], directory):
         return directory / named
-    return named if entry and not (directory / WEIGHTS_CONFIG).is_file() else directory
+    return named if entry and not holds_model(directory) else directory
 
 
 def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path]) -> bool:
@@ -238,11 +239,11 @@ def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path])
 
 
 def _missing(model_dir: Path, origin: Origin) -> list[str]:
-    if model_dir.is_dir():
+    if model_dir.is_dir() or is_gguf(model_dir):
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
     why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
-    return [f"{where}: must be a directory on this machine that holds a model; {why}"]
+    return [f"{where}: must be a directory on this machine that holds a model, or a GGUF file; {why}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.config.server_options import ServerSettings
 from dragoman.config.several import PER_MODEL, archive_cache, process_wide_conflicts, unpacked, with_notes
 from dragoman.config.sources import Given, read_environment
+from dragoman.model_texts import is_gguf
 
 CALL = "this call"
 
@@ -74,7 +75,7 @@ class ModelStore:
         _check_name("model name", name)
         _check_name("version", version)
         path = self._resolved(url)
-        if not path.is_dir() and not is_archive(path):
+        if not path.is_dir() and not is_archive(path) and not is_gguf(path):
             raise NotStored([f"url={url} ({CALL}): the model store holds no directory or archive there"])
         stem = archive_stem(path) if is_archive(path) else ""
         return ModelEntry(path, CALL, name or stem, version)

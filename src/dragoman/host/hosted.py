@@ -100,7 +100,8 @@ def identity(config: Config) -> Identity:
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:
     """What loading reads: the directory's own files, and an operator's packages beside model.py."""
-    for path in sorted((*directory.glob("*"), *directory.glob("*/*.py"))):
+    own = (directory,) if directory.is_file() else (*directory.glob("*"), *directory.glob("*/*.py"))
+    for path in sorted(own):
         if path.is_file():
             facts = path.stat()
             yield str(path), facts.st_size, facts.st_mtime_ns

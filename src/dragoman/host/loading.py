@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.config.options import OPTIONS, UpstreamSettings
-from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
+from dragoman.config.resolve import Config, ConfigError
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine, Progress, find_factory
 from dragoman.host.machine import MIB, available_memory_bytes, in_mib
+from dragoman.model_texts import holds_model
 from dragoman.models.config import ModelError
 
 
@@ -90,7 +91,7 @@ class LoadAbandoned(Exception):
 
 def has_model(config: Config) -> bool:
     """True if the directory says that it holds a model, not only an operator's handler."""
-    return (config.model_dir / WEIGHTS_CONFIG).is_file()
+    return holds_model(config.model_dir)
 
 
 def memory_needs(config: Config) -> MemoryNeeds:

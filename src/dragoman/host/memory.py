@@ -5,7 +5,8 @@ Does: arithmetic over options, file sizes and the machine's free memory. Does no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from dragoman.config.resolve import Config
 from dragoman.engine.base import MemoryNeeds
@@ -28,9 +29,14 @@ def split_memory(configs: Sequence[Config]) -> list[int | None]:
         return [None]
     caches = [config.engine.kv_cache_gb for config in configs if has_model(config)]
     taken = sum(int(size * GIB) for size in caches if size is not None)
-    weights = sum(file.stat().st_size for config in configs for file in config.model_dir.glob("*.safetensors"))
+    weights = sum(file.stat().st_size for config in configs for file in _weight_files(config.model_dir))
     rest = max(0, available_memory_bytes() - taken - weights)
     return [rest // max(1, caches.count(None))] * len(configs)
+
+
+def _weight_files(model: Path) -> Iterable[Path]:
+    """The files that hold a model's weights, all that lie there: what is wrong with them is told by the load."""
+    return (model,) if model.is_file() else (*model.glob("*.safetensors"), *model.glob("*.gguf"))
 
 
 def cache_bytes(needs: MemoryNeeds, memory_bytes: int) -> int:

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
+
+from dragoman.errors import ModelError as ModelError
+from dragoman.model_texts import model_text
 
 _MISSING = object()
 
@@ -37,7 +39,6 @@ _HARMLESS_KEYS = """
 """
 _HARMLESS = frozenset(_HARMLESS_KEYS.split())
 
-_MAX_FILE_BYTES = 16 << 20  # of a JSON file; the largest real ones, indexes of shards, have some 10 MB
 _MOST_NUMBER = 3.4e38  # float32 holds hardly more
 
 # Counts of things of which each takes work while config.json is read: several times what any model has. More is a mistake.
@@ -45,13 +46,6 @@ _MOST = dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _MOST |= dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_key_value_heads", "num_kv_heads"), 65_536)
 _MOST |= dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4096)
 _MOST["num_nextn_predict_layers"] = 100
-
-
-class ModelError(ValueError):
-    """The model directory cannot be served; the message, one line, says which file and key, and what is supported."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(" ".join(message.splitlines()))
 
 
 def shown(value: Any, length: int = 80) -> str:
@@ -63,18 +57,21 @@ def shown(value: Any, length: int = 80) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
+def read_config(model: Path) -> dict[str, Any]:
+    """The config.json of the model at that path. Raises: ModelError as `read_json`."""
+    return read_json(model / "config.json")
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises: ModelError if it is missing, too large or not an object."""
+    """The JSON object in a file of a model, `path` the model's and the file's name.
+
+    Raises: ModelError if it is missing, too large or not an object.
+    """
     try:
-        with path.open("rb") as file:
-            data = file.read(
-                min(os.fstat(file.fileno()).st_size, _MAX_FILE_BYTES) + 1
-            )  # what is asked for is allocated
-        if len(data) > _MAX_FILE_BYTES:
-            raise ModelError(f"{path} has more than {_MAX_FILE_BYTES >> 20} MiB, which no {path.name} has")
-        loaded = json.loads(data.decode())
-    except FileNotFoundError:
-        raise ModelError(f"{path} does not exist; a model directory needs {path.name}") from None
+        text = model_text(path.parent, path.name)
+        if text is None:
+            raise ModelError(f"{path} does not exist; a model directory needs {path.name}")
+        loaded = json.loads(text)
     except ModelError:
         raise
     except (OSError, ValueError, RecursionError) as error:

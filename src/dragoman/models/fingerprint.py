@@ -10,6 +10,7 @@ import hashlib
 from pathlib import Path
 
 from dragoman import __version__
+from dragoman.gguf.files import gguf_files
 
 _SAMPLE_BYTES = 1 << 20
 _NUM_CHARACTERS = 10
@@ -19,8 +20,9 @@ _WEIGHTS = ("*.safetensors", "*.gguf", "openvino_*.xml", "openvino_*.bin")
 def model_fingerprint(model_dir: Path, *settings: str) -> str:
     """`fp_` and ten hexadecimal digits; the same for the same files, settings and release on any machine."""
     digest = hashlib.sha256("\0".join((__version__, *settings)).encode())
+    files = gguf_files(model_dir) if model_dir.is_file() else ()
     found = (path for pattern in _WEIGHTS for path in model_dir.glob(pattern))
-    for path in sorted([model_dir / "config.json", *found]):
+    for path in sorted([*files, model_dir / "config.json", *found]):
         if path.is_file():
             digest.update(f"\0{path.name}\0{path.stat().st_size}\0".encode())
             digest.update(_sample(path))

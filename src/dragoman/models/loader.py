@@ -18,7 +18,7 @@ from typing import Any
 import openvino as ov
 
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
@@ -41,6 +41,9 @@ from dragoman.models.weights import Weights
 logger = logging.getLogger(__name__)
 
 _NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
+_RECOMPRESSED = (
+    "{types} weights are computed and stored anew as {stored}, which rounds them a second time; dtype f32 does not"
+)
 
 _NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
 
@@ -101,13 +104,16 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     report = progress or (lambda _stage, _fraction: None)
     if is_ir(model_dir):
         return _ready(_load_exported(model_dir, options, report), report)
-    raw_config, has_description = read_json(model_dir / "config.json"), is_described(model_dir)
+    raw_config, has_description = read_config(model_dir), is_described(model_dir)
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
     if has_graph(model_dir):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
     weights = stored_weights(model_dir)
+    if weights.recompressed and options.weight_type != "f32":
+        departure = _RECOMPRESSED.format(types=weights.recompressed, stored=options.weight_type)
+        model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     profile = _profile(model, options, weights.smallest_group)
     plan = _Plan(model_dir, weights.files, options, profile, model.facts, report)
 

@@ -181,6 +181,12 @@ def _llama3(described: Config, plain: _Frequencies, _theta: float, config: Confi
     return _Scaled([scaled(frequency) for frequency in plain])
 
 
+def _factors(described: Config, plain: _Frequencies, _theta: float, _config: Config) -> _Scaled:
+    """Each pair of dimensions slower by a factor of its own: as GGUF files write llama3's rule down."""
+    factors = described.numbers("factors", len(plain), least=1e-30)
+    return _Scaled([frequency / factor for frequency, factor in zip(plain, factors, strict=True)])
+
+
 def _yarn(described: Config, plain: _Frequencies, theta: float, config: Config) -> _Scaled:
     max_position = config.count("max_position_embeddings")
     original = described.count("original_max_position_embeddings", max_position)
@@ -238,6 +244,7 @@ _RULES: dict[str, Callable[[Config, _Frequencies, float, Config], _Scaled]] = {
     "linear": _linear,
     "dynamic": _dynamic,
     "llama3": _llama3,
+    "factors": _factors,
     "yarn": _yarn,
     "longrope": _longrope,
     "su": _longrope,  # Phi-3's first name for it

@@ -15,6 +15,8 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as TokenizerFile
 
+from dragoman.errors import ModelError
+from dragoman.model_texts import model_text
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
 from dragoman.tokenizer.model_files import TextFiles, read_text_files
@@ -40,13 +42,15 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     Raises: ValueError naming the file that is missing, broken or of an unsupported kind.
     """
     path = model_dir / "tokenizer.json"
-    if not path.is_file():
+    text = model_text(model_dir, path.name)
+    if text is None:
         exported = model_dir / "openvino_tokenizer.xml"
         hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
         raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file{hint}")
-    text = path.read_text(encoding="utf-8")
     try:
         return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))
+    except ModelError:
+        raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise ValueError(f"{path} cannot be used: {error}") from error
 

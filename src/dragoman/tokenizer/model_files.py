@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dragoman.errors import ModelError
+from dragoman.model_texts import model_text
+
 _NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -36,10 +39,10 @@ def read_text_files(model_dir: Path) -> TextFiles:
 
     Raises: ValueError naming a file that is not a JSON object.
     """
-    tokenizer_config = _read_json(model_dir / "tokenizer_config.json")
-    special_map = _read_json(model_dir / "special_tokens_map.json")
-    generation = _read_json(model_dir / "generation_config.json")
-    text = _text_config(_read_json(model_dir / "config.json"))
+    tokenizer_config = _read_json(model_dir, "tokenizer_config.json")
+    special_map = _read_json(model_dir, "special_tokens_map.json")
+    generation = _read_json(model_dir, "generation_config.json")
+    text = _text_config(_read_json(model_dir, "config.json"))
     return TextFiles(
         special_tokens=_named_tokens(special_map) | _named_tokens(tokenizer_config),
         extra_special_tokens=_extra_tokens(special_map) + _extra_tokens(tokenizer_config),
@@ -50,11 +53,13 @@ def read_text_files(model_dir: Path) -> TextFiles:
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
+def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
+    path = model_dir / name
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = model_text(model_dir, name)
+        content = {} if text is None else json.loads(text)
+    except ModelError:
+        raise
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
@@ -106,7 +111,7 @@ def _add_bos_token(tokenizer_config: Mapping[str, Any]) -> bool | None:
 def _chat_templates(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:
     """Templates by name; a file of its own goes before tokenizer_config.json."""
     templates: dict[str, str] = {}
-    for source in (tokenizer_config, _read_json(model_dir / "chat_template.json")):
+    for source in (tokenizer_config, _read_json(model_dir, "chat_template.json")):
         given = source.get("chat_template")
         if isinstance(given, str):
             templates["default"] = given
@@ -114,8 +119,8 @@ def _chat_templates(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dic
             templates |= {entry["name"]: entry["template"] for entry in given}
         elif isinstance(given, dict):
             templates |= given
-    if (path := model_dir / "chat_template.jinja").is_file():
-        templates["default"] = path.read_text(encoding="utf-8")
+    if (text := model_text(model_dir, "chat_template.jinja")) is not None:
+        templates["default"] = text
     for path in sorted((model_dir / "additional_chat_templates").glob("*.jinja")):
         templates[path.stem] = path.read_text(encoding="utf-8")
     return templates

@@ -18,7 +18,7 @@ from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.remote.profile import Common, Profile, common
 from dragoman.errors import ServerError
-from dragoman.models.config import ModelError, read_json
+from dragoman.models.config import ModelError, read_config
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 
@@ -82,7 +82,7 @@ class RemoteFactory:
     def load(self, setup: EngineSetup) -> LoadedRemote:
         """What the upstreams can do. Raises: EngineOptionError if none answers, or they do not fit; ModelError."""
         options = RemoteOptions.among(setup)
-        config = read_json(setup.model_dir / "config.json")
+        config = read_config(setup.model_dir)
         try:
             tokenizer = load_tokenizer(setup.model_dir)
         except ValueError as error:

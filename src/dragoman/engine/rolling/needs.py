@@ -16,9 +16,10 @@ from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.options import RollingOptions
+from dragoman.model_texts import is_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import read_json
+from dragoman.models.config import read_config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
@@ -120,8 +121,8 @@ def num_blocks(options: RollingOptions, shape: CacheShape, context: int, availab
 
 def draft_directory(path: Path, facts: ModelFacts) -> Path:
     """The draft model's directory. Raises: EngineOptionError if it is none, or no draft model goes with these facts."""
-    if not path.is_dir():
-        raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model")
+    if not path.is_dir() and not is_gguf(path):
+        raise EngineOptionError("draft_model", "must be a directory on this machine that holds a model, or a GGUF file")
     window = facts.cache_kinds[0].window
     if window:  # the draft reads the model's block tables
         problem = f"must not be set: all layers of the model have windows (of {window} tokens), so its cache forgets"
@@ -141,18 +142,19 @@ def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     if is_ir(model_dir):
         return _exported_size(model_dir, options)
-    model = read_model(read_json(model_dir / "config.json"), sees=options.sees and is_described(model_dir))
+    model = read_model(read_config(model_dir), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
     weights, stored = stored_weights(model_dir), 0.0
     packed = {} if weight_type == "f32" else weights.packed_bytes()
     for name, shape in weights.shapes().items():
+        matrix_bytes = packed.get(name) or _stored_bytes(shape, weight_type)
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
-            stored += _table_bytes(shape, weight_type) + (_stored_bytes(shape, weight_type) if model.is_tied else 0)
+            stored += _table_bytes(shape, weight_type) + (matrix_bytes if model.is_tied else 0)
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):
-            stored += packed[name] if name in packed else _stored_bytes(shape, weight_type)
+            stored += matrix_bytes
     profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
         stored *= 2

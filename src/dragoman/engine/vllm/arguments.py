@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.model_texts import model_name
 
 GIB = 1024**3
 
@@ -41,7 +42,7 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
     for name in ("draft_model", "prompt_lookup"):
         if options.get(name):
             raise EngineOptionError(name, _DRAFTS)
-    names = options.get("name") or (setup.model_dir.resolve().name,)
+    names = options.get("name") or (model_name(setup.model_dir),)
     arguments: dict[str, Any] = {
         "model": str(setup.model_dir),
         "served_model_name": names[0],

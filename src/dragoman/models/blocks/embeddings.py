@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dragoman.models.blocks.linear import linear
 from dragoman.models.blocks.nodes import gather_rows, reshape, unsqueeze
-from dragoman.models.config import ModelError
-from dragoman.models.sources.base import PackedMatrix
 from dragoman.models.storage.constants import Node, embedding_table
 from dragoman.models.weights import Weights
 
@@ -16,8 +14,6 @@ from dragoman.models.weights import Weights
 def embedding(token_ids: Node, weights: Weights, num_rows: int, size: int) -> Node:
     """The table's rows for `token_ids` as f32. Shapes: token_ids i64 [T] -> [T, 1, size]."""
     table = weights.matrix(num_rows, size)
-    if isinstance(table, PackedMatrix):
-        raise ModelError("the table of embeddings is packed, allowed: numbers")
     return unsqueeze(gather_rows(embedding_table(table, weights.storage), token_ids), 1)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.model_texts import model_name, model_text
 from dragoman.models.profile import KernelProfile
 
 
@@ -35,16 +36,17 @@ def kept_name(
         return None
     wanted = [str(model_dir.resolve()), properties, asdict(profile), part]
     stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    config = (model_dir / "config.json").read_text(encoding="utf-8")
+    config = model_text(model_dir, "config.json")
     made_from = [code, ov.__version__, stamps, config]
-    return f"{model_dir.resolve().name}-{_digest(wanted)}-{_digest(made_from)}.blob"
+    return f"{model_name(model_dir)}-{_digest(wanted)}-{_digest(made_from)}.blob"
 
 
 @cache
 def _own_code() -> str | None:
-    """The digest of `dragoman.models`: whatever changes there may change the graphs that it makes."""
+    """The digest of `dragoman.models` and of what it reads GGUF files with: changes there may change the graphs."""
     try:
-        return code_digest(resources.files("dragoman.models"))
+        digests = [code_digest(resources.files(package)) for package in ("dragoman.models", "dragoman.gguf")]
+        return None if None in digests else _digest(digests)
     except OSError:
         return None
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from dragoman.model_texts import is_gguf
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.safetensors import SafetensorsWeights
 
@@ -33,6 +34,11 @@ class StoredWeights(Protocol):
         """How somebody has quantised them, for people; None = they are not."""
         ...
 
+    @property
+    def recompressed(self) -> str | None:
+        """Which quantised types cannot stay as they are: their values are stored anew; None = there are none."""
+        ...
+
     def packed_bytes(self) -> Mapping[str, int]:
         """Of the matrices that stay packed in a graph: what each takes there. Raises: ModelError."""
         ...
@@ -48,4 +54,8 @@ class StoredWeights(Protocol):
 
 def stored_weights(model: Path) -> StoredWeights:
     """The weights of the model at that path. Raises: ModelError if there are none, or none that can be read."""
+    if is_gguf(model):
+        from dragoman.models.sources.gguf.weights import GgufWeights
+
+        return GgufWeights(model)
     return SafetensorsWeights(model)

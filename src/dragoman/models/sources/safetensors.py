@@ -145,6 +145,11 @@ class SafetensorsWeights:
         return None if self._layout is None else self._layout.label
 
     @property
+    def recompressed(self) -> str | None:
+        """None: whatever is quantised stays so, or is not told as a loss (fp8)."""
+        return None
+
+    @property
     def smallest_group(self) -> int | None:
         """See `StoredWeights`."""
         return min((matrix.group_size for matrix in self._matrices.values() if matrix.group_size), default=None)

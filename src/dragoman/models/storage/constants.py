@@ -114,14 +114,14 @@ def _compressed(weights: Sequence[StoredTensor], shape: tuple[int, ...], storage
     return _uncompressed(weights, shape, storage)
 
 
-def embedding_table(table: Array, storage: WeightStorage) -> Node:
+def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
     """A table [vocab, hidden] as an f32 node.
 
     Kept as f16, which holds every bfloat16 of usual size exactly: the plugin turns a table of bf16 into one of f32 at every
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return _uncompressed([table], table.shape, storage)
+        return _uncompressed([table], table.shape, storage)  # type: ignore[list-item]  # packed rows become an array, too
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:
@@ -131,7 +131,7 @@ def embedding_table(table: Array, storage: WeightStorage) -> Node:
 
     if all(storage.parts.run(table.shape, fill)):
         return as_f32(stored.constant)
-    return as_f32(constant(table.astype(ml_dtypes.bfloat16)))
+    return as_f32(constant(np.asarray(table).astype(ml_dtypes.bfloat16)))
 
 
 class _Filled:

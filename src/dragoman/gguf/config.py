@@ -1,0 +1,406 @@
+"""Writes config.json for a GGUF model, from its metadata and the shapes of its tensors.
+
+Does: look up keys in the architecture's row, and work out the few values that no key holds. Does not: judge values (families
+do), or read matrices. Called through `texts`, on any thread.
+
+A key of the metadata that nobody looks up might change what the model computes: it is named in the refusal, as families do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dragoman.errors import ModelError
+from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS, Architecture
+from dragoman.gguf.files import GgufModel
+from dragoman.gguf.rope import rope_keys, rope_rule
+
+ROPE_TENSORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that config.json tells of."""
+
+# Keys, behind the architecture's name, that say what tensors or other keys say too, or change nothing.
+_HARMLESS = ("vocab_size", "attention.value_length", "rope.dimension_count", "expert_count", "expert_used_count")
+
+Config = dict[str, Any]
+
+
+def find_architecture(model: GgufModel) -> Architecture:
+    """What the file calls its architecture. Raises: ModelError naming it, and those that are read."""
+    name = model.architecture
+    if name == "clip" or model.metadata.text("general.type") == "mmproj":
+        raise ModelError(
+            f"{model.path} is what sees of a model (mmproj), allowed: the model's own file; it takes in texts"
+        )
+    for (base, key), variant in VARIANTS.items():
+        if name == base and (model.metadata.get(f"{name}.{key}") or _has(model, key)):
+            return variant
+    if name not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(f"{model.path} general.architecture is {name!r:.80}, allowed: {known}")
+    return ARCHITECTURES[name]
+
+
+def make_config(model: GgufModel) -> Config:
+    """The contents of config.json. Raises: ModelError naming a key of the metadata that is not as it should be."""
+    architecture = find_architecture(model)
+    config: Config = {"architectures": [architecture.hugging_face], **architecture.fixed}
+    for key, name in architecture.keys.items():
+        value = _value(model, name)
+        if value is not None:
+            config[key] = value
+    config["vocab_size"] = _shape(model, "token_embd.weight")[0]
+    config["tie_word_embeddings"] = "output.weight" not in model.tensors
+    if "rope_theta" in architecture.keys:
+        _read_rope(model, config)
+    extra = _EXTRAS.get(architecture.hugging_face)
+    if extra is not None:
+        extra(model, config)
+    _refuse_unread(model, architecture)
+    return config
+
+
+def _read_rope(model: GgufModel, config: Config) -> None:
+    """The rule of positions; the part of a head that is turned where that is not all of it."""
+    rule = rope_rule(model)
+    if rule:
+        config["rope_scaling"] = rule
+    size = head_size(model)
+    turned = _value(model, "rope.dimension_count")
+    if not isinstance(turned, int):
+        turned = size
+    if turned != size or config["architectures"][0] in _TURNING_PARTS:
+        part = turned / size
+        config["partial_rotary_factor"] = part if int(size * part) == turned else math.nextafter(part, 2.0)
+
+
+# Families that turn less than a head where config.json does not say how much.
+_TURNING_PARTS = (
+    *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
+    "StableLmForCausalLM",
+)
+
+
+def head_size(model: GgufModel) -> int:
+    """Dimensions of a head. Raises: ModelError if they are not said."""
+    name = model.architecture
+    given = _value(model, "attention.key_length")
+    if isinstance(given, int):
+        return given
+    return model.metadata.count(f"{name}.embedding_length") // max(head_counts(model)[0], 1)
+
+
+def head_counts(model: GgufModel) -> tuple[int, int]:
+    """(heads, key/value heads). Raises: ModelError if they are not said."""
+    heads = _value(model, "attention.head_count")
+    if not isinstance(heads, int):
+        raise model.metadata.error(f"{model.architecture}.attention.head_count", "an integer")
+    kv_heads = _value(model, "attention.head_count_kv")
+    return heads, kv_heads if isinstance(kv_heads, int) and kv_heads else heads
+
+
+def _value(model: GgufModel, name: str) -> Any:
+    """What a key holds; of a list of one value for each layer that value. Raises: ModelError if layers differ."""
+    key = f"{model.architecture}.{name}"
+    if not model.metadata.is_list(key):
+        return model.metadata.get(key)
+    values = {value for value in model.metadata[key] if value}
+    if len(values) > 1 or (name not in _MAY_BE_ZERO and 0 in model.metadata[key]):
+        raise model.metadata.error(key, "the same value for every layer")
+    return next(iter(values), None)
+
+
+_MAY_BE_ZERO = ("attention.head_count_kv",)  # of layers that do not attend
+
+
+def _has(model: GgufModel, name: str) -> bool:
+    """Whether some layer has a tensor of that name."""
+    return any(tensor.startswith("blk.") and tensor.split(".", 2)[-1].startswith(name) for tensor in model.tensors)
+
+
+def _shape(model: GgufModel, name: str) -> tuple[int, ...]:
+    if name not in model.tensors:
+        raise ModelError(f"{model.path} has no tensor {name!r}")
+    return model.tensors[name].shape
+
+
+def _layer_shape(model: GgufModel, name: str) -> tuple[int, ...]:
+    """The shape of the first layer's tensor of that name that has one."""
+    found = next((tensor for key, tensor in model.tensors.items() if key.endswith(f".{name}")), None)
+    if found is None:
+        raise ModelError(f"{model.path} has no tensor 'blk.*.{name}'")
+    return found.shape
+
+
+def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
+    prefix = f"{model.architecture}."
+    known = {*architecture.keys.values(), *architecture.unread, *_HARMLESS, *rope_keys(), *_READ_BY_EXTRAS}
+    if architecture.hugging_face != "Olmo3ForCausalLM":
+        known -= {_SLIDING_BASE} - {*architecture.keys.values()}
+    unknown = sorted(key for key in model.metadata if key.startswith(prefix) and key.removeprefix(prefix) not in known)
+    unknown = [key for key in unknown if not (key == f"{prefix}attention.causal" and model.metadata[key] is True)]
+    if unknown:
+        raise ModelError(f"{model.path} has metadata that is not known for this architecture: {', '.join(unknown[:5])}")
+
+
+# --- what single architectures have -----------------------------------------------------------------------------------
+
+_SLIDING_BASE = "rope.freq_base_swa"
+_READ_BY_EXTRAS = (
+    "attention.sliding_window_pattern",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    _SLIDING_BASE,
+)
+
+
+def _llama(model: GgufModel, config: Config) -> None:
+    config["attention_bias"] = _has(model, "attn_q.bias")
+    config["mlp_bias"] = _has(model, "ffn_up.bias")
+
+
+def _biased(model: GgufModel, config: Config) -> None:
+    config["attention_bias"] = _has(model, "attn_q.bias")
+
+
+def _experts(model: GgufModel, config: Config) -> None:
+    """Experts' sizes are those of their matrices; layers without experts are dense."""
+    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config.setdefault("intermediate_size", config["moe_intermediate_size"])
+    dense = [
+        index
+        for index in range(config.get("num_hidden_layers", 0))
+        if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors
+    ]
+    config["mlp_only_layers"] = dense
+
+
+def _qwen2_experts(model: GgufModel, config: Config) -> None:
+    _experts(model, config)
+    config["shared_expert_intermediate_size"] = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+
+
+def _local_experts(model: GgufModel, config: Config) -> None:
+    config["intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config.pop("mlp_only_layers", None)
+    if _has(model, "ffn_down_shexp"):
+        config["shared_intermediate_size"] = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+
+
+def _slides(model: GgufModel, config: Config) -> None:
+    """Which layers see a window, if the file says it."""
+    key = f"{model.architecture}.attention.sliding_window_pattern"
+    if not config.get("sliding_window"):
+        config.pop("sliding_window", None)
+    elif model.metadata.is_list(key):
+        slides = model.metadata[key]
+        config["layer_types"] = ["sliding_attention" if slide else "full_attention" for slide in slides]
+    elif key in model.metadata:
+        config["sliding_window_pattern"] = model.metadata.count(key)
+
+
+def _gemma2(model: GgufModel, config: Config) -> None:
+    """The largest models scale scores by what a head would have of the hidden size, the others by its own size."""
+    _slides(model, config)
+    largest = {"Gemma2ForCausalLM": 46, "Gemma3ForCausalLM": 62}[config["architectures"][0]]
+    heads, _ = head_counts(model)
+    is_largest = config.get("num_hidden_layers") == largest
+    config["query_pre_attn_scalar"] = config.get("hidden_size", 0) // heads if is_largest else head_size(model)
+
+
+def _gemma3(model: GgufModel, config: Config) -> None:
+    _gemma2(model, config)
+    config.setdefault("rope_local_base_freq", 10_000.0)
+    config.setdefault("rope_theta", 1_000_000.0)
+
+
+def _phi3(model: GgufModel, config: Config) -> None:
+    _slides(model, config)
+
+
+def _falcon(model: GgufModel, config: Config) -> None:
+    heads, kv_heads = head_counts(model)
+    config["num_key_value_heads"] = kv_heads
+    config["new_decoder_architecture"] = 1 < kv_heads < heads or _has(model, "attn_norm_2")
+    config["multi_query"] = kv_heads == 1
+    config["intermediate_size"] = _layer_shape(model, "ffn_up.weight")[
+        0
+    ]  # of which Falcon 2 has more than the key says
+    if config["new_decoder_architecture"]:
+        config["num_ln_in_parallel_attn"] = 2 if _has(model, "attn_norm_2") else 1
+
+
+def _bloom(model: GgufModel, config: Config) -> None:
+    config.pop("max_position_embeddings", None)
+    config.pop("num_key_value_heads", None)
+
+
+def _mpt(model: GgufModel, config: Config) -> None:
+    name = model.architecture
+    values = model.metadata
+    config["expansion_ratio"] = values.count(f"{name}.feed_forward_length") // max(config.get("d_model", 1), 1)
+    config["attn_config"] = {
+        "alibi": (values.get(f"{name}.attention.max_alibi_bias") or 0) > 0,
+        "alibi_bias_max": values.get(f"{name}.attention.max_alibi_bias"),
+        "clip_qkv": values.get(f"{name}.attention.clamp_kqv") or None,
+    }
+
+
+def _neox(model: GgufModel, config: Config) -> None:
+    config["attention_bias"] = _has(model, "attn_qkv.bias")
+
+
+def _big_code(model: GgufModel, config: Config) -> None:
+    config["multi_query"] = head_counts(model)[1] == 1
+
+
+def _starcoder2(model: GgufModel, config: Config) -> None:
+    config["use_bias"] = _has(model, "attn_q.bias")
+    config.setdefault("sliding_window", 4096)  # of all published models; the converter leaves it out
+    _slides(model, config)
+
+
+def _stablelm(model: GgufModel, config: Config) -> None:
+    config["use_qkv_bias"] = _has(model, "attn_q.bias")
+    config["qk_layernorm"] = _has(model, "attn_q_norm")
+    config["use_parallel_residual"] = not _has(model, "ffn_norm")
+
+
+def _cohere(model: GgufModel, config: Config) -> None:
+    config["use_qk_norm"] = _has(model, "attn_q_norm")
+
+
+def _granite(model: GgufModel, config: Config) -> None:
+    _llama(model, config)
+    config.setdefault("attention_multiplier", head_size(model) ** -0.5)
+
+
+def _granite_experts(model: GgufModel, config: Config) -> None:
+    _granite(model, config)
+    _local_experts(model, config)
+
+
+def _gpt_oss(model: GgufModel, config: Config) -> None:
+    _slides(model, config)
+    _local_experts(model, config)
+    if "rope_scaling" in config:
+        config["rope_scaling"]["truncate"] = False  # as in all published checkpoints; no key tells it
+
+
+def _deepseek2(model: GgufModel, config: Config) -> None:
+    """V3 and its kin score experts by a sigmoid; sizes of heads are told in two ways, by how old the file is."""
+    name, values = model.architecture, model.metadata
+    _latent_sizes(model, config)
+    config["attention_bias"] = False
+    config.pop("partial_rotary_factor", None)
+    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    config.setdefault("first_k_dense_replace", 0)
+    is_normalized = values.flag(f"{name}.expert_weights_norm", False)
+    if values.get(f"{name}.expert_gating_func") == 2 or _has(model, "exp_probs_b"):
+        config["architectures"] = ["DeepseekV3ForCausalLM"]
+        config["norm_topk_prob"] = is_normalized
+    else:
+        config["norm_topk_prob"] = is_normalized
+        in_groups = config.get("n_group", 1) > 1
+        config["topk_method"] = "group_limited_greedy" if in_groups else "greedy"
+    growth = values.get(f"{name}.rope.scaling.yarn_log_multiplier")
+    if growth and "rope_scaling" in config:
+        weight = round(growth * 10, 6)  # written as a tenth of it
+        config["rope_scaling"] |= {"mscale": weight, "mscale_all_dim": weight}
+
+
+def _latent_sizes(model: GgufModel, config: Config) -> None:
+    name, values = model.architecture, model.metadata
+    size = values.get(f"{name}.attention.key_length_mla") or values.count(f"{name}.attention.key_length")
+    config["v_head_dim"] = values.get(f"{name}.attention.value_length_mla") or values.count(
+        f"{name}.attention.value_length"
+    )
+    config["qk_nope_head_dim"] = size - config.get("qk_rope_head_dim", 0)
+
+
+def _glm4_experts(model: GgufModel, config: Config) -> None:
+    _biased(model, config)
+    config["use_qk_norm"] = _has(model, "attn_q_norm")
+    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    name, values = model.architecture, model.metadata
+    config["norm_topk_prob"] = values.flag(f"{name}.expert_weights_norm", True)
+    guessing = values.count(f"{name}.nextn_predict_layers", 0)
+    config["num_nextn_predict_layers"] = guessing
+    config["num_hidden_layers"] = config.get("num_hidden_layers", 0) - guessing
+
+
+def _ernie(model: GgufModel, config: Config) -> None:
+    config["use_bias"] = _has(model, "attn_q.bias")
+
+
+def _ernie_experts(model: GgufModel, config: Config) -> None:
+    _ernie(model, config)
+    config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
+    if _has(model, "ffn_down_shexp"):
+        shared = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+        config["moe_num_shared_experts"] = shared // config["moe_intermediate_size"]
+
+
+def _olmo3(model: GgufModel, config: Config) -> None:
+    """Layers that see a window turn by a base of their own, and without the others' scaling."""
+    _slides(model, config)
+    base = _value(model, _SLIDING_BASE)
+    if base is not None:
+        full = {
+            "rope_type": "default",
+            **config.pop("rope_scaling", {}),
+            "rope_theta": config.pop("rope_theta", 10_000.0),
+        }
+        sliding = {"rope_type": "default", "rope_theta": base}
+        config["rope_parameters"] = {"full_attention": full, "sliding_attention": sliding}
+
+
+def _seed_oss(model: GgufModel, config: Config) -> None:
+    _llama(model, config)
+    config["attention_out_bias"] = _has(model, "attn_output.bias")
+
+
+def _lfm2(model: GgufModel, config: Config) -> None:
+    key = f"{model.architecture}.attention.head_count_kv"
+    counts = model.metadata.listed(key, int)
+    config["full_attn_idxs"] = [index for index, count in enumerate(counts) if count]
+    config["num_key_value_heads"] = head_counts(model)[1]
+    config["conv_bias"] = _has(model, "shortconv.conv.bias")
+
+
+_EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
+    "BloomForCausalLM": _bloom,
+    "Cohere2ForCausalLM": _slides,
+    "CohereForCausalLM": _cohere,
+    "DeepseekV2ForCausalLM": _deepseek2,
+    "Ernie4_5ForCausalLM": _ernie,
+    "Ernie4_5_MoeForCausalLM": _ernie_experts,
+    "Exaone4ForCausalLM": _slides,
+    "FalconForCausalLM": _falcon,
+    "GPTBigCodeForCausalLM": _big_code,
+    "GPTNeoXForCausalLM": _neox,
+    "Gemma2ForCausalLM": _gemma2,
+    "Gemma3ForCausalLM": _gemma3,
+    "Glm4ForCausalLM": _biased,
+    "Glm4MoeForCausalLM": _glm4_experts,
+    "GptOssForCausalLM": _gpt_oss,
+    "GraniteForCausalLM": _granite,
+    "GraniteMoeForCausalLM": _granite_experts,
+    "GraniteMoeSharedForCausalLM": _granite_experts,
+    "HunYuanDenseV1ForCausalLM": _llama,
+    "Lfm2ForCausalLM": _lfm2,
+    "LlamaForCausalLM": _llama,
+    "MPTForCausalLM": _mpt,
+    "MixtralForCausalLM": _local_experts,
+    "Olmo2ForCausalLM": _llama,
+    "Olmo3ForCausalLM": _olmo3,
+    "Phi3ForCausalLM": _phi3,
+    "Qwen2MoeForCausalLM": _qwen2_experts,
+    "Qwen3ForCausalLM": _biased,
+    "Qwen3MoeForCausalLM": _experts,
+    "SeedOssForCausalLM": _seed_oss,
+    "SmolLM3ForCausalLM": _llama,
+    "StableLmForCausalLM": _stablelm,
+    "Starcoder2ForCausalLM": _starcoder2,
+}

@@ -1,0 +1,108 @@
+"""Finds the files of a GGUF model, and reads their headers.
+
+Does: tell models in a directory apart, put split files together. Does not: read tensors. Called at a start, on any thread.
+Source of the names of split files: llama.cpp's gguf-split.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from dragoman.errors import ModelError
+from dragoman.gguf.header import GgufTensor, Metadata, read_header
+
+logger = logging.getLogger(__name__)
+
+_PART = re.compile(r"(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE)
+_PICTURES = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)  # in the names of files with what sees
+_MOST_PARTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """What the headers of a model's files say. `tensors` by their names in the files."""
+
+    files: tuple[Path, ...]
+    metadata: Metadata
+    tensors: Mapping[str, GgufTensor]
+
+    @property
+    def path(self) -> Path:
+        """The first file, which messages name."""
+        return self.files[0]
+
+    @property
+    def architecture(self) -> str:
+        """As llama.cpp calls it."""
+        return self.metadata.text("general.architecture")
+
+
+def read_gguf(model: Path) -> GgufModel:
+    """The headers of the model at that path, a file or a directory. Raises: ModelError."""
+    files = gguf_files(model)
+    try:
+        states = tuple((path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+    except OSError as error:
+        raise ModelError(f"{files[0]} cannot be read: {error}") from error
+    return _read(files, states)
+
+
+@lru_cache(maxsize=4)
+def _read(files: tuple[Path, ...], _states: tuple[tuple[int, int], ...]) -> GgufModel:
+    headers = [read_header(path) for path in files]
+    metadata = headers[0].metadata
+    count = metadata.count("split.count", 1)
+    if count != len(files):
+        raise ModelError(f"{files[0]} is one of {count} files, of which {len(files)} are there: {files[0].parent}")
+    tensors: dict[str, GgufTensor] = {}
+    for path, header in zip(files, headers, strict=True):
+        for tensor in header.tensors:
+            if tensor.name in tensors:
+                raise ModelError(f"{path} holds tensor {tensor.name!r}, which another file of the model holds too")
+            tensors[tensor.name] = tensor
+    return GgufModel(files, metadata, tensors)
+
+
+def gguf_files(model: Path) -> tuple[Path, ...]:
+    """The files of the model, in order. Raises: ModelError if there is none, if there are several, or a part is missing."""
+    if model.is_dir():
+        return _files_of_directory(model)
+    if not model.is_file():
+        raise ModelError(f"{model} does not exist")
+    part = _PART.fullmatch(model.name)
+    return (model,) if part is None else _parts(model.parent, part)
+
+
+def gguf_stem(path: Path) -> str:
+    """The name of a file without its ending, and without which part of several it is."""
+    part = _PART.fullmatch(path.name)
+    return part["stem"] if part else path.stem
+
+
+def _files_of_directory(directory: Path) -> tuple[Path, ...]:
+    paths = sorted(path for path in directory.glob("*.gguf") if path.is_file())
+    seeing = [path for path in paths if _PICTURES.search(path.name)]
+    by_stem = {gguf_stem(path): path for path in reversed(paths) if path not in seeing}
+    if len(by_stem) != 1:
+        named = ", ".join(path.name for path in sorted(by_stem.values())) or "none"
+        raise ModelError(f"{directory} holds {len(by_stem)} GGUF models, allowed: one, or name its file: {named}")
+    (path,) = by_stem.values()
+    if seeing:
+        logger.warning("no pictures are taken in: %s is not read", seeing[0])
+    return gguf_files(path)
+
+
+def _parts(directory: Path, part: re.Match[str]) -> tuple[Path, ...]:
+    count = int(part["count"])
+    if not 1 <= count <= _MOST_PARTS:
+        raise ModelError(f"{directory / part.string} is one of {count} files, allowed: 1 to {_MOST_PARTS}")
+    paths = tuple(directory / f"{part['stem']}-{index:05}-of-{count:05}.gguf" for index in range(1, count + 1))
+    missing = next((path for path in paths if not path.is_file()), None)
+    if missing is not None:
+        raise ModelError(f"{missing} does not exist, one of the {count} files of {part['stem']}")
+    return paths

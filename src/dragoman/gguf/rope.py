@@ -1,0 +1,68 @@
+"""How a GGUF tells the rule of its positions: keys of the metadata, and factors for single pairs of dimensions in tensors.
+
+Does: say it as rope_scaling of config.json does. Does not: compute frequencies. Called by `config`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dragoman.errors import ModelError
+from dragoman.gguf.files import GgufModel
+
+_MOST_FACTORS = 4096  # more than a head has
+
+_YARN = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_context_length",
+    "attention_factor": "yarn_attn_factor",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
+
+
+def rope_keys() -> tuple[str, ...]:
+    """The keys of the metadata that are looked up here, behind the architecture's name."""
+    names = {*_YARN.values(), "type", "attn_factor", "finetuned"}
+    return tuple(f"rope.scaling.{name}" for name in sorted(names))
+
+
+def rope_rule(model: GgufModel) -> dict[str, Any]:
+    """What rope_scaling holds, empty if positions are not scaled. Raises: ModelError naming what is not known."""
+    prefix, values = f"{model.architecture}.rope.scaling", model.metadata
+    kind = values.text(f"{prefix}.type", "none")
+    if kind not in ("none", "linear", "yarn", "longrope"):
+        raise values.error(f"{prefix}.type", "none, linear, yarn or longrope")
+    if "rope_factors_long.weight" in model.tensors:
+        factors_of = {f"{name}_factor": _factors(model, f"rope_factors_{name}.weight") for name in ("short", "long")}
+        grown = values.get(f"{prefix}.attn_factor")
+        return {"rope_type": "longrope", **factors_of} | ({"attention_factor": grown} if grown else {})
+    if "rope_freqs.weight" in model.tensors:
+        factors = _factors(model, "rope_freqs.weight")
+        return {"rope_type": "factors", "factors": factors} if any(factor != 1.0 for factor in factors) else {}
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": values.get(f"{prefix}.factor")}
+    if kind == "yarn":
+        rule = {key: values.get(f"{prefix}.{name}") for key, name in _YARN.items()}
+        return {"rope_type": "yarn"} | {key: value for key, value in rule.items() if value is not None}
+    return {}
+
+
+def _factors(model: GgufModel, name: str) -> list[float]:
+    """A small tensor of f32."""
+    tensor = model.tensors.get(name)
+    if tensor is None:
+        raise ModelError(f"{model.path} has no tensor {name!r}")
+    if tensor.type_name != "F32" or len(tensor.shape) != 1 or tensor.shape[0] > _MOST_FACTORS:
+        raise ModelError(
+            f"{model.path} tensor {name!r} is {tensor.type_name} {list(tensor.shape)}, allowed: up to {_MOST_FACTORS} of F32"
+        )
+    try:
+        with tensor.path.open("rb") as file:
+            file.seek(tensor.begin)
+            values: list[float] = np.frombuffer(file.read(tensor.size), dtype="<f4").tolist()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{tensor.path} cannot be read: {error}") from error
+    return values

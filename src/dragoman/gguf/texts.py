@@ -1,0 +1,28 @@
+"""The texts of the files that a GGUF model has none of, made from its metadata.
+
+Does: choose who makes which. Does not: keep the texts, which may be large. Called by `model_texts`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dragoman.gguf.config import make_config
+from dragoman.gguf.files import read_gguf
+
+
+def gguf_text(model: Path, name: str) -> str | None:
+    """What the file of that name would hold, None if there would be none. Raises: ModelError."""
+    if name == "config.json":
+        return json.dumps(make_config(read_gguf(model)))
+    if name not in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+        return None
+    from dragoman.gguf.tokenizer import generation_text, tokenizer_config_text, tokenizer_text
+
+    makers = {
+        "tokenizer.json": tokenizer_text,
+        "tokenizer_config.json": tokenizer_config_text,
+        "generation_config.json": generation_text,
+    }
+    return makers[name](read_gguf(model))

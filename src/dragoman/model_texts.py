@@ -1,0 +1,58 @@
+"""The small files beside a model's weights, wherever they come from.
+
+Does: read a file of a model directory; of a GGUF, which has none, make the text from its metadata. Does not: understand the
+texts (their readers do). Called at load time by whoever reads config.json, tokenizer.json and their like, on any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from dragoman.errors import ModelError
+
+_MAX_BYTES = {"tokenizer.json": 256 << 20}  # of a vocabulary of a million tokens
+_MAX_OTHER_BYTES = 16 << 20  # the largest real ones, indexes of shards, have some 10 MB
+
+
+def model_text(model: Path, name: str) -> str | None:
+    """What the file `name` of the model holds, None if it has no such file.
+
+    `model`: a directory, or a GGUF file. Raises: ModelError if it is too large or a GGUF cannot be read; OSError; ValueError
+    if it is not UTF-8.
+    """
+    if is_gguf(model):
+        from dragoman.gguf.texts import gguf_text
+
+        return gguf_text(model, name)
+    path = model / name
+    most = _MAX_BYTES.get(name, _MAX_OTHER_BYTES)
+    try:
+        with path.open("rb") as file:
+            data = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)  # what is asked for is allocated
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    if len(data) > most:
+        raise ModelError(f"{path} has more than {most >> 20} MiB, which no {name} has")
+    return data.decode()
+
+
+def is_gguf(model: Path) -> bool:
+    """True for a GGUF file, and for a directory whose weights are GGUF files."""
+    if model.suffix.lower() == ".gguf" and model.is_file():
+        return True
+    return next(model.glob("*.gguf"), None) is not None and next(model.glob("*.safetensors"), None) is None
+
+
+def model_name(model: Path) -> str:
+    """What the model at that path is called: the directory's name, or the file's without its ending and part."""
+    if model.suffix.lower() != ".gguf" or not model.is_file():
+        return model.resolve().name
+    from dragoman.gguf.files import gguf_stem
+
+    return gguf_stem(model)
+
+
+def holds_model(model: Path) -> bool:
+    """True if there is a model, and not only, say, an operator's handler."""
+    return (model / "config.json").is_file() or is_gguf(model)

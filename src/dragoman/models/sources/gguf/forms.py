@@ -1,0 +1,93 @@
+"""Tensors of a checkpoint that a GGUF file holds in another form: turned, in several tensors, or one for each expert.
+
+Does: hand out the parts that families ask for without computing the whole. Does not: read files. Used by the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dragoman.models.sources.base import Array
+
+
+class Turned:
+    """Matrices [..., out, in] as checkpoints have them that keep them [..., in, out]; `.T` of one gives it back."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, stored: Any) -> None:
+        self._stored = stored
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[..., in, out]."""
+        *others, rows, columns = self._stored.shape
+        return (*others, columns, rows)
+
+    @property
+    def T(self) -> Any:  # numpy's name
+        """The matrix [out, in]."""
+        return self._stored
+
+    def __getitem__(self, index: int) -> Turned:
+        """One of a stack."""
+        return Turned(self._stored[index])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values: Array = np.asarray(self._stored).swapaxes(-1, -2)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+class Stack:
+    """Matrices above each other, each made when somebody asks for it."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, shape: tuple[int, ...], matrix: Callable[[int], Any]) -> None:
+        self.shape = shape
+        self._matrix = matrix
+
+    def __getitem__(self, index: int) -> Any:
+        return self._matrix(index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values = np.stack([np.asarray(self._matrix(index)) for index in range(self.shape[0])])
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+class Joined:
+    """The rows of two matrices of one shape, below each other or taking turns; those of one come as that one is stored."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, parts: Sequence[Any], *, takes_turns: bool) -> None:
+        self._parts, self._takes_turns = parts, takes_turns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+        return sum(part.shape[0] for part in self._parts), self._parts[0].shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | Array) -> Any:
+        for index, part in enumerate(self._parts):
+            if isinstance(rows, slice) and rows == self._slice(index):
+                return part
+        return np.asarray(self)[rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        arrays = [np.asarray(part).astype(np.float32, copy=False) for part in self._parts]
+        values: Array = np.stack(arrays, axis=1).reshape(self.shape) if self._takes_turns else np.concatenate(arrays)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def _slice(self, index: int) -> slice:
+        """The rows of a part as families write them."""
+        if self._takes_turns:
+            return slice(index, None, len(self._parts))
+        begin = sum(part.shape[0] for part in self._parts[:index])
+        return slice(begin, begin + self._parts[index].shape[0])

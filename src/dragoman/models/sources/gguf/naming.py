@@ -1,0 +1,218 @@
+"""Which tensors of a checkpoint a GGUF model has, and how each is made of the file's.
+
+Does: turn the architecture's row round for every tensor of a file. Does not: read anything until an entry is asked for.
+Used by the source of weights, once per start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dragoman.errors import ModelError
+from dragoman.gguf.architectures import Architecture
+from dragoman.gguf.config import ROPE_TENSORS, find_architecture, head_counts, head_size
+from dragoman.gguf.files import GgufModel
+from dragoman.gguf.header import GgufTensor
+from dragoman.models.sources.base import Array
+from dragoman.models.sources.gguf.forms import Joined, Stack, Turned
+from dragoman.models.sources.gguf.orders import row_order
+from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
+
+Read = Callable[[MappedFiles], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of the checkpoint. `type_name`: as which its values are stored."""
+
+    shape: tuple[int, ...]
+    type_name: str
+    read: Read
+
+
+def entries(model: GgufModel) -> dict[str, Entry]:
+    """Every tensor by its name in a checkpoint; those that nobody knows by their own. Raises: ModelError."""
+    naming = _Naming(model)
+    found: dict[str, Entry] = {}
+    for tensor in model.tensors.values():
+        if tensor.name in ROPE_TENSORS:
+            continue
+        for name, entry in naming.entries_of(tensor):
+            if name in found:
+                raise ModelError(f"{model.path} holds {name!r} in two forms, one of them as {tensor.name!r}")
+            found[name] = entry
+    return found
+
+
+class _Naming:
+    def __init__(self, model: GgufModel) -> None:
+        self._model = model
+        self._architecture: Architecture = find_architecture(model)
+        self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
+
+    def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
+        """What a tensor of the file is in the checkpoint; of several that are one, the first of them brings it."""
+        place, part = _place(tensor.name)
+        stem, _, ending = part.rpartition(".")
+        names = self._architecture.outer if place is None else self._architecture.layer
+        prefix = "" if place is None else f"{self._architecture.layers}.{place}."
+        joined = self._joined.get(part) or self._joined.get(stem)
+        if place is not None and joined is not None:
+            yield from self._join(tensor, place, prefix, *joined, ending if stem in self._joined else "")
+        elif place is not None and stem in self._architecture.cuts:
+            yield from self._cut(tensor, stem, prefix, ending)
+        elif part in names:
+            yield from self._named(tensor, part, prefix + names[part])
+        elif stem in names:
+            yield from self._named(tensor, stem, f"{prefix}{names[stem]}.{ending}")
+        else:
+            yield tensor.name, _whole(tensor)
+
+    def _named(self, tensor: GgufTensor, part: str, name: str) -> Iterator[tuple[str, Entry]]:
+        entry = _whole(tensor)
+        if "{expert}" in name:
+            yield from ((name.replace("{expert}", str(index)), one) for index, one in enumerate(_each(tensor)))
+            return
+        if part.removesuffix(".weight") in self._architecture.orders:
+            entry = self._ordered(entry, part)
+        elif self._architecture.has_raised_norms and part.endswith("norm") and name.endswith(".weight"):
+            entry = replace(entry, read=lambda files: np.asarray(_read(tensor, files), dtype=np.float32) - 1.0)
+        yield name, self._turned(entry, part) if not name.endswith(".bias") else entry
+
+    def _turned(self, entry: Entry, part: str) -> Entry:
+        if part not in self._architecture.turned:
+            return entry
+        *others, rows, columns = entry.shape
+        return Entry((*others, columns, rows), entry.type_name, lambda files: Turned(entry.read(files)))
+
+    def _ordered(self, entry: Entry, part: str) -> Entry:
+        heads, kv_heads = head_counts(self._model)
+        try:
+            order = row_order(self._architecture.orders[part], entry.shape[0], heads, kv_heads, part)
+        except ValueError as error:
+            raise ModelError(f"{self._model.path} {part} cannot be put in order: {error}") from error
+        return replace(entry, read=lambda files: entry.read(files)[order])
+
+    def _cut(self, tensor: GgufTensor, stem: str, prefix: str, ending: str) -> Iterator[tuple[str, Entry]]:
+        """The parts of a tensor that lie below each other in it: halves, or queries, keys and values."""
+        targets = self._architecture.cuts[stem]
+        for targets_of_one, whole in self._experts_of(tensor, targets):
+            begin = 0
+            for index, (target, size) in enumerate(
+                zip(targets_of_one, self._sizes(whole.shape[0], len(targets)), strict=True)
+            ):
+                rows = slice(begin, begin + size)
+                part = Entry(
+                    (size, *whole.shape[1:]),
+                    whole.type_name,
+                    lambda files, rows=rows, whole=whole: whole.read(files)[rows],  # type: ignore[misc]
+                )
+                name = ("attn_q", "attn_k", "attn_v")[index] if len(targets) > 2 else ""
+                yield (
+                    f"{prefix}{target}.{ending}",
+                    self._ordered(part, name) if name in self._architecture.orders else part,
+                )
+                begin += size
+
+    def _experts_of(self, tensor: GgufTensor, targets: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Entry]]:
+        if "{expert}" not in targets[0]:
+            yield targets, _whole(tensor)
+            return
+        for index, one in enumerate(_each(tensor)):
+            yield tuple(target.replace("{expert}", str(index)) for target in targets), one
+
+    def _sizes(self, num_rows: int, num_parts: int) -> tuple[int, ...]:
+        if num_parts == 2:
+            return num_rows // 2, num_rows - num_rows // 2
+        (heads, kv_heads), size = head_counts(self._model), head_size(self._model)
+        return heads * size, kv_heads * size, num_rows - (heads + kv_heads) * size
+
+    def _join(
+        self, tensor: GgufTensor, place: int, prefix: str, target: str, parts: tuple[str, ...], ending: str
+    ) -> Iterator[tuple[str, Entry]]:
+        kind, names = (parts[0], parts[1:]) if parts[0] in ("turns", "latent") else ("", parts)
+        suffix = f".{ending}" if ending else ""
+        tensors = [self._model.tensors.get(f"blk.{place}.{name}{suffix}") for name in names]
+        present = [one for one in tensors if one is not None]
+        if len(present) < len(tensors):
+            missing = names[tensors.index(None)]
+            raise ModelError(f"{self._model.path} has no tensor 'blk.{place}.{missing}{suffix}', but {tensor.name!r}")
+        if tensor is not present[0]:
+            return
+        entry = _latent(present) if kind == "latent" else _joined(present, takes_turns=kind == "turns")
+        yield f"{prefix}{target}{suffix}", self._turned(entry, target)
+
+
+def _place(name: str) -> tuple[int | None, str]:
+    """The layer of a tensor and its name there; None and its name if it is in none."""
+    block, _, rest = name.partition(".")
+    index, _, part = rest.partition(".")
+    return (
+        (int(index), part)
+        if block == "blk" and index.isdecimal() and index.isascii() and len(index) < 6
+        else (None, name)
+    )
+
+
+def _whole(tensor: GgufTensor) -> Entry:
+    return Entry(tensor.shape, tensor.type_name, lambda files: _read(tensor, files))
+
+
+def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
+    """The tensor as it is stored."""
+    data, columns = files.bytes_of(tensor), tensor.shape[-1]
+    if len(tensor.shape) == 1:
+        rows: Array = np.asarray(stored_rows(data, tensor.type_name, columns))
+        return rows[0]
+    if len(tensor.shape) == 2:
+        return stored_rows(data, tensor.type_name, columns)
+    num_rows = len(data) // tensor.shape[0]
+    return Stack(
+        tensor.shape,
+        lambda index: stored_rows(data[index * num_rows : (index + 1) * num_rows], tensor.type_name, columns),
+    )
+
+
+def _each(tensor: GgufTensor) -> Iterator[Entry]:
+    """What a tensor has along its first axis."""
+    for index in range(tensor.shape[0]):
+        yield Entry(tensor.shape[1:], tensor.type_name, lambda files, index=index: _read(tensor, files)[index])  # type: ignore[misc]
+
+
+def _joined(tensors: list[GgufTensor], *, takes_turns: bool) -> Entry:
+    first, second = tensors
+    if first.shape != second.shape:
+        raise ModelError(f"tensors {first.name!r} and {second.name!r} have shapes {first.shape} and {second.shape}")
+    *others, rows, columns = first.shape if len(first.shape) > 2 or not takes_turns else (*first.shape, 1)
+
+    def read(files: MappedFiles) -> Any:
+        parts = [_read(tensor, files) for tensor in tensors]
+        if columns == 1 and takes_turns:  # biases of experts, [experts, out]
+            return np.stack([np.asarray(part, dtype=np.float32) for part in parts], axis=-1).reshape(len(parts[0]), -1)
+        if len(first.shape) == 2:
+            return Joined(parts, takes_turns=takes_turns)
+        shape = (*others, 2 * rows, columns)
+        return Stack(shape, lambda index: Joined([part[index] for part in parts], takes_turns=takes_turns))
+
+    shape = (*others, 2 * rows) if columns == 1 and takes_turns else (*others, 2 * rows, columns)
+    return Entry(shape, first.type_name, read)
+
+
+def _latent(tensors: list[GgufTensor]) -> Entry:
+    """Keys [heads, rank, size] and values [heads, size, rank] of all heads as the one matrix that both are made by."""
+    keys, values = tensors
+    if len(keys.shape) != 3 or len(values.shape) != 3 or keys.shape[:2] != (values.shape[0], values.shape[2]):
+        raise ModelError(f"tensors {keys.name!r} and {values.name!r} have shapes {keys.shape} and {values.shape}")
+    heads, rank, key_size = keys.shape
+    num_rows = heads * (key_size + values.shape[1])
+
+    def read(files: MappedFiles) -> Array:
+        parts = [np.asarray(_read(keys, files)).swapaxes(1, 2), np.asarray(_read(values, files))]
+        matrix: Array = np.concatenate([part.astype(np.float32, copy=False) for part in parts], axis=1)
+        return matrix.reshape(num_rows, rank)
+
+    return Entry((num_rows, rank), "F32", read)

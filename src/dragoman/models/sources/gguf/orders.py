@@ -1,0 +1,30 @@
+"""In which order the rows of a checkpoint's tensor lie in a GGUF file.
+
+Does: arithmetic on indices. Does not: move rows. Used by the source of weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dragoman.gguf.architectures import Order
+from dragoman.models.sources.base import Array
+
+
+def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, name: str) -> Array:
+    """Where each row of a checkpoint's tensor lies in the file, i64 [num_rows].
+
+    "pairs": llama.cpp turns neighbours, so the file has a head's first and second half taking turns. "by_group": the file
+    has all queries, then keys, then values; the checkpoint for each key/value head its queries, its key and its value.
+    Raises: ValueError if the rows are not whole heads.
+    """
+    rows = np.arange(num_rows)
+    if order == "pairs":
+        heads = num_kv_heads if name == "attn_k" else num_heads
+        return rows.reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+    size, rest = divmod(num_rows, num_heads + 2 * num_kv_heads)
+    if rest:
+        raise ValueError(f"{num_rows} rows are not those of {num_heads} queries and {num_kv_heads} keys and values")
+    ends = np.cumsum([num_heads * size, num_kv_heads * size])
+    parts = [part.reshape(num_kv_heads, -1) for part in np.split(rows, ends)]
+    return np.concatenate(parts, axis=1).reshape(-1)

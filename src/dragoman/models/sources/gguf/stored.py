@@ -1,0 +1,104 @@
+"""How the tensors of GGUF files are stored, and what each form becomes.
+
+Does: map bytes; numbers as they are, Q8_0 and Q4_0 exactly as packed matrices, all others as rows that are computed when
+they are read. Does not: know names. Rows are read on the storage's threads.
+Source of the blocks' layouts: ggml's ggml-common.h; the arithmetic of all but Q8_0 and Q4_0 is the `gguf` package's.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from dragoman.errors import ModelError
+from dragoman.gguf.header import GgufTensor
+from dragoman.models.sources.base import Array, PackedMatrix
+
+NUMBERS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+PACKED = {"Q8_0": 8, "Q4_0": 4}
+"""The types that stay as they are in a graph, with their bits."""
+
+GROUP_SIZE = 32  # columns that share a scale, in both
+
+_SCALE_BYTES = 2
+
+
+class MappedFiles:
+    """Files in memory, each mapped once."""
+
+    def __init__(self) -> None:
+        self._mapped: dict[Path, Array] = {}
+
+    def bytes_of(self, tensor: GgufTensor) -> Array:
+        """Its bytes, u8 [rows, bytes of a row], a view of the file. Raises: ModelError."""
+        if tensor.path not in self._mapped:
+            try:
+                # private to this process, so that arrays are writable, which the runtime asks for; nothing writes
+                self._mapped[tensor.path] = np.asarray(np.memmap(tensor.path, dtype=np.uint8, mode="c"))
+            except (OSError, ValueError) as error:
+                raise ModelError(f"{tensor.path} is not a readable GGUF file: {error}") from error
+        data = self._mapped[tensor.path][tensor.begin : tensor.begin + tensor.size]
+        if len(data) != tensor.size:
+            raise ModelError(f"{tensor.path} has become shorter while it was read")
+        num_rows = 1
+        for size in tensor.shape[:-1]:
+            num_rows *= size
+        return data.reshape(num_rows, -1)
+
+    def close(self) -> None:
+        """Forget them."""
+        self._mapped.clear()
+
+
+class QuantisedRows:
+    """Rows of a quantised type [out, in]; `np.asarray` of them or of a part has the values, f32."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, data: Array, type_name: str, num_columns: int) -> None:
+        """`data`: u8 [out, bytes of a row]."""
+        self._data, self._type_name, self._num_columns = data, type_name, num_columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+        return len(self._data), self._num_columns
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __getitem__(self, key: slice | Array | tuple[slice, slice]) -> QuantisedRows | Array:
+        """These rows; these columns of them as numbers."""
+        if isinstance(key, tuple):
+            return np.asarray(self[key[0]])[:, key[1]]
+        return QuantisedRows(self._data[key], self._type_name, self._num_columns)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        from gguf.constants import GGMLQuantizationType
+        from gguf.quants import dequantize
+
+        with np.errstate(invalid="ignore", over="ignore"):  # scales that are no numbers are found when they are stored
+            values: Array = dequantize(np.ascontiguousarray(self._data), GGMLQuantizationType[self._type_name])
+        values = values.reshape(self.shape)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def stored_rows(data: Array, type_name: str, num_columns: int) -> Array | PackedMatrix | QuantisedRows:
+    """Rows of a matrix as they are stored. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
+    if type_name in NUMBERS:
+        numbers: Array = data.view(NUMBERS[type_name])
+        return numbers
+    if type_name not in PACKED:
+        return QuantisedRows(data, type_name, num_columns)
+    blocks = data.reshape(len(data), num_columns // GROUP_SIZE, -1)
+    scales: Array = np.ascontiguousarray(blocks[:, :, :_SCALE_BYTES]).view(np.float16)[:, :, 0]
+    quants = blocks[:, :, _SCALE_BYTES:]
+    if type_name == "Q8_0":
+        values: Array = np.ascontiguousarray(quants).view(np.int8)
+    else:  # the low halves of the bytes are a block's first columns
+        values = np.concatenate([quants & 0x0F, quants >> 4], axis=2).view(np.int8)
+        values -= 8
+    return PackedMatrix(values.reshape(len(data), num_columns), scales, None, PACKED[type_name])

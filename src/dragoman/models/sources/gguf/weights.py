@@ -1,0 +1,110 @@
+"""The weights of a GGUF model, as those of any other checkpoint.
+
+Does: tell their shapes from headers, hand them out by name. Does not: compress. Called by the loader and by whoever
+foretells sizes, once per start, on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dragoman.errors import ModelError
+from dragoman.gguf.files import GgufModel, read_gguf
+from dragoman.models.sources.gguf.naming import Entry, entries
+from dragoman.models.sources.gguf.stored import GROUP_SIZE, NUMBERS, PACKED, MappedFiles
+from dragoman.models.sources.read_ahead import read_ahead
+
+_SCALE_BYTES = 2
+
+
+class GgufWeights:
+    """See `opening.StoredWeights`."""
+
+    def __init__(self, model: Path) -> None:
+        """Raises: ModelError."""
+        self._model: GgufModel = read_gguf(model)
+        self.files = self._model.files
+
+    @cached_property
+    def _entries(self) -> dict[str, Entry]:
+        return entries(self._model)
+
+    @property
+    def smallest_group(self) -> int | None:
+        """Of Q8_0 and Q4_0, if there are any."""
+        return GROUP_SIZE if self.packed_bytes() else None
+
+    @property
+    def quantised(self) -> str | None:
+        """The types of its matrices."""
+        types = dict.fromkeys(entry.type_name for entry in self._entries.values() if len(entry.shape) > 1)
+        named = [name for name in types if name not in NUMBERS]
+        return f"GGUF {', '.join(named)}" if named else None
+
+    @property
+    def recompressed(self) -> str | None:
+        """All but Q8_0 and Q4_0."""
+        types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
+        named = sorted(types - PACKED.keys() - NUMBERS.keys())
+        return ", ".join(named) or None
+
+    def packed_bytes(self) -> dict[str, int]:
+        """Of Q8_0 and Q4_0: values, and a scale for each group."""
+        return {
+            name: int(np.prod(entry.shape)) * PACKED[entry.type_name] // 8
+            + int(np.prod(entry.shape)) // GROUP_SIZE * _SCALE_BYTES
+            for name, entry in self._entries.items()
+            if len(entry.shape) > 1 and entry.type_name in PACKED
+        }
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of every tensor, as a checkpoint has it."""
+        return {name: entry.shape for name, entry in self._entries.items()}
+
+    def open(self) -> GgufSource:
+        """The tensors."""
+        return GgufSource(self._model, self._entries)
+
+
+class GgufSource:
+    """The tensors of one model by their Hugging Face names. A context manager."""
+
+    def __init__(self, model: GgufModel, tensors: dict[str, Entry]) -> None:
+        self._model, self._entries = model, tensors
+        self._files = MappedFiles()
+
+    def __enter__(self) -> Self:
+        read_ahead(self._model.files)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Any:
+        """See `WeightSource`. Axes of length 1 are the file's own affair."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise ModelError(f"{self._model.path}: the model has no tensor {name!r}")
+        if entry.shape == shape:
+            return entry.read(self._files)
+        if _without_ones(entry.shape) != _without_ones(shape):
+            raise ModelError(f"tensor {name!r} has shape {list(entry.shape)}, the metadata implies {list(shape)}")
+        return np.asarray(entry.read(self._files)).reshape(shape)
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
