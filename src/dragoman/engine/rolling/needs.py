@@ -24,7 +24,7 @@ from dragoman.models.families import read_model
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.opening import stored_weights
-from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
