@@ -1,7 +1,7 @@
 """The options that a subcommand has for itself, beside those of the server.
 
-Does: take them off the command line, judge their values one by one, list them for `--help`. Does not: know any of them, or read
-the server's options. Used by the modules of the subcommands' arguments.
+Does: take them off the command line, judge their values one by one, list them for `--help`. Does not: know any of them, or
+read the server's options. Used by the modules of the subcommands' arguments.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ def read_options(options: Sequence[CommandOption], words: Sequence[str]) -> Read
 
 def options_text(options: Sequence[CommandOption]) -> str:
     """The options for `--help`, one or two lines each."""
-    return "\n".join(f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in options) + "\n"
+    return (
+        "\n".join(f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in options)
+        + "\n"
+    )
 
 
 def _taken(options: Sequence[CommandOption], words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:

@@ -23,7 +23,9 @@ OPTIONS = (
     CommandOption("ttft", Number(), "seconds that 99 % of first tokens may take [any time]"),
     CommandOption("itl", Number(), "seconds that 99 % of gaps between tokens may take [any time]"),
     CommandOption("replicas", Integer(1), "so many, instead of as few as keep the bounds"),
-    CommandOption("costs", Text(), "a JSON file of step costs, which is written if it is not there [measured, not kept]"),
+    CommandOption(
+        "costs", Text(), "a JSON file of step costs, which is written if it is not there [measured, not kept]"
+    ),
     CommandOption("shared_prefix", Integer(1), "tokens with which a prompt begins as others do [none]"),
     CommandOption("prefixes", Integer(1), "how many such beginnings there are; the n-th is 1/n times as frequent", 1),
     CommandOption("router", Choice(ROUTERS), "how requests are divided [least-outstanding]", "least-outstanding"),

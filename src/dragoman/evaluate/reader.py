@@ -61,6 +61,10 @@ class WindowReader:
             if first < end:
                 yield first, logits
 
+    def output(self, name: str) -> Array:
+        """What the last piece gave under that name, of a graph with outputs beside its own."""
+        return self._runner.output(name)
+
     def _batch(self, token_ids: Sequence[int], begin: int, end: int, first_row: int) -> ForwardBatch:
         first, *others = [self._tables(begin, end, count) for count in self._counts]
         is_long = self._boundary is not None and len(token_ids) > self._boundary

@@ -3,8 +3,8 @@
 Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
 Called by models.storage.constants on its threads, and by `dragoman.compress`.
 
-The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as rounding to
-nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several scales are
+The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as rounding
+to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several scales are
 tried. For the integers that each gives, the scale that fits them best is their least-squares fit, and what that leaves of
 the error follows from two sums, without computing the error itself.
 """
@@ -119,11 +119,12 @@ def _integers(grouped: Array, scales: Array, zero_points: Array, bits: int, out:
     np.multiply(grouped, 1.0 / scales, out=out)
     np.rint(out, out=out)
     np.maximum(out, -zero_points, out=out)
-    return np.minimum(out, (1 << bits) - 1 - zero_points, out=out)
+    np.minimum(out, (1 << bits) - 1 - zero_points, out=out)
+    return out
 
 
 def pack_int4(values: Array) -> Array:
-    """Two values a byte, the even one in the low half. Shapes: u8 or i8 [..., an even number] -> u8 [half as many in all]."""
+    """Two values a byte, the even one in the low half. Shapes: u8 or i8 [..., an even number] -> u8 [half as many]."""
     pairs = values.reshape(-1).view(np.uint16) & 0x0F0F
     packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
     return packed
