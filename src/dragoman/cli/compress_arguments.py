@@ -20,8 +20,8 @@ usage: dragoman compress MODEL_DIR OUT [--text FILE] [options]
 Writes the model into the new directory OUT with the matrices of its layers compressed to 4 or 8 bits, as compressed-tensors
 has it (pack-quantized), which dragoman, vLLM and transformers load. --text FILE calibrates: columns that carry large
 numbers when the model reads that text get finer steps, and errors count as much as these numbers; some ten thousand
-tokens like those that the model will see are enough. Without it the steps are chosen by the weights alone. Head and embeddings
-stay as they are. `dragoman eval` tells what is lost. See docs/compression.md.
+tokens like those that the model will see are enough. Without it the steps are chosen by the weights alone. Head and
+embeddings stay as they are. `dragoman eval` tells what is lost. See docs/compression.md.
 
 """
 

@@ -58,8 +58,8 @@ _EVAL_USAGE = """\
 usage: dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [--against-dtype TYPE] [options]
 
 Has a model read a text and tells its perplexity. With --against, or --against-dtype for the same model stored otherwise,
-also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and how
-often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there:
+also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and
+how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there:
 `dragoman eval DIR --dtype int4 --against-dtype f32 --text FILE` is what int4 costs. See docs/compression.md.
 
 """

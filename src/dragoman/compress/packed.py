@@ -1,8 +1,8 @@
 """Writes compressed matrices in the form that compressed-tensors names pack-quantized.
 
 Does: tensors, and what config.json says of them. Does not: compress, or write files. Called by `compression`.
-Source: github.com/vllm-project/compressed-tensors, "pack-quantized": integers of 32 bits hold values of few bits, the first in
-the lowest; weights are packed along a row, zero points down a column.
+Source: github.com/vllm-project/compressed-tensors, "pack-quantized": integers of 32 bits hold values of few bits, the first
+in the lowest; weights are packed along a row, zero points down a column.
 """
 
 from __future__ import annotations
