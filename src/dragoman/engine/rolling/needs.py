@@ -141,7 +141,9 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
     weights, stored = stored_weights(model_dir), 0.0
-    careful_type = "int8" if weight_type == "int4" else weight_type  # of the head, and of values in matrices of their own
+    careful_type = (
+        "int8" if weight_type == "int4" else weight_type
+    )  # of the head, and of values in matrices of their own
     careful = tuple(f"{name}.weight" for name in ("v_proj", *(layout.head for layout in model.layouts)))
     for name, shape in weights.shapes().items():
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more

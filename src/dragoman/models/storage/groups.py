@@ -4,9 +4,9 @@ Does: pure numpy, one matrix or a part of its rows at a time. Does not: use thre
 Called by models.storage.constants on its threads, and by `dragoman.compress`.
 
 The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as
-rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several scales are
-tried. For the integers that each gives, the scale that fits them best is their least-squares fit, and what that leaves of
-the error follows from two sums, without computing the error itself.
+rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several
+scales are tried. For the integers that each gives, the scale that fits them best is their least-squares fit, and what that
+leaves of the error follows from two sums, without computing the error itself.
 """
 
 from __future__ import annotations
