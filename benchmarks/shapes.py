@@ -31,7 +31,7 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.models import ModelOptions
 from dragoman.models.families import read_model
 from dragoman.models.loader import compile_source
-from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 
 _WARM_UP_STEPS = 3
 _NUM_VALUES = 1 << 22  # random values, of which every tensor is made: speed does not depend on them

@@ -87,7 +87,8 @@ page is written by `scripts/models_page.py`. Exported OpenVINO graphs: [openvino
 
 - **f32, int8, int4**: how far logits are from those of transformers in f32, relative, at most over all recorded cases and
   prompts of 5, 90 and 700 tokens. The checkpoints are tiny and random, which is harder on compression than trained ones:
-  int8 and int4 say where a family stands among others, not what a real model loses.
+  int8 and int4 say where a family stands among others, not what a real model loses; [compression](compression.md) tells
+  that of the demo model, and `dragoman eval` of yours.
 - **Chat**: recorded templates (tests/tokenizer/chat_templates) of the kind that models of the family have, which render as
   transformers renders them; models bring templates of their own. **Tools, reasoning**: the forms that are then chosen by
   themselves ([chat](dialects/chat.md)).

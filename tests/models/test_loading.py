@@ -23,7 +23,7 @@ from dragoman.models.profile import Processor, lacks_vnni
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, embedding_table, weight_matrix
-from dragoman.models.storage.quantize import quantize_int4, quantize_int8, quantize_int8_symmetric
+from dragoman.models.storage.quantize import quantize_int8, quantize_int8_symmetric
 from dragoman.models.storage.row_parts import RowParts
 from tests.support.random_checkpoint import TIED, UNTIED, write_checkpoint
 
@@ -204,13 +204,6 @@ def test_symmetric_int8_error_is_at_most_about_half_a_step(weight: Any) -> None:
     values = np.empty(weight.shape, np.int8)
     steps = quantize_int8_symmetric(weight, values).astype(np.float32)
     assert np.all(np.abs(values.astype(np.float32) * steps - weight) <= 0.6 * steps)
-
-
-@given(matrices)
-def test_int4_error_is_at_most_about_half_a_step(weight: Any) -> None:
-    values, scales = quantize_int4(weight)
-    steps = scales.astype(np.float32)
-    assert np.all(np.abs(values * steps - weight.reshape(values.shape)) <= 1.1 * np.abs(steps))
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])

@@ -23,7 +23,7 @@ from benchmarks.serving.results import Result
 from benchmarks.serving.settings import Settings
 from benchmarks.serving.turns import Contender, Metrics, failed, medians, start, take_turns
 from dragoman.models.config import read_json
-from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 
 ROW = 2
 TITLE = "Decoding one stream"

@@ -1,6 +1,6 @@
 """The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
 
-Does: `serve`, `config`, `plan`, `--help`, `--version`. Does not: build or run anything itself.
+Does: `serve`, `config`, `plan`, `eval`, `compress`, `--help`, `--version`. Does not: build or run anything itself.
 Called by the console script and by `python -m dragoman`, on the main thread.
 """
 
@@ -12,7 +12,9 @@ from typing import TextIO
 
 from dragoman import __version__
 from dragoman.cli.arguments import read_arguments
+from dragoman.cli.compress_arguments import compress_help, read_compress_arguments
 from dragoman.cli.config_command import config_text
+from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
 from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.docs import options_help, options_page
@@ -32,9 +34,13 @@ usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
        dragoman config --docs                  print docs/options.md
        dragoman plan [MODEL_DIR] --rate R --prompt N --output M [options]
                                                how many replicas that needs, by simulation
+       dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [options]
+                                               perplexity, and how far a model is from another one
+       dragoman compress MODEL_DIR OUT [--text FILE] [options]
+                                               write a checkpoint with weights of 4 or 8 bits
        dragoman --version
 
-`dragoman serve --help` lists the options, `dragoman plan --help` those of a plan.
+`dragoman serve --help` lists the options; plan, eval and compress have a `--help` of their own.
 """
 
 _PLAN_USAGE = """\
@@ -45,6 +51,16 @@ latency, and what they do meanwhile: the rolling engine's scheduler is run in si
 These costs are measured with the model, on this machine, which should be idle; --costs FILE keeps them, and a file of
 another machine plans for that one. All options of `dragoman serve` may be given too, and act as they do there. See
 docs/scaling.md.
+
+"""
+
+_EVAL_USAGE = """\
+usage: dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [--against-dtype TYPE] [options]
+
+Has a model read a text and tells its perplexity. With --against, or --against-dtype for the same model stored otherwise,
+also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and
+how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there:
+`dragoman eval DIR --dtype int4 --against-dtype f32 --text FILE` is what int4 costs. See docs/compression.md.
 
 """
 
@@ -70,10 +86,11 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
         return 0
-    if command == "plan":
-        return _run_plan(arguments[1:])
+    own = {"plan": _run_plan, "eval": _run_eval, "compress": _run_compress}
+    if command in own:
+        return own[command](arguments[1:])
     if command not in ("serve", "config"):
-        allowed = "one of serve, config, plan, --help, --version"
+        allowed = "one of serve, config, plan, eval, compress, --help, --version"
         sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
         return USAGE_ERROR
     return _run_command(command, arguments[1:])
@@ -122,6 +139,51 @@ def _run_plan(words: list[str]) -> int:
         from dragoman.cli.plan_command import plan
 
         return plan(configs[0], asked, sys.stdout, sys.stderr)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run_eval(words: list[str]) -> int:
+    """Read the options of the evaluation and of the server, and evaluate; the exit code."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(_EVAL_USAGE + eval_help())
+        return 0
+    asked, server_words, problems = read_eval_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    read = _read(server_words, environment(), sys.stderr)
+    if asked is None or read is None:
+        return USAGE_ERROR
+    configs = list(read[1].models)
+    if asked.compares:
+        other = [asked.against or str(configs[0].model_dir), "--dtype", asked.against_dtype or "f32"]
+        found = _read(other, environment(), sys.stderr)
+        if found is None:
+            return USAGE_ERROR
+        configs += found[1].models
+    if len(configs) != 1 + asked.compares:
+        sys.stderr.write("dragoman: an evaluation is of one model; name its directory\n")
+        return USAGE_ERROR
+    try:
+        from dragoman.cli.eval_command import run_eval
+
+        return run_eval(configs[0], configs[1] if asked.compares else None, asked, sys.stdout, sys.stderr)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _run_compress(words: list[str]) -> int:
+    """Read the options of the compression, and compress; the exit code."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(compress_help())
+        return 0
+    asked, problems = read_compress_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    try:
+        from dragoman.cli.compress_command import run_compress
+
+        return run_compress(asked, sys.stdout, sys.stderr)
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -1,6 +1,6 @@
 """The options of `dragoman plan` itself; all others are the server's, because a plan is for a server with these options.
 
-Does: take them off the command line, judge their values, list them for `--help`. Does not: read the server's options. Called
+Does: list them, judge how they go together. Does not: read the server's options. Called
 by the plan command.
 """
 
@@ -10,42 +10,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.config.kinds import Choice, Integer, Kind, Number, Switch, Text, Value
+from dragoman.cli.command_options import CommandOption, options_text, read_options
+from dragoman.config.kinds import Choice, Integer, Number, Switch, Text
 
-SOURCE = "command line"
 ROUTERS = ("least-outstanding", "prefix")
-_COLUMN = 34
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOption:
-    """One option. `default` None = not set; `is_needed`: there is no plan without it."""
-
-    name: str
-    kind: Kind
-    help: str
-    default: Value = None
-    is_needed: bool = False
-
-    @property
-    def flag(self) -> str:
-        """How it is written."""
-        return "--" + self.name.replace("_", "-")
 
 
 OPTIONS = (
-    PlanOption("rate", Number(), "requests a second that arrive, at random (Poisson)", is_needed=True),
-    PlanOption("prompt", Integer(2), "prompt tokens of a request", is_needed=True),
-    PlanOption("output", Integer(1), "completion tokens of a request", is_needed=True),
-    PlanOption("ttft", Number(), "seconds that 99 % of first tokens may take [any time]"),
-    PlanOption("itl", Number(), "seconds that 99 % of gaps between tokens may take [any time]"),
-    PlanOption("replicas", Integer(1), "so many, instead of as few as keep the bounds"),
-    PlanOption("costs", Text(), "a JSON file of step costs, which is written if it is not there [measured, not kept]"),
-    PlanOption("shared_prefix", Integer(1), "tokens with which a prompt begins as others do [none]"),
-    PlanOption("prefixes", Integer(1), "how many such beginnings there are; the n-th is 1/n times as frequent", 1),
-    PlanOption("router", Choice(ROUTERS), "how requests are divided [least-outstanding]", "least-outstanding"),
-    PlanOption("requests", Integer(20), "requests that are simulated for a replica [300]", 300),
-    PlanOption("json", Switch(), "print JSON instead of a table", False),
+    CommandOption("rate", Number(), "requests a second that arrive, at random (Poisson)", is_needed=True),
+    CommandOption("prompt", Integer(2), "prompt tokens of a request", is_needed=True),
+    CommandOption("output", Integer(1), "completion tokens of a request", is_needed=True),
+    CommandOption("ttft", Number(), "seconds that 99 % of first tokens may take [any time]"),
+    CommandOption("itl", Number(), "seconds that 99 % of gaps between tokens may take [any time]"),
+    CommandOption("replicas", Integer(1), "so many, instead of as few as keep the bounds"),
+    CommandOption(
+        "costs", Text(), "a JSON file of step costs, which is written if it is not there [measured, not kept]"
+    ),
+    CommandOption("shared_prefix", Integer(1), "tokens with which a prompt begins as others do [none]"),
+    CommandOption("prefixes", Integer(1), "how many such beginnings there are; the n-th is 1/n times as frequent", 1),
+    CommandOption("router", Choice(ROUTERS), "how requests are divided [least-outstanding]", "least-outstanding"),
+    CommandOption("requests", Integer(20), "requests that are simulated for a replica [300]", 300),
+    CommandOption("json", Switch(), "print JSON instead of a table", False),
 )
 
 
@@ -69,17 +54,7 @@ class PlanArguments:
 
 def read_plan_arguments(words: Sequence[str]) -> tuple[PlanArguments | None, list[str], list[str]]:
     """(What is asked for, None if something is wrong; the server's words; one line for each problem)."""
-    texts, others, problems = _taken(words)
-    values: dict[str, Value] = {}
-    for option in OPTIONS:
-        values[option.name] = option.default
-        if option.name in texts:
-            try:
-                values[option.name] = option.kind.parse(texts[option.name])
-            except ValueError:
-                problems.append(cite(option.name, texts[option.name]) + f": must be {option.kind.allowed}")
-        elif option.is_needed and not any(problem.startswith(option.flag + " ") for problem in problems):
-            problems.append(f"{option.flag}: is needed, must be {option.kind.allowed}")
+    texts, values, others, problems = read_options(OPTIONS, words)
     prefix, prompt = values["shared_prefix"] or 0, values["prompt"]
     if isinstance(prefix, int) and isinstance(prompt, int) and prefix >= prompt:
         problems.append(cite("shared_prefix", prefix) + f": must be less than --prompt ({prompt})")
@@ -96,35 +71,9 @@ def read_plan_arguments(words: Sequence[str]) -> tuple[PlanArguments | None, lis
 
 def cite(name: str, value: object) -> str:
     """An option with its value and source, as the beginning of an error message."""
-    flag = next(option.flag for option in OPTIONS if option.name == name)
-    return f"{flag}={value} ({SOURCE})"
+    return next(option for option in OPTIONS if option.name == name).cite(value)
 
 
 def plan_help() -> str:
     """The options, one or two lines each."""
-    return (
-        "\n".join(f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in OPTIONS)
-        + "\n"
-    )
-
-
-def _taken(words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
-    """(Texts by option, the words that are left, problems with the form)."""
-    by_flag = {option.flag: option for option in OPTIONS}
-    texts: dict[str, str] = {}
-    others: list[str] = []
-    problems: list[str] = []
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        flag, has_value, value = word.partition("=")
-        option = by_flag.get(flag)
-        if option is None:
-            others.append(word)
-        elif has_value or isinstance(option.kind, Switch):
-            texts[option.name] = value if has_value else "true"
-        elif rest and not rest[0].startswith("--"):
-            texts[option.name] = rest.pop(0)
-        else:
-            problems.append(f"{flag} ({SOURCE}): must be followed by a value")
-    return texts, others, problems
+    return options_text(OPTIONS)

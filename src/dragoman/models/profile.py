@@ -17,7 +17,7 @@ from typing import Any, Literal
 import openvino as ov
 
 from dragoman.models.config import ModelError
-from dragoman.models.storage.constants import WeightFormat, WeightType
+from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
 
 KvType = Literal["auto", "bf16", "f16", "f32", "u8"]
 
@@ -194,9 +194,15 @@ def _weight_format(options: ModelOptions, processor: Processor) -> WeightFormat:
     That is up to a third faster without zero points, and twice as fast for steps of 8 to 64 tokens if a block stays in a
     core's own cache.
     """
-    if options.weight_type not in ("int8", "int4") or processor.has_integer_dot_products:
+    if options.weight_type not in ("int8", "int4"):
         return WeightFormat(options.weight_type)
-    return WeightFormat("int8_symmetric" if options.weight_type == "int8" else "int4", _UNPACKED_COLUMNS)
+    unpacks = not processor.has_integer_dot_products
+    eight_bits: StoredType = "int8_symmetric" if unpacks else "int8"
+    return WeightFormat(
+        "int4" if options.weight_type == "int4" else eight_bits,
+        max_columns=_UNPACKED_COLUMNS if unpacks else None,
+        careful_type=eight_bits,
+    )
 
 
 def _lacks_scalable_vectors() -> bool:

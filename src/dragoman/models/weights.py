@@ -65,11 +65,33 @@ class Weights:
         view._stack = (index, num_stored)
         return view
 
+    def careful(self) -> Weights:
+        """The view of matrices whose error counts more than that of others: stored as the format has it for these."""
+        view = copy(self)
+        view.storage = replace(self.storage, format=self.storage.format.careful)
+        return view
+
     def renamed(self, **names: str) -> Weights:
         """The view in which tensors have other names than "weight" and "bias"."""
         view = copy(self)
         view._names = names
         return view
+
+    # --- what this view is ---------------------------------------------------------------------------------------------
+
+    def name(self, name: str = "weight") -> str:
+        """The name of a tensor in the checkpoint."""
+        return self._full(name)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if matrices are what is stored: [out, in], each in a tensor of its own, with all rows."""
+        return self._rows is None and self.is_as_stored
+
+    @property
+    def is_as_stored(self) -> bool:
+        """True if matrices are some rows of what is stored, whose columns they have."""
+        return not self._is_transposed and self._stack is None
 
     # --- tensors ------------------------------------------------------------------------------------------------------
 

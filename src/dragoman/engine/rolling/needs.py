@@ -27,7 +27,7 @@ from dragoman.models.ir.read import read_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
 from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.opening import stored_weights
-from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
@@ -147,14 +147,18 @@ def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     facts, weight_type = model.facts, options.weight_type
     weights, stored = stored_weights(model_dir), 0.0
     packed = {} if weight_type == "f32" else weights.packed_bytes()
+    # of the head, and of values in matrices of their own
+    careful_type = "int8" if weight_type == "int4" else weight_type
+    careful = tuple(f"{name}.weight" for name in ("v_proj", *(layout.head for layout in model.layouts)))
     for name, shape in weights.shapes().items():
-        matrix_bytes = packed.get(name) or _stored_bytes(shape, weight_type)
         if name.endswith(f"{model.table}.weight"):  # is looked up; as the head's matrix it is stored once more
-            stored += _table_bytes(shape, weight_type) + (matrix_bytes if model.is_tied else 0)
+            stored += _table_bytes(shape, weight_type) + (
+                (packed.get(name) or _stored_bytes(shape, careful_type)) if model.is_tied else 0
+            )
         elif any(re.match(pattern, name) for pattern in seeing) or not any(
             re.search(pattern, name) for pattern in model.unread
         ):
-            stored += matrix_bytes
+            stored += packed.get(name) or _stored_bytes(shape, careful_type if name.endswith(careful) else weight_type)
     profile = kernel_profile(options, has_states=bool(facts.delta_layers), smallest_group=weights.smallest_group)
     if holds_grouped(facts, profile.weights):  # no file holds the weights, from which kernels pack their own
         stored *= 2
@@ -201,7 +205,7 @@ def _stored_bytes(shape: tuple[int, ...], weight_type: str) -> float:
         return size * 4
     columns = max(shape[-1], 1)
     if weight_type == "int4" and not columns % INT4_GROUP_SIZE:
-        return size * _BYTES["int4"] + size / INT4_GROUP_SIZE * 2
+        return size * _BYTES["int4"] + size / INT4_GROUP_SIZE * 2.5
     if weight_type in ("int8", "int4"):
         return size * _BYTES["int8"] + size / columns * 3
     return size * _BYTES[weight_type]

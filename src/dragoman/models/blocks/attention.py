@@ -12,7 +12,7 @@ import numpy as np
 from openvino.op import _PagedAttentionExtension  # private: pinned by openvino~=2026.4.1 and held by tests/models
 
 from dragoman.models.blocks.capped_attention import capped_attention
-from dragoman.models.blocks.linear import linears
+from dragoman.models.blocks.linear import linear, linears
 from dragoman.models.blocks.nodes import reshape, scalar, unsqueeze
 from dragoman.models.blocks.rotary import apply_rotary, pair_order
 from dragoman.models.blocks.step import BlockTables, LayerInputs
@@ -29,15 +29,23 @@ def queries_keys_values(
 ) -> list[Node]:
     """Queries, keys and values of all heads, side by side. Shapes: x [T, 1, hidden] -> three of [T, 1, heads * size].
 
-    Interleaved pairs are brought into the order that turns as halves, which scores do not notice.
+    Interleaved pairs are brought into the order that turns as halves, which scores do not notice. Values are small and lose
+    the most for their size, so they may be stored with more bits; then they are a product of their own.
     """
     q, k, v = weights
     if facts.rotary is not None and facts.rotary.is_interleaved:
         turned = facts.rotary.size
         q = q.rows(pair_order(facts.num_heads, facts.head_size, turned), facts.query_width)
         k = k.rows(pair_order(facts.num_kv_heads, facts.head_size, turned), facts.key_width)
+    is_fused = q.storage.format.fuses_attention
+    if q.storage.format.careful != q.storage.format:
+        widths = [facts.query_width, facts.key_width]
+        return [
+            *linears(x, [q, k], widths, bias=bias, is_fused=is_fused),
+            linear(x, v.careful(), facts.value_width, bias=bias),
+        ]
     widths = [facts.query_width, facts.key_width, facts.value_width]
-    return linears(x, [q, k, v], widths, bias=bias, is_fused=q.storage.format.fuses_attention)
+    return linears(x, [q, k, v], widths, bias=bias, is_fused=is_fused)
 
 
 def attend(

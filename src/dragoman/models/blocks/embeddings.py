@@ -18,5 +18,8 @@ def embedding(token_ids: Node, weights: Weights, num_rows: int, size: int) -> No
 
 
 def logits(x: Node, weights: Weights, vocab_size: int, *, bias: bool = False) -> Node:
-    """A score for every token of the vocabulary. Shapes: x [R, 1, hidden] -> f32 [R, vocab]."""
-    return reshape(linear(x, weights, vocab_size, bias=bias), -1, vocab_size)
+    """A score for every token of the vocabulary. Shapes: x [R, 1, hidden] -> f32 [R, vocab].
+
+    What is lost in the head is lost in every logit: of all matrices it gains the most from more bits.
+    """
+    return reshape(linear(x, weights.careful(), vocab_size, bias=bias), -1, vocab_size)

@@ -14,13 +14,16 @@ from openvino import opset13 as ops
 from dragoman.models.blocks.nodes import add, integers, scalar, split, width
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor
 from dragoman.models.storage.constants import Node, WeightStorage, constant, weight_matrix
-from dragoman.models.storage.quantize import INT4_GROUP_SIZE
+from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.weights import Weights, can_be_joined, joined
 
 
 def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [num_rows, in], bias [num_rows] -> [..., num_rows]."""
-    return product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
+    result = product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
+    if weights.storage.watcher is not None:
+        weights.storage.watcher.product(weights, x, result, bias=bias)
+    return result
 
 
 def linears(

@@ -16,7 +16,10 @@ from dragoman.models.weights import Weights
 
 def rms_norm(x: Node, weights: Weights, epsilon: float, *, offset: float = 0.0) -> Node:
     """Root-mean-square normalisation (arXiv:1910.07467) times `offset` + weight."""
-    return rms_normalized(x, weights.vector(width(x)) + np.float32(offset), epsilon)
+    result = rms_normalized(x, weights.vector(width(x)) + np.float32(offset), epsilon)
+    if weights.storage.watcher is not None:
+        weights.storage.watcher.norm(weights, result, offset=offset, bias=False)
+    return result
 
 
 def rms_normalized(x: Node, weight: Array, epsilon: float) -> Node:
@@ -33,7 +36,10 @@ def layer_norm(x: Node, weights: Weights | None, epsilon: float, *, bias: bool =
         return normalized
     size = width(x)
     result = multiply(normalized, constant(_shaped(weights.vector(size), x)))
-    return add(result, constant(_shaped(weights.vector(size, "bias"), x))) if bias else result
+    result = add(result, constant(_shaped(weights.vector(size, "bias"), x))) if bias else result
+    if weights.storage.watcher is not None:
+        weights.storage.watcher.norm(weights, result, offset=0.0, bias=bias)
+    return result
 
 
 def head_layer_norm(x: Node, weight: Array, epsilon: float) -> Node:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any, Literal, Protocol, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -18,14 +19,8 @@ from openvino import opset13 as ops
 
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, Rows, StoredTensor
-from dragoman.models.storage.quantize import (
-    INT4_GROUP_SIZE,
-    fits_f16,
-    pack_int4,
-    quantize_int4,
-    quantize_int8,
-    quantize_int8_symmetric,
-)
+from dragoman.models.storage.groups import INT4_GROUP_SIZE, pack_int4, put_int4, quantize_groups
+from dragoman.models.storage.quantize import fits_f16, quantize_int8, quantize_int8_symmetric
 from dragoman.models.storage.row_parts import RowParts
 
 Node: TypeAlias = Any  # openvino.Output: the package has no type information
@@ -39,13 +34,20 @@ class WeightFormat:
 
     `max_columns`: those of a product, wider ones are summed up; None = no limit. `idle_expert_weights`: an expert without
     tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
-    stay such in the compiled graph; else the plugin makes them f32.
+    stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
+    counts more than that of others; None = as these.
     """
 
     stored_type: StoredType
     max_columns: int | None = None
     idle_expert_weights: int = 0
     keeps_half: bool = False
+    careful_type: StoredType | None = None
+
+    @property
+    def careful(self) -> WeightFormat:
+        """The format of matrices whose error counts more."""
+        return self if self.careful_type is None else replace(self, stored_type=self.careful_type)
 
     @property
     def fuses_attention(self) -> bool:
@@ -58,12 +60,31 @@ class WeightFormat:
         return self.stored_type == "int4"
 
 
+class GraphWatcher(Protocol):
+    """Learns what becomes of the tensors in a graph: for those who change weights by what goes into them.
+
+    `tensors`: the `Weights` of the matrix or the norm, and what is its bias.
+    """
+
+    def product(self, tensors: Any, x: Node, result: Node, *, bias: bool) -> None:
+        """`result` is the product of x with a matrix, before a bias is added if there is none, else behind it."""
+        ...
+
+    def norm(self, tensors: Any, result: Node, *, offset: float, bias: bool) -> None:
+        """`result` is the output of a norm whose factors are `offset` + weight."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeightStorage:
-    """A format, and who compresses into it: a graph's weights are complete when `parts` has finished."""
+    """A format, and who compresses into it: a graph's weights are complete when `parts` has finished.
+
+    `watcher`: is told of the graph's norms and products while it is built, None = nobody is.
+    """
 
     format: WeightFormat
     parts: RowParts
+    watcher: GraphWatcher | None = None
 
 
 def constant(values: Array) -> Node:
@@ -137,7 +158,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
 class _Filled:
     """A constant of the graph whose memory is filled later, so that nothing is copied into it.
 
-    `rows`: its values, of all matrices below each other; of int4 two in a byte.
+    `rows`: its values, of all matrices below each other; of int4 two in a byte, in one row where rows share bytes.
     """
 
     def __init__(self, element_type: ov.Type, shape: tuple[int, ...]) -> None:
@@ -145,7 +166,8 @@ class _Filled:
         values: Array = tensor.data
         if element_type == ov.Type.bf16:  # which the runtime hands out as f16
             values = values.view(ml_dtypes.bfloat16)
-        self.rows = values.reshape(math.prod(shape[:-1]), -1)
+        num_rows = math.prod(shape[:-1])
+        self.rows = values.reshape(num_rows, -1) if values.size % num_rows == 0 else values
         self.constant: Node = ov.op.Constant(tensor, shared_memory=True).output(0)
 
 
@@ -247,17 +269,26 @@ def _int8_symmetric(weights: Sequence[StoredTensor], shape: tuple[int, ...], par
 
 def _int4(weights: Sequence[StoredTensor], shape: tuple[int, ...], parts: RowParts) -> Node:
     num_groups = shape[-1] // INT4_GROUP_SIZE
-    stored = _Filled(ov.Type.i4, (*shape[:-1], num_groups, INT4_GROUP_SIZE))
-    scales = _Filled(ov.Type.f16, (*shape[:-1], num_groups, 1))
+    per_group = (*shape[:-1], num_groups, 1)
+    stored, zero_points, scales = (
+        _Filled(ov.Type.u4, (*shape[:-1], num_groups, INT4_GROUP_SIZE)),
+        _Filled(ov.Type.u4, per_group),
+        _Filled(ov.Type.f16, per_group),
+    )
     packed = stored.rows.reshape(-1, shape[-1] // 2)  # two values a byte
-    factors = scales.rows.reshape(-1, num_groups, 1)
+    factors, zeros = scales.rows.reshape(-1, num_groups, 1), zero_points.rows.reshape(-1)
+    halves = Lock()  # two parts may share a byte of zero points
 
     def fill(rows: Array, where: slice) -> None:
-        values, factors[where] = quantize_int4(rows)
-        packed[where] = pack_int4(values).reshape(len(rows), -1)
+        found = quantize_groups(rows)
+        packed[where] = pack_int4(found.values).reshape(len(rows), -1)
+        factors[where] = found.scales
+        with halves:
+            put_int4(zeros, where.start * num_groups, found.zero_points)
 
     _submit(weights, parts, fill)
-    scaled = ops.multiply(ops.convert(stored.constant, ov.Type.f16), scales.constant)
+    values, shifts = (ops.convert(node.constant, ov.Type.f16) for node in (stored, zero_points))
+    scaled = ops.multiply(ops.subtract(values, shifts), scales.constant)
     flat = ops.reshape(scaled, ops.constant(np.array(shape, dtype=np.int64)), special_zero=False)
     return as_f32(flat.output(0))
 

@@ -128,6 +128,11 @@ class OpenVinoRunner:
         logits: Array = self._request.get_output_tensor(0).data
         return logits[:num_rows]
 
+    def output(self, name: str) -> Array:
+        """What the last step computed under that name, of a graph that has other outputs beside its own."""
+        values: Array = self._request.get_tensor(name).data
+        return values
+
     def _picture_inputs(self, batch: ForwardBatch) -> dict[str, Array]:
         """What a graph that takes in pictures takes, whether the step has any or not. A dummy token has none."""
         facts, pictures = self._facts.pictures, batch.pictures

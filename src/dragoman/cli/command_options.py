@@ -1,0 +1,91 @@
+"""The options that a subcommand has for itself, beside those of the server.
+
+Does: take them off the command line, judge their values one by one, list them for `--help`. Does not: know any of them, or
+read the server's options. Used by the modules of the subcommands' arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dragoman.config.kinds import Kind, Switch, Value
+
+SOURCE = "command line"
+_COLUMN = 34
+
+
+@dataclass(frozen=True, slots=True)
+class CommandOption:
+    """One option. `default` None = not set; `is_needed`: without it there is nothing to do."""
+
+    name: str
+    kind: Kind
+    help: str
+    default: Value = None
+    is_needed: bool = False
+
+    @property
+    def flag(self) -> str:
+        """How it is written."""
+        return "--" + self.name.replace("_", "-")
+
+    def cite(self, value: object) -> str:
+        """The option with its value and source, as the beginning of an error message."""
+        return f"{self.flag}={value} ({SOURCE})"
+
+
+class ReadOptions(NamedTuple):
+    """What a command line gives: `texts` as they stand there, `values` of all options, the words of others, problems."""
+
+    texts: dict[str, str]
+    values: dict[str, Value]
+    others: list[str]
+    problems: list[str]
+
+
+def read_options(options: Sequence[CommandOption], words: Sequence[str]) -> ReadOptions:
+    """The values of these options among the words; one line for each problem."""
+    texts, others, problems = _taken(options, words)
+    values: dict[str, Value] = {}
+    for option in options:
+        values[option.name] = option.default
+        if option.name in texts:
+            try:
+                values[option.name] = option.kind.parse(texts[option.name])
+            except ValueError:
+                problems.append(option.cite(texts[option.name]) + f": must be {option.kind.allowed}")
+        elif option.is_needed and not any(problem.startswith(option.flag + " ") for problem in problems):
+            problems.append(f"{option.flag}: is needed, must be {option.kind.allowed}")
+    return ReadOptions(texts, values, others, problems)
+
+
+def options_text(options: Sequence[CommandOption]) -> str:
+    """The options for `--help`, one or two lines each."""
+    return (
+        "\n".join(f"  {option.flag} {option.kind.placeholder}".ljust(_COLUMN) + option.help for option in options)
+        + "\n"
+    )
+
+
+def _taken(options: Sequence[CommandOption], words: Sequence[str]) -> tuple[dict[str, str], list[str], list[str]]:
+    """(Texts by option, the words that are left, problems with the form)."""
+    by_flag = {option.flag: option for option in options}
+    texts: dict[str, str] = {}
+    others: list[str] = []
+    problems: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        flag, has_value, value = word.partition("=")
+        option = by_flag.get(flag)
+        if option is None:
+            others.append(word)
+        elif has_value or isinstance(option.kind, Switch):
+            texts[option.name] = value if has_value else "true"
+        elif rest and not rest[0].startswith("--"):
+            texts[option.name] = rest.pop(0)
+        else:
+            problems.append(f"{flag} ({SOURCE}): must be followed by a value")
+    return texts, others, problems

@@ -1,0 +1,68 @@
+"""`dragoman compress`: writes a checkpoint with weights of few bits.
+
+Does: from the command line to the directory: checks the places, tokenises, progress, errors on one line. Does not: compress
+(`dragoman.compress` does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from dragoman.cli.compress_arguments import CompressArguments, cite
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.compress.compression import Compressed, compress
+from dragoman.compress.scaling import Packing
+from dragoman.config.resolve import ConfigError
+from dragoman.evaluate.text import read_text, tokens_of
+from dragoman.evaluate.windows import EvaluationError, Window, cut_text
+from dragoman.models import ModelError
+from dragoman.models.config import read_json
+from dragoman.models.families import read_model
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+
+FAILED = 1
+_MOST_WINDOW = 2048
+_MIB = 1 << 20
+
+
+def run_compress(asked: CompressArguments, stdout: TextIO, stderr: TextIO) -> int:
+    """Write the checkpoint and say what was done; the exit code: 0, or 1 if it failed, in which case nothing is left."""
+    display = ProgressDisplay(stderr)
+    try:
+        done = _run(asked, display)
+    except (ConfigError, ModelError, ValueError, OSError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    display.finish()
+    scaled = f", {done.num_scaled} of them scaled by what they read" if asked.text is not None else ""
+    stdout.write(
+        f"{asked.out}: {done.num_matrices} matrices in {asked.bits} bits{scaled}; {done.num_bytes / _MIB:.1f} MiB\n"
+    )
+    return 0
+
+
+def _run(asked: CompressArguments, display: ProgressDisplay) -> Compressed:
+    """Raises: what `run_compress` tells."""
+    if asked.out.exists() or asked.out.is_symlink():
+        raise ConfigError([f"{asked.out}: must be a directory that is not there yet"])
+    if not asked.out.absolute().parent.is_dir():
+        raise ConfigError([f"{asked.out}: must be a new directory in one that is there"])
+    packing = Packing(asked.bits, asked.group_size)
+    return compress(asked.model, asked.out, packing, _windows(asked), asked.skip, display)
+
+
+def _windows(asked: CompressArguments) -> list[Window]:
+    """What calibrates. Raises: ConfigError, ModelError."""
+    if asked.text is None:
+        return []
+    context = read_model(read_json(asked.model / "config.json")).facts.max_position
+    if asked.window is not None and asked.window > context:
+        raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
+    try:
+        tokens = tokens_of(read_text(asked.text), load_tokenizer(asked.model))
+        return cut_text(
+            tokens.token_ids[: asked.tokens], asked.window or min(context, _MOST_WINDOW), None, tokens.start
+        )
+    except EvaluationError as error:
+        raise ConfigError([f"{cite('text', asked.text)}: {error}"]) from error

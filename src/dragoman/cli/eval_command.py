@@ -1,0 +1,110 @@
+"""`dragoman eval`: how well a model foretells a text, and how far it is from another model.
+
+Does: from the command line to the table: loads the models, has them read, errors on one line. Does not: measure
+(`dragoman.evaluate` does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from dragoman.cli.eval_arguments import DEFAULT_WINDOW, EvalArguments, cite
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.evaluate.evaluation import evaluate
+from dragoman.evaluate.measures import Measures
+from dragoman.evaluate.models import LoadedModel, load
+from dragoman.evaluate.report import Evaluated, evaluation_json, evaluation_text
+from dragoman.evaluate.text import TextTokens, read_text, refuse_other_tokens, tokens_of
+from dragoman.evaluate.windows import EvaluationError, cut_text
+from dragoman.host.loading import citing, engine_setup, has_model
+from dragoman.models import ModelError
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+
+FAILED = 1
+
+
+def run_eval(config: Config, against: Config | None, asked: EvalArguments, stdout: TextIO, stderr: TextIO) -> int:
+    """Print what the evaluation of `config`, beside `against`, comes to; the exit code: 0, or 1 if it failed."""
+    display = ProgressDisplay(stderr)
+    try:
+        evaluated, measures = _run(config, against, asked, display)
+    except (ConfigError, ModelError, EvaluationError, ValueError, OSError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    stdout.write((evaluation_json if asked.json else evaluation_text)(evaluated, measures))
+    return 0
+
+
+def _run(
+    config: Config, against: Config | None, asked: EvalArguments, display: ProgressDisplay
+) -> tuple[Evaluated, Measures]:
+    """Raises: what `run_eval` tells."""
+    with _citing("text", asked.text):
+        text = read_text(asked.text)
+    for each in (config, against):
+        if each is not None:
+            _refuse(each)
+    tokenizer = load_tokenizer(config.model_dir)
+    if against is not None and against.model_dir != config.model_dir:
+        with _citing("against", asked.against):
+            refuse_other_tokens(tokenizer, load_tokenizer(against.model_dir))
+    tokens = tokens_of(text, tokenizer)
+    loaded = _load(config, display)
+    reference = None if against is None else _load(against, display)
+    window, stride = _window(loaded, reference, asked, tokens)
+    with _citing("text", asked.text):
+        windows = cut_text(tokens.token_ids[: asked.tokens], window, stride, tokens.start)
+    measures = evaluate(loaded, windows, display, reference)
+    display.finish()
+    evaluated = Evaluated(
+        model=config.name,
+        dtype=loaded.options.weight_type,
+        against=None if against is None else against.name,
+        against_dtype=None if reference is None else reference.options.weight_type,
+        text=str(asked.text),
+        window=window,
+        stride=stride,
+    )
+    return evaluated, measures
+
+
+def _load(config: Config, display: ProgressDisplay) -> LoadedModel:
+    with citing(config):
+        loaded = load(engine_setup(config), lambda stage, part: display(f"{config.name}: {stage}", part))
+    display.finish()
+    return loaded
+
+
+def _refuse(config: Config) -> None:
+    """Raises: ConfigError, ModelError if that is nothing that can be evaluated."""
+    if config.engine.engine != "rolling":
+        raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are evaluated"])
+    if not has_model(config):
+        raise ModelError(f"there is no model in {config.model_dir}")
+
+
+def _window(
+    loaded: LoadedModel, reference: LoadedModel | None, asked: EvalArguments, tokens: TextTokens
+) -> tuple[int, int]:
+    """Tokens of a window, and those that it scores anew. Raises: ConfigError if they do not fit the models' context."""
+    context = min(model.facts.max_position for model in (loaded, reference) if model is not None)
+    if asked.window is not None and asked.window > context:
+        raise ConfigError([f"{cite('window', asked.window)}: must be at most the context length ({context})"])
+    window = asked.window or min(context, DEFAULT_WINDOW)
+    room = window - len(tokens.start)
+    if asked.stride is not None and asked.stride > room:
+        raise ConfigError([f"{cite('stride', asked.stride)}: must be at most what fits into a window ({room})"])
+    return window, asked.stride or room
+
+
+@contextmanager
+def _citing(option: str, value: object) -> Iterator[None]:
+    """Turns what is wrong with an option's value into ConfigError, with the value."""
+    try:
+        yield
+    except EvaluationError as error:
+        raise ConfigError([f"{cite(option, value)}: {error}"]) from error

@@ -1,0 +1,101 @@
+"""The numbers of an evaluation, token by token and for a whole text.
+
+Does: arithmetic over logits. Does not: run models. Called by `evaluation`, on the thread that asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_ROWS = 16  # at a time: what is computed of them stays in the processor's caches
+
+
+class TokenScores(NamedTuple):
+    """Of each token: how unlikely the model found it, and if it is compared, the same of the reference, and both together.
+
+    Shapes: all [tokens]. `surprises`, `reference_surprises`: minus the logarithm of its probability, in nats. `divergences`:
+    of the whole distributions, KL(reference || model) in nats. `agrees`: whether both find the same token the likeliest.
+    """
+
+    surprises: Array
+    reference_surprises: Array
+    divergences: Array
+    agrees: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Of a whole text. `divergence_mean`, `divergence_p99`: nats; `agreement`: a share of the tokens."""
+
+    num_tokens: int
+    perplexity: float
+    reference_perplexity: float | None = None
+    divergence_mean: float | None = None
+    divergence_p99: float | None = None
+    agreement: float | None = None
+
+
+def score_tokens(logits: Array, targets: Array, reference: Array | None = None) -> TokenScores:
+    """The scores of the tokens `targets`, each of which follows a row of logits.
+
+    Shapes: logits and reference f32 [tokens, vocab], targets i64 [tokens]; without a reference the other arrays are empty.
+    Raises: ValueError if a logit is not a number.
+    """
+    parts = [
+        _scores(logits[rows], targets[rows], None if reference is None else reference[rows])
+        for rows in (slice(begin, begin + _ROWS) for begin in range(0, len(targets), _ROWS))
+    ]
+    return joined_scores(parts)
+
+
+def joined_scores(parts: Sequence[TokenScores]) -> TokenScores:
+    """The scores of several pieces of a text."""
+    return TokenScores(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+
+
+def measures_of(scores: TokenScores) -> Measures:
+    """What the scores come to."""
+    perplexity = float(np.exp(scores.surprises.mean()))
+    if not len(scores.divergences):
+        return Measures(len(scores.surprises), perplexity)
+    return Measures(
+        num_tokens=len(scores.surprises),
+        perplexity=perplexity,
+        reference_perplexity=float(np.exp(scores.reference_surprises.mean())),
+        divergence_mean=float(scores.divergences.mean()),
+        divergence_p99=float(np.percentile(scores.divergences, 99)),
+        agreement=float(scores.agrees.mean()),
+    )
+
+
+def _scores(logits: Array, targets: Array, reference: Array | None) -> TokenScores:
+    totals, places = _log_totals(logits), targets[:, None]
+    surprises = totals - np.take_along_axis(logits, places, axis=1)[:, 0]
+    if reference is None:
+        nothing = np.zeros(0)
+        return TokenScores(surprises, nothing, nothing, np.zeros(0, dtype=bool))
+    reference_totals = _log_totals(reference)
+    probabilities = np.exp(reference - reference_totals[:, None].astype(np.float32))
+    # sum of p (log p - log q), where the totals come out of the sum: equal logits give exactly nothing
+    differences = np.einsum("rv,rv->r", probabilities, reference - logits, dtype=np.float64)
+    return TokenScores(
+        surprises,
+        reference_totals - np.take_along_axis(reference, places, axis=1)[:, 0],
+        np.maximum(differences - (reference_totals - totals), 0.0),
+        logits.argmax(axis=1) == reference.argmax(axis=1),
+    )
+
+
+def _log_totals(logits: Array) -> Array:
+    """The logarithm of the sum of exponentials, f64 [rows]."""
+    highest = logits.max(axis=1)
+    totals: Array = highest + np.log(np.exp(logits - highest[:, None]).sum(axis=1, dtype=np.float64))
+    if not np.isfinite(totals).all():
+        raise ValueError("a logit is not a finite number")
+    return totals

@@ -1,0 +1,141 @@
+"""Compresses weight matrices to few bits in groups of columns: searches the scale and the zero point that lose least.
+
+Does: pure numpy, one matrix or a part of its rows at a time. Does not: use threads, or build graph nodes.
+Called by models.storage.constants on its threads, and by `dragoman.compress`.
+
+The values of a group are integers, less a zero point, times a scale. Integers could span the range of the values, as
+rounding to nearest has it; but a smaller scale cuts off one or two values and has finer steps for all others. So several
+scales are tried. For the integers that each gives, the scale that fits them best is their least-squares fit, and what that
+leaves of the error follows from two sums, without computing the error itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from dragoman.models.storage.quantize import SMALLEST_SCALE, copy_as_f32, f16_scales, range_with_zero
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+INT4_GROUP_SIZE = 128  # input columns that share a scale; the kernels' dynamic quantisation uses the same group
+
+_BLOCK_SIZE = 262_144  # values that are searched at once: with what is computed of them they stay in the caches
+_PART = 0.92  # of a group's range that the integers span; trying others too gains less than a hundredth
+
+
+class Grouped(NamedTuple):
+    """A matrix in groups: `weight ≈ (values - zero_points) * scales`.
+
+    Shapes: values u8 [out, groups, group size], zero_points u8 and scales [out, groups, 1].
+    """
+
+    values: Array
+    zero_points: Array
+    scales: Array
+
+    def unpacked(self) -> Array:
+        """What it stands for, f32 [out, in]."""
+        shifted = self.values.astype(np.float32) - self.zero_points
+        restored: Array = (shifted * self.scales.astype(np.float32)).reshape(len(self.values), -1)
+        return restored
+
+
+def quantize_groups(
+    weight: Array,
+    *,
+    bits: int = 4,
+    group_size: int = INT4_GROUP_SIZE,
+    importance: Array | None = None,
+    scale_type: Any = np.float16,
+    parts: Sequence[float] = (_PART,),
+) -> Grouped:
+    """The matrix in groups of input columns, at the least square error that is found; integers below 2 ** `bits`.
+
+    `importance`: how much the error of each column counts, None = all alike. `scale_type`: of the scales, f16 or bfloat16.
+    `parts`: of a group's range that the integers span, which are tried.
+    Shapes: weight [out, in], importance f32 [in].
+    Raises: ValueError if `in` is not a multiple of the group size, or a number is not finite or too large.
+    """
+    rows, columns = weight.shape
+    if columns % group_size:
+        raise ValueError(f"{columns} input columns are not a multiple of the group size {group_size}")
+    shape = (rows, columns // group_size, group_size)
+    one = (*shape[:2], 1)
+    found = Grouped(np.empty(shape, np.uint8), np.empty(one, np.uint8), np.empty(one, scale_type))
+    counts = None if importance is None else importance.astype(np.float32).reshape(1, *shape[1:])
+    step = min(max(_BLOCK_SIZE // columns, 1), rows)
+    # Made once: fresh memory for every block would cost as much as what is computed in it.
+    values, space = np.empty((step, *shape[1:]), np.float32), np.empty((step, *shape[1:]), np.float32)
+    for block in (slice(begin, min(begin + step, rows)) for begin in range(0, rows, step)):
+        grouped, buffer = values[: block.stop - block.start], space[: block.stop - block.start]
+        part = np.ascontiguousarray(weight[block])
+        copy_as_f32(part, grouped.reshape(-1, columns))
+        low, high = (end.reshape(-1, shape[1], 1) for end in range_with_zero(part.reshape(-1, group_size)))
+        if not np.isfinite(high - low).all():
+            raise ValueError("it holds numbers that are not finite, or too large for a scale of f16")
+        scales, zero_points = _best(grouped, list(_trials(low, high, (1 << bits) - 1, parts)), bits, counts, buffer)
+        found.zero_points[block], found.scales[block] = zero_points, f16_scales(scales).astype(scale_type)
+        integers = _integers(grouped, found.scales[block].astype(np.float32), zero_points, bits, buffer)
+        np.add(integers, zero_points, out=found.values[block], casting="unsafe")
+    return found
+
+
+def _best(
+    grouped: Array, trials: Sequence[tuple[Array, Array]], bits: int, counts: Array | None, buffer: Array
+) -> tuple[Array, Array]:
+    """Scale and zero point of each group, f32 [rows, groups, 1]. `trials`: those to be tried; `buffer`: to compute in."""
+    best = np.full((*grouped.shape[:2], 1), SMALLEST_SCALE, np.float32)
+    zeros, gains = np.zeros_like(best), np.zeros_like(best)
+    weighed = grouped if counts is None else grouped * counts
+    for scales, zero_points in trials:
+        integers = _integers(grouped, scales, zero_points, bits, buffer)
+        along = np.einsum("rgc,rgc->rg", integers, weighed)[:, :, None]
+        squares = np.einsum("rgc,rgc->rg", integers, integers if counts is None else integers * counts)[:, :, None]
+        fitted = along / np.maximum(squares, np.finfo(np.float32).tiny)
+        # what the fit takes from the sum of squares: the more, the less error is left
+        gain = along * fitted
+        is_better = (gain > gains) & (fitted >= SMALLEST_SCALE)
+        for kept, tried in ((best, fitted), (zeros, zero_points), (gains, gain)):
+            np.copyto(kept, tried, where=is_better)
+    return best, zeros
+
+
+def _trials(low: Array, high: Array, highest: int, parts: Sequence[float]) -> Iterator[tuple[Array, Array]]:
+    """Scales and zero points to be tried for groups of that range, f32 [rows, groups, 1]."""
+    for part in parts:
+        scales = np.maximum((high - low) * np.float32(part / highest), SMALLEST_SCALE)
+        yield scales, np.clip(np.rint((highest - (high + low) / scales) * 0.5), 0, highest)
+    # rounding to nearest around a zero in the middle, the value that is farthest from it at the end
+    half = (highest + 1) // 2
+    scales = np.maximum(np.maximum(high, -low) / half, SMALLEST_SCALE)
+    yield scales, np.where(high > -low, half - 1, half).astype(np.float32)
+
+
+def _integers(grouped: Array, scales: Array, zero_points: Array, bits: int, out: Array) -> Array:
+    """The nearest integers, less the zero points."""
+    np.multiply(grouped, 1.0 / scales, out=out)
+    np.rint(out, out=out)
+    np.maximum(out, -zero_points, out=out)
+    np.minimum(out, (1 << bits) - 1 - zero_points, out=out)
+    return out
+
+
+def pack_int4(values: Array) -> Array:
+    """Two values a byte, the even one in the low half. Shapes: u8 or i8 [..., an even number] -> u8 [half as many]."""
+    pairs = values.reshape(-1).view(np.uint16) & 0x0F0F
+    packed: Array = (pairs | (pairs >> 4)).astype(np.uint8)
+    return packed
+
+
+def put_int4(packed: Array, begin: int, values: Array) -> None:
+    """Write values of four bits from the `begin`-th on among those of `packed`, two in a byte; all others stay.
+
+    Shapes: packed u8 [bytes], values u8 [...].
+    """
+    first, last = begin // 2, -(-(begin + values.size) // 2)
+    halves = np.stack([packed[first:last] & 0x0F, packed[first:last] >> 4], axis=1).reshape(-1)
+    halves[begin - 2 * first :][: values.size] = values.reshape(-1)
+    packed[first:last] = pack_int4(halves)
