@@ -20,7 +20,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.errors": (),
     "dragoman.__main__": ("dragoman.cli",),
     "dragoman.accelerators": (),
-    "dragoman.config": ("dragoman.types", "dragoman.accelerators"),
+    "dragoman.hub": (),
+    "dragoman.config": ("dragoman.types", "dragoman.accelerators", "dragoman.hub"),
     "dragoman.metrics": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.tokenizer": ("dragoman.types", "dragoman.errors"),
     "dragoman.models": ("dragoman", "dragoman.types", "dragoman.errors"),
@@ -106,6 +107,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.cli": (
         "dragoman",
         "dragoman.config",
+        "dragoman.hub",
         "dragoman.engine.factory",
         "dragoman.host",
         "dragoman.compose",
