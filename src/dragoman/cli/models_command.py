@@ -22,6 +22,7 @@ from dragoman.hub.errors import HubError
 from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
 
 FAILED, USAGE_ERROR = 1, 2
+_HEADER = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
 
 _USAGE = """\
 usage: dragoman models [--json]
@@ -88,14 +89,15 @@ class _Places:
 
 
 def _table(found: Sequence[LocalModel], places: _Places) -> str:
-    header = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
-    rows = [header] + [
-        (one.name, one.kind, one.family, one.format, size_text(one.size), f"incomplete: {one.missing} is missing" if one.missing else "")
-        for one in found
-    ]  # fmt: skip
-    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    rows = [_HEADER, *(_row(one) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, "", f"hub cache: {places.hub}", f"kept: {places.kept}"]) + "\n"
+
+
+def _row(model: LocalModel) -> tuple[str, ...]:
+    state = f"incomplete: {model.missing} is missing" if model.missing else ""
+    return model.name, model.kind, model.family, model.format, size_text(model.size), state
 
 
 def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:

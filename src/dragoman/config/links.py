@@ -3,7 +3,8 @@
 Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up.
 
 A directory that was packed or cloned elsewhere may hold a link to any file of this machine, which would then be read as
-a chat template, or served as one. The hub's cache is the exception: its snapshots are links to the blobs of the same repository.
+a chat template, or served as one. The hub's cache is the exception: its snapshots are links to blobs of the same
+repository.
 """
 
 from __future__ import annotations

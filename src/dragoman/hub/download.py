@@ -120,11 +120,15 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress) 
 def _check_room(model: HubModel, environment: HubEnvironment, size: int) -> None:
     """Raises: HubError if there is no room for this many bytes."""
     place = next(path for path in (environment.cache, *environment.cache.absolute().parents) if path.is_dir())
-    free = shutil.disk_usage(place).free
+    free = _free_bytes(place)
     if size > free:
         raise HubError(
             f"{model}: needs {size_text(size)} in {environment.cache}, and {size_text(free)} are free; {_MAKE_ROOM}"
         )
+
+
+def _free_bytes(place: Path) -> int:
+    return shutil.disk_usage(place).free
 
 
 def _persist(get: Callable[[], None], watch: _Watch) -> None:
