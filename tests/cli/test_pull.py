@@ -82,7 +82,9 @@ def test_words_that_mean_nothing_are_named(words: tuple[str, ...], told: str, en
 def test_a_failed_pull_is_one_line(environ: dict[str, str]) -> None:
     code, out, errors = run_pull(environ, "org/name", "--gguf", "Q4_0")
     assert (code, out) == (1, "")
-    assert errors == "dragoman: org/name: no GGUF file of type Q4_0; it holds no GGUF file that names its quantisation\n"
+    assert (
+        errors == "dragoman: org/name: no GGUF file of type Q4_0; it holds no GGUF file that names its quantisation\n"
+    )
 
 
 def test_models_lists_what_is_here(hub: FakeHub, environ: dict[str, str], tmp_path: Path) -> None:
@@ -155,7 +157,9 @@ def test_rm_kept_removes_graphs_and_archives(environ: dict[str, str], tmp_path: 
     kept = tmp_path / "home" / "dragoman"
     (kept / "archives" / "a-0123").mkdir(parents=True)
     (kept / "a-0123-4567.blob").write_bytes(bytes(300))
-    assert sorted(str(one["kind"]) for one in json.loads(run_models(environ, "--json")[1]) if one["kind"] != "bundled") == [
+    assert sorted(
+        str(one["kind"]) for one in json.loads(run_models(environ, "--json")[1]) if one["kind"] != "bundled"
+    ) == [
         "kept graph",
         "unpacked archive",
     ]

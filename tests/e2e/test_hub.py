@@ -76,7 +76,9 @@ def test_a_mistake_elsewhere_is_told_before_anything_is_downloaded(hub: FakeHub,
 def test_a_model_that_nobody_has_is_one_line(environ: dict[str, str]) -> None:
     result = command(environ, "serve", "org/none")
     assert result.returncode == 2
-    assert result.stderr.startswith("dragoman: MODEL_DIR=org/none (command line): org/none: neither a directory here nor")
+    assert result.stderr.startswith(
+        "dragoman: MODEL_DIR=org/none (command line): org/none: neither a directory here nor"
+    )
     assert result.stderr.count("\n") == 1
 
 

@@ -44,7 +44,9 @@ def failure(name: str, environ: Mapping[str, str]) -> str:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes() for path in directory.rglob("*") if path.is_file()
+    }
 
 
 def test_what_is_brought_is_what_the_hub_has_without_the_rest(hub: FakeHub, environ: dict[str, str]) -> None:
@@ -182,7 +184,9 @@ def test_a_failing_hub_is_told_by_its_status(hub: FakeHub, environ: dict[str, st
 
 def test_a_model_that_does_not_exist(hub: FakeHub, environ: dict[str, str]) -> None:
     found = failure("org/none", environ)
-    assert found.startswith(f"org/none: neither a directory here nor a model on {hub.url}, or it is private: then set HF_TOKEN")
+    assert found.startswith(
+        f"org/none: neither a directory here nor a model on {hub.url}, or it is private: then set HF_TOKEN"
+    )
     assert "HF_TOKEN's account" in failure("org/none", {**environ, "HF_TOKEN": "t"})
 
 
@@ -228,7 +232,9 @@ def test_a_disk_that_gets_full_meanwhile(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("huggingface_hub.file_download.http_get", fails)
-    assert failure("org/name", environ).startswith(f"org/name: no room left for it in {environ['HF_HUB_CACHE']}; make room")
+    assert failure("org/name", environ).startswith(
+        f"org/name: no room left for it in {environ['HF_HUB_CACHE']}; make room"
+    )
 
 
 def test_a_cache_that_cannot_be_written(hub: FakeHub, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

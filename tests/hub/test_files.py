@@ -11,7 +11,15 @@ from dragoman.hub.files import HubFile, choose_files, gguf_type
 from dragoman.hub.names import HubModel, hub_model
 
 TEXT = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-OTHER = ("README.md", ".gitattributes", "pytorch_model.bin", "model.onnx", "tf_model.h5", "run.py", "original/params.pt")
+OTHER = (
+    "README.md",
+    ".gitattributes",
+    "pytorch_model.bin",
+    "model.onnx",
+    "tf_model.h5",
+    "run.py",
+    "original/params.pt",
+)
 
 
 def chosen(names: Sequence[str], gguf: str = "") -> set[str]:
@@ -69,7 +77,9 @@ def test_a_repository_of_ggufs_says_how_to_choose_one() -> None:
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin", "model.ckpt"])
 def test_a_repository_of_pickles_is_refused_with_the_command_that_converts(name: str) -> None:
-    with pytest.raises(HubError, match=r"pickles only.*python -c .*from_pretrained\(s, torch_dtype='auto'\).save_pretr"):
+    with pytest.raises(
+        HubError, match=r"pickles only.*python -c .*from_pretrained\(s, torch_dtype='auto'\).save_pretr"
+    ):
         chosen(["config.json", name])
 
 
@@ -104,8 +114,8 @@ def test_names_of_the_hub_are_known_and_written_back(text: str, model: HubModel)
 
 @pytest.mark.parametrize(
     "text",
-    ["./org/name", "/org/name", "~/org", "name", "a/b/c", "org/..", "../name", "org/", "", "org/na me", "s3://a/b", "org/a--b",
-     "org/name@", "org/name@../x", "file://a/b"],
+    ["./org/name", "/org/name", "~/org", "name", "a/b/c", "org/..", "../name", "org/", "", "org/na me", "s3://a/b",
+     "org/a--b", "org/name@", "org/name@../x", "file://a/b"],
 )  # fmt: skip
 def test_paths_are_no_names_of_the_hub(text: str) -> None:
     assert hub_model(text) is None

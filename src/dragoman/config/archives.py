@@ -13,7 +13,8 @@ import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from tempfile import TemporaryDirectory
+
+from dragoman.scratch import scratch_directory
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
@@ -61,8 +62,8 @@ def _version(archive: Path) -> str:
 
 def _unpack_into(target: Path, archive: Path) -> None:
     """Unpack beside `target` and rename, so that nobody ever finds half a model there."""
-    with TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
-        unpacked = Path(work) / "model"
+    with scratch_directory(target.parent) as work:
+        unpacked = work / "model"
         unpacked.mkdir()
         if archive.name.lower().endswith(".zip"):
             _unzip(archive, unpacked)

@@ -9,6 +9,7 @@ as long as a start.
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import threading
 import time
@@ -83,10 +84,10 @@ def _served_path(snapshot: Path, model: HubModel) -> Path:
 
 def _download(model: HubModel, environment: HubEnvironment, progress: Progress) -> Path:
     import huggingface_hub as library
-    from huggingface_hub.utils import disable_progress_bars, logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()  # one display for all files, not one for each
-    logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     api = library.HfApi(endpoint=environment.endpoint, token=environment.token)
     facts = api.model_info(model.repo, revision=model.revision, files_metadata=True)
     choice = choose_files(model, [_hub_file(sibling) for sibling in facts.siblings or ()])
@@ -101,7 +102,6 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress) 
             token=environment.token,
             allow_patterns=[_literal(file.name) for file in files],
             max_workers=_WORKERS,
-            tqdm_class=_silent_bar(),
         )
 
     watch = _Watch(model, snapshot, choice)
@@ -163,19 +163,6 @@ def _hub_file(sibling: Any) -> HubFile:
 def _literal(name: str) -> str:
     """The pattern that only this name matches."""
     return name.replace("[", "[[]").replace("*", "[*]").replace("?", "[?]")
-
-
-def _silent_bar() -> Any:
-    from tqdm import tqdm
-
-    class Silent(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
-        """A progress bar that shows nothing: the display tells of all files at once."""
-
-        def __init__(self, *values: Any, **named: Any) -> None:
-            named.pop("name", None)
-            super().__init__(*values, **{**named, "disable": True})
-
-    return Silent
 
 
 class _Watch:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from dragoman.hub.errors import HubError
 from dragoman.hub.names import HubModel
+from dragoman.pickles import conversion, is_pickle
 
 CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
@@ -30,7 +31,6 @@ _SMALL = frozenset({
     "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "openvino_config.json",
     "quantize_config.json", "quantization_config.json", "adapter_config.json", "serving.properties", "graph.pbtxt",
 })  # fmt: skip
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 _GGUF_TYPE = re.compile(r"(?:^|[-_.])((?:UD-)?(?:I?Q\d\w*|F16|F32|BF16|MXFP4\w*|TQ\d_\d))(?=[-.]|$)", re.IGNORECASE)
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
 
@@ -128,23 +128,9 @@ def _without_weights(model: HubModel, names: Sequence[str]) -> str:
             f"holds GGUF files only; choose one with `dragoman pull {model.repo} --gguf {types[0]}` "
             f"(there are {', '.join(types)})"
         )
-    if any(name.endswith(_PICKLES) for name in names):
+    if any(is_pickle(name) for name in names):
         return (
             "holds its weights as pickles only, which can run code when they are read; bring and convert it yourself: "
-            f"{conversion(model.repo)}"
+            f"{conversion(model.repo, model.repo.rpartition('/')[2])}"
         )
     return "holds no weights that can be served: neither *.safetensors nor OpenVINO's *.xml and *.bin nor *.gguf"
-
-
-def is_pickle(name: str) -> bool:
-    """True if a file of this name is one of those that can run code when they are read."""
-    return name.endswith(_PICKLES)
-
-
-def conversion(source: str) -> str:
-    """The command that makes safetensors of a checkpoint in pickles; it needs torch and transformers."""
-    return (
-        'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; '
-        f"s, t = '{source}', 'converted'; "
-        "M.from_pretrained(s, torch_dtype='auto').save_pretrained(t); T.from_pretrained(s).save_pretrained(t)\""
-    )

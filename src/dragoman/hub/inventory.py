@@ -7,6 +7,8 @@ line, on the main thread.
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +91,6 @@ def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:
 
 def _remove_rest(folder: Path) -> int:
     """Remove what a broken-off download has left; the library knows of whole files only."""
-    import shutil
-
     size = _tree_size(folder) if folder.is_dir() else 0
     shutil.rmtree(folder, ignore_errors=True)
     return size
@@ -100,9 +100,8 @@ def _scan(cache: Path) -> list[Any]:
     if not cache.is_dir():
         return []
     from huggingface_hub import scan_cache_dir
-    from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     info = scan_cache_dir(cache)
     known = {repo.repo_path for repo in info.repos}
     broken = [path for path in cache.glob("models--*--*") if path.is_dir() and path not in known]

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face model directory, from its tokenizer.json.
+"""The tokenizer of a Hugging Face model directory, from its tokenizer.json, or the file that it has in its place.
 
 Does: encode and decode, the bytes of every token, special, end-of-sequence and fill-in-the-middle tokens.
 Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immutable and used from any thread.
@@ -17,7 +17,8 @@ from tokenizers import Tokenizer as TokenizerFile
 
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
-from dragoman.tokenizer.model_files import TextFiles, read_text_files
+from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer_config
+from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
 from dragoman.tokenizer.token_decoder import TokenDecoder
 
 # Prefix, suffix, middle as the model families write them; the first family that is complete counts.
@@ -40,11 +41,16 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     Raises: ValueError naming the file that is missing, broken or of an unsupported kind.
     """
     path = model_dir / "tokenizer.json"
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file")
-    text = path.read_text(encoding="utf-8")
+    is_json = path.is_file()
+    if not is_json:
+        path = tokenizer_file(model_dir)
     try:
-        return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))
+        file = (
+            TokenizerFile.from_str(path.read_text(encoding="utf-8"))
+            if is_json
+            else read_tokenizer(path, tokenizer_config(model_dir))
+        )
+        return HfTokenizer(file, read_text_files(model_dir))
     except Exception as error:  # the library raises bare Exception for a file it cannot read
         raise ValueError(f"{path} cannot be used: {error}") from error
 
