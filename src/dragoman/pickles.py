@@ -17,6 +17,6 @@ def is_pickle(name: str) -> bool:
 def conversion(source: str, target: str) -> str:
     """The command that makes a directory of safetensors of a checkpoint in pickles; it needs torch and transformers."""
     return (
-        f"python -c \"from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; s, t = {source!r}, {target!r}; "
+        f'python -c "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; s, t = {source!r}, {target!r}; '
         "M.from_pretrained(s, torch_dtype='auto').save_pretrained(t); T.from_pretrained(s).save_pretrained(t)\""
     )

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 PREFIX = ".unfinished-"
@@ -24,16 +24,13 @@ PREFIX = ".unfinished-"
 def scratch_directory(parent: Path) -> Iterator[Path]:
     """An empty directory on the same disk as `parent`, which is made if need be. Raises: OSError."""
     parent.mkdir(parents=True, exist_ok=True)
-    with _lock(parent):  # nobody may take the directory for an abandoned one before it is locked
-        _remove_abandoned(parent)
-        work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        held = _lock(work)
-        held.__enter__()
-    try:
+    with ExitStack() as held:
+        with _lock(parent):  # nobody may take the directory for an abandoned one before it is locked
+            _remove_abandoned(parent)
+            work = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            held.enter_context(_lock(work))
+        held.callback(shutil.rmtree, work, ignore_errors=True)
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-        held.__exit__(None, None, None)
 
 
 def _remove_abandoned(parent: Path) -> None:
