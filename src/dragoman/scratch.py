@@ -3,8 +3,8 @@
 Does: make one for this process alone, remove it at the end, and remove those that killed processes have left. Does not: move
 anything to its place. Called by whoever keeps files for later starts, on any thread.
 
-A process holds a lock on its directory for as long as it lives: whoever gets the lock knows that nobody works there any more.
-Process numbers would not tell: in containers they are the same at every start.
+A process holds a lock on its directory for as long as it lives: whoever gets the lock knows that nobody works there any
+more. Process numbers would not tell: in containers they are the same at every start.
 """
 
 from __future__ import annotations

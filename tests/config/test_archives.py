@@ -123,7 +123,7 @@ def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     archive = pack(tmp_path / name, {"small": "x", "large": "0" * 5000})
-    with pytest.raises(ArchiveError, match="its contents need at least 500[01] bytes, and 1000 are free"):
+    with pytest.raises(ArchiveError, match=r"its contents need at least 500[01] bytes, and 1000 are free"):
         unpack(archive, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
 
