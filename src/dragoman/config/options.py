@@ -118,21 +118,16 @@ class ModelSettings:
     """Model"""
 
     model_id: Path | None = option(
-        None,
-        ModelPath("MODEL"),
+        None, ModelPath("MODEL"),
         "Directory of the model, or its name on the hub (ORG/NAME or ORG/NAME@REVISION) where no such directory is there. "
         "It may hold a serving.properties, whose option.model_id may name another model. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
-        unset="the bundled demo model",
-        env=(Alias("HF_MODEL_ID"),),
-    )
+        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"),),
+    )  # fmt: skip
     revision: str | None = option(
-        None,
-        Text("REVISION"),
-        "Branch, tag or commit of a model of the hub, where its name says none.",
-        unset="main",
-        env=(Alias("HF_REVISION"), Alias("HF_MODEL_REVISION")),
-    )
+        None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
+        unset="main", env=(Alias("HF_REVISION"), Alias("HF_MODEL_REVISION")),
+    )  # fmt: skip
     name: tuple[str, ...] = option(
         (),
         Names(),
