@@ -11,6 +11,7 @@ Its event loop runs on a thread of its own; every method may be called from any 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
@@ -21,6 +22,7 @@ from typing import Any, TypeVar
 
 from dragoman.compose import build_served_model
 from dragoman.config.generation import default_sampling
+from dragoman.config.hub_models import with_models
 from dragoman.config.kinds import Value
 from dragoman.config.names import key_of
 from dragoman.config.option import show
@@ -39,6 +41,8 @@ from dragoman.types import (
 
 Result = TypeVar("Result")
 
+logger = logging.getLogger("dragoman")
+
 SOURCE = "argument of LLM"
 
 
@@ -46,13 +50,13 @@ class LLM:
     """A loaded model. Use it in a `with` block, or call `close` at the end."""
 
     def __init__(self, model: str | Path | None = None, *, progress: Progress | None = None, **options: Value) -> None:
-        """Load `model`, a Hugging Face directory; None = the bundled demo model.
+        """Load `model`, a Hugging Face directory or a model of the hub (ORG/NAME); None = the bundled demo model.
 
         `options` are those of `docs/options.md`, with underscores: `LLM("m", dtype="bf16", max_num_seqs=8)`. A
         serving.properties in the directory and OPTION_ variables count as they do for `dragoman serve`.
         Raises: ConfigError for a bad or unknown option, ModelError if the directory cannot be served.
         """
-        self.config: Config = resolve(_givens(model, options), environment(), demo_model_dir())
+        self.config: Config = _resolved(_givens(model, options), progress or _no_progress)
         self._numbers = count(1)
         self._default_sampling = default_sampling(self.config.model_dir)
         self._loop = asyncio.new_event_loop()
@@ -167,6 +171,13 @@ class LLM:
         self._thread.join()
         self._loop.run_until_complete(self._loop.shutdown_default_executor())
         self._loop.close()
+
+
+def _resolved(givens: Sequence[Given], progress: Progress) -> Config:
+    environ, demo_dir = environment(), demo_model_dir()
+    return with_models(
+        lambda find: resolve(givens, environ, demo_dir, find=find), demo_dir, environ, progress, logger.warning
+    )
 
 
 def _givens(model: str | Path | None, options: Mapping[str, Value]) -> list[Given]:

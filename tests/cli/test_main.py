@@ -42,7 +42,7 @@ def test_the_installed_command_answers_help_and_version() -> None:
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["help"]])
 def test_without_a_subcommand_the_overview_is_shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
-    assert "usage: dragoman serve [MODEL_DIR]" in capsys.readouterr().out
+    assert "usage: dragoman serve [MODEL]" in capsys.readouterr().out
 
 
 def test_an_unknown_subcommand_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

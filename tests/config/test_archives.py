@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -74,6 +75,20 @@ def link_in_tar(path: Path) -> None:
         tar.addfile(member)
 
 
+def device_in_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo("null")
+        member.type, member.devmajor, member.devminor = tarfile.CHRTYPE, 1, 3
+        tar.addfile(member)
+
+
+def hard_link_in_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as tar:
+        member = tarfile.TarInfo("link")
+        member.type, member.linkname = tarfile.LNKTYPE, "../../outside"
+        tar.addfile(member)
+
+
 UNSAFE: Mapping[str, Callable[[Path], object]] = {
     "up.zip": lambda path: pack(path, {"ok": "", "../outside": "x"}),
     "root.zip": lambda path: pack(path, {"/outside": "x"}),
@@ -81,6 +96,8 @@ UNSAFE: Mapping[str, Callable[[Path], object]] = {
     "link.zip": link_in_zip,
     "up.tar": lambda path: pack(path, {"ok": "", "../outside": "x"}),
     "link.tar.gz": link_in_tar,
+    "hard-link.tar": hard_link_in_tar,
+    "device.tar": device_in_tar,
     "broken.zip": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
     "broken.tar.gz": lambda path: path.write_bytes(b"\x1f\x8b\x08 and no more"),
     "empty.tgz": lambda path: path.write_bytes(b""),
@@ -97,6 +114,18 @@ def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "in").rglob("*")) == [tmp_path / "in" / "cache"]
     assert not list(tmp_path.rglob("outside"))
+
+
+@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])
+def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    archive = pack(tmp_path / name, {"small": "x", "large": "0" * 5000})
+    with pytest.raises(ArchiveError, match=r"its contents need at least 500[01] bytes, and 1000 are free"):
+        unpack(archive, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 # --- in a model store -------------------------------------------------------------------------------------------------

@@ -455,7 +455,7 @@ def test_model_id_in_the_file_points_to_the_weights_relative_to_it(model_dir: Pa
     assert (config.directory, config.model_dir, config.name) == (model_dir, weights, "weights-7b")
 
 
-@pytest.mark.parametrize("text", ["org/model", "s3://bucket/model", "/nowhere"])
+@pytest.mark.parametrize("text", ["./org/model", "s3://bucket/model", "/nowhere"])
 def test_a_model_that_is_not_a_directory_stops_the_start(text: str, model_dir: Path) -> None:
     with pytest.raises(ConfigError, match=r"\(environment\): must be a directory on this machine"):
         given(model_dir, env={"HF_MODEL_ID": text})

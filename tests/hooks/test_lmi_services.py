@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,7 @@ class TestPreProcessing:
 
     def test_it_runs_with_the_model_that_it_lies_beside(self, tmp_path: Path) -> None:
         for file in demo_model_dir().iterdir():
-            (tmp_path / file.name).symlink_to(file)
+            shutil.copy(file, tmp_path)
         (tmp_path / "model.py").write_text(PASSWORD, encoding="utf-8")
         (tmp_path / "serving.properties").write_text(
             "engine=MPI\noption.rolling_batch=lmi-dist\noption.max_rolling_batch_size=32\noption.trust_remote_code=true\n"

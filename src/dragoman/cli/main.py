@@ -1,6 +1,7 @@
 """The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
 
-Does: `serve`, `config`, `plan`, `eval`, `compress`, `--help`, `--version`. Does not: build or run anything itself.
+Does: `serve`, `config`, `plan`, `eval`, `compress`, `pull`, `models`, `--help`, `--version`. Does not: build or run anything
+itself.
 Called by the console script and by `python -m dragoman`, on the main thread.
 """
 
@@ -16,8 +17,9 @@ from dragoman.cli.compress_arguments import compress_help, read_compress_argumen
 from dragoman.cli.config_command import config_text
 from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
 from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
-from dragoman.cli.progress import ProgressDisplay
+from dragoman.cli.progress import ProgressDisplay, note_to
 from dragoman.config.docs import options_help, options_page
+from dragoman.config.hub_models import FindModel, with_models
 from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.config.run_time import ModelStore
 from dragoman.config.several import Resolved, resolve_all
@@ -29,10 +31,12 @@ INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
 
-usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
-       dragoman config [MODEL_DIR] [options]   print what was resolved and from where
+usage: dragoman serve [MODEL] [options]        load a model and answer clients
+       dragoman pull ORG/NAME[@REVISION]       bring a model of the hub to this machine
+       dragoman models [rm NAME]               list the models on this machine, or remove one
+       dragoman config [MODEL] [options]       print what was resolved and from where
        dragoman config --docs                  print docs/options.md
-       dragoman plan [MODEL_DIR] --rate R --prompt N --output M [options]
+       dragoman plan [MODEL] --rate R --prompt N --output M [options]
                                                how many replicas that needs, by simulation
        dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [options]
                                                perplexity, and how far a model is from another one
@@ -40,11 +44,11 @@ usage: dragoman serve [MODEL_DIR] [options]    load a model and answer clients
                                                write a checkpoint with weights of 4 or 8 bits
        dragoman --version
 
-`dragoman serve --help` lists the options; plan, eval and compress have a `--help` of their own.
+`dragoman serve --help` lists the options; the other commands have a `--help` of their own.
 """
 
 _PLAN_USAGE = """\
-usage: dragoman plan [MODEL_DIR] --rate R --prompt N --output M [options]
+usage: dragoman plan [MODEL] --rate R --prompt N --output M [options]
 
 Says how many replicas of a server answer R requests a second of N prompt and M completion tokens each, within bounds on
 latency, and what they do meanwhile: the rolling engine's scheduler is run in simulated time, over what its steps cost.
@@ -65,13 +69,15 @@ how often both find the same token the likeliest. All options of `dragoman serve
 """
 
 _SERVE_USAGE = """\
-usage: dragoman {command} [MODEL_DIR] [options]
+usage: dragoman {command} [MODEL] [options]
 
-MODEL_DIR is a Hugging Face model directory or a GGUF file; --load-models and --model-store serve several; without any of
-them, and without models in /opt/ml/model, the bundled demo model is used (the words demo and demo-vision name the bundled
-models, of which demo-vision sees pictures). Options may also stand in MODEL_DIR/serving.properties (option.NAME=value),
-in the environment (OPTION_NAME=value) and, for all models, in LMI's config.properties (--config-file); the command line goes
-first. A value in brackets is the default.
+MODEL is a Hugging Face model directory, a GGUF file, or the name of a model on the hub, as in
+  dragoman serve Qwen/Qwen3-0.6B            (what is not here yet is downloaded; @REVISION behind it pins one)
+  dragoman serve ./my-model --dtype int4    (a path that begins with . or / is never a model of the hub)
+--load-models and --model-store serve several; without any of them, and without models in /opt/ml/model, the bundled demo
+model is used (the words demo and demo-vision name the bundled models, of which demo-vision sees pictures). Options may
+also stand in serving.properties in the model's directory (option.NAME=value), in the environment (OPTION_NAME=value) and,
+for all models, in LMI's config.properties (--config-file); the command line goes first. A value in brackets is the default.
 
 """
 
@@ -89,11 +95,28 @@ def main(words: Sequence[str] | None = None) -> int:
     own = {"plan": _run_plan, "eval": _run_eval, "compress": _run_compress}
     if command in own:
         return own[command](arguments[1:])
+    if command in ("pull", "models"):
+        return _run_hub_command(command, arguments[1:])
     if command not in ("serve", "config"):
-        allowed = "one of serve, config, plan, eval, compress, --help, --version"
+        allowed = "one of serve, config, plan, eval, compress, pull, models, --help, --version"
         sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
         return USAGE_ERROR
     return _run_command(command, arguments[1:])
+
+
+def _run_hub_command(command: str, words: list[str]) -> int:
+    """What manages the models on this machine; the exit code."""
+    try:
+        if command == "pull":
+            from dragoman.cli.pull_command import pull
+
+            return pull(words, environment(), sys.stdout, sys.stderr)
+        from dragoman.cli.models_command import models
+
+        return models(words, environment(), sys.stdin, sys.stdout, sys.stderr)
+    except KeyboardInterrupt:
+        sys.stderr.write("dragoman: stopped; what has arrived is kept\n" if command == "pull" else "\n")
+        return INTERRUPTED
 
 
 def _run_command(command: str, words: list[str]) -> int:
@@ -104,7 +127,10 @@ def _run_command(command: str, words: list[str]) -> int:
         sys.stdout.write(options_page())
         return 0
     environ = environment()
-    read = _read(words, environ, sys.stderr)
+    try:
+        read = _read(words, environ, sys.stderr, may_download=command == "serve")
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if read is None:
         return USAGE_ERROR
     given, resolved = read
@@ -127,7 +153,10 @@ def _run_plan(words: list[str]) -> int:
         return 0
     asked, server_words, problems = read_plan_arguments(words)
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    read = _read(server_words, environment(), sys.stderr)
+    try:
+        read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if asked is None or read is None:
         return USAGE_ERROR
     configs = read[1].models
@@ -213,15 +242,34 @@ def _serve(resolved: Resolved, store: ModelStore) -> int:
             loading.wait()
 
 
-def _read(words: list[str], environ: Mapping[str, str], errors: TextIO) -> tuple[Sequence[Given], Resolved] | None:
-    """What the command line gives and the configurations, or None after the problems were written to `errors`."""
+def _read(
+    words: list[str], environ: Mapping[str, str], errors: TextIO, *, may_download: bool
+) -> tuple[Sequence[Given], Resolved] | None:
+    """What the command line gives and the configurations, or None after the problems were written to `errors`.
+
+    Without `may_download` a model of the hub is looked for in the cache only.
+    """
     arguments = read_arguments(words)
     problems = list(arguments.problems)
+    demo_dir = demo_model_dir()
+    display = ProgressDisplay(errors)
+
+    def resolved_with(find: FindModel | None) -> Resolved:
+        resolved = resolve_all(arguments.givens, environ, demo_dir, find=find)
+        if problems:  # of the command line's form: nothing is downloaded first
+            raise ConfigError(())
+        return resolved
+
     try:
-        resolved = resolve_all(arguments.givens, environ, demo_model_dir())
+        if may_download:
+            resolved = with_models(resolved_with, demo_dir, environ, display, note_to(errors))
+        else:
+            resolved = resolved_with(None)
     except ConfigError as error:
+        display.finish()
         problems += error.problems
-    if not problems:
+    else:
+        display.finish()
         return arguments.givens, resolved
     errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
     return None

@@ -45,3 +45,8 @@ class ProgressDisplay:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def note_to(stream: TextIO) -> Callable[[str], None]:
+    """What writes one line for people to `stream`."""
+    return lambda text: print(f"dragoman: note: {text}", file=stream, flush=True)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from tempfile import TemporaryDirectory
+
+from dragoman.scratch import scratch_directory
 
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
@@ -61,8 +63,8 @@ def _version(archive: Path) -> str:
 
 def _unpack_into(target: Path, archive: Path) -> None:
     """Unpack beside `target` and rename, so that nobody ever finds half a model there."""
-    with TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as work:
-        unpacked = Path(work) / "model"
+    with scratch_directory(target.parent) as work:
+        unpacked = work / "model"
         unpacked.mkdir()
         if archive.name.lower().endswith(".zip"):
             _unzip(archive, unpacked)
@@ -78,15 +80,27 @@ def _unpack_into(target: Path, archive: Path) -> None:
 def _untar(archive: Path, directory: Path) -> None:
     if not hasattr(tarfile, "data_filter"):
         raise RuntimeError("this needs Python 3.11.4 or newer, which refuses unsafe members")
+    free = shutil.disk_usage(directory).free
+    size = 0
     with tarfile.open(archive) as packed:
-        packed.extractall(directory, filter="data")  # no links or names that lead out, no devices, no owners
+        for member in packed:
+            size += member.size
+            _check_size(size, free)
+            packed.extract(member, directory, filter="data")  # no links or names that lead out, no devices, no owners
 
 
 def _unzip(archive: Path, directory: Path) -> None:
     with zipfile.ZipFile(archive) as packed:
         for member in packed.infolist():
             _check_member(member)
+        _check_size(sum(member.file_size for member in packed.infolist()), shutil.disk_usage(directory).free)
         packed.extractall(directory)
+
+
+def _check_size(size: int, free: int) -> None:
+    """Raises: ValueError if there is no room: an archive of a few bytes can hold more than any disk."""
+    if size > free:
+        raise ValueError(f"its contents need at least {size} bytes, and {free} are free")
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:

@@ -44,7 +44,9 @@ NO_CODE = "a checkpoint's own code is never run"
 NO_EMBEDDINGS = "embeddings are not served"
 NO_GPU = "the model runs on the CPU"
 NO_CHOICE = "the engine chooses its devices"  # said instead where the model does not run on the CPU
-NO_HUB = "models are directories on this machine; nothing is downloaded"
+HUB_BY_ENVIRONMENT = (
+    "what concerns the hub is read from the environment, as huggingface_hub does: HF_TOKEN, HF_HOME, HF_HUB_CACHE"
+)
 NO_IMAGE_GENERATION = "images are read, not generated"
 NO_LORA = "LoRA adapters are not served"
 NO_SESSIONS = "sessions are not kept"
@@ -90,8 +92,8 @@ _FRONT_END = (
     *_keys("option.log_level says what is logged", "debug", harmless=OFF),
     *_keys(NO_TLS, "keystore keystore_type private_key_file certificate_file"),
     ForeignOption("keystore_pass", NO_TLS, is_secret=True),
-    ForeignOption("hf_token", NO_HUB, is_secret=True),
-    *_keys(NO_HUB, "download_dir"),
+    ForeignOption("hf_token", HUB_BY_ENVIRONMENT, is_secret=True),
+    *_keys(HUB_BY_ENVIRONMENT, "download_dir"),
     *_keys("the port is bound at once; /ping answers 503 while loading", "wait_model_loading"),
     *_keys("management and inference share one address", MANAGEMENT_ADDRESS),
     *_keys("a stream is never cut for silence", "chunked_read_timeout"),
@@ -112,7 +114,7 @@ _FRONT_END = (
     *_keys("answers are JSON unless a request asks for a stream", "default_invocations_accept"),
     *_keys(
         "its rules are not checked; option.enable_hooks=false keeps a model's own code from running, and nothing is "
-        "installed, unpickled or downloaded in any case",
+        "installed or unpickled in any case",
         "secure_mode security_controls untrusted_channels",
         harmless=OFF,
     ),
@@ -144,7 +146,7 @@ _COMMON = (  # of LMI, or of several of its backends
     *_options(COMPRESSED, "load_in_8bit load_in_4bit", harmless=OFF),
     *_options(COMPRESSED, "torch_dtype data_type"),
     *_options(NO_CODE, "trust_remote_code trust_insecure_model_files", harmless=OFF),
-    *_options(AS_IT_LIES, "revision model_dir modelName modeName model_format s3url is_peft_model preloaded_model"),
+    *_options(AS_IT_LIES, "model_dir modelName modeName model_format s3url is_peft_model preloaded_model"),
     *_options("set variables in the environment of the server", "env"),
     *_options("this server generates text", "task", harmless=("text-generation", "text_generation", "auto")),
     *_options("this schema is not spoken", "bedrock_compat", harmless=OFF),
@@ -220,7 +222,7 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options(OWN_CACHE, "cp_kv_cache_interleave_size dcp_kv_cache_interleave_size quantization_param_path"),
     *_options(ONE_PROCESS, "distributed_executor_backend worker_cls worker_extension_cls max_parallel_loading_workers"),
     *_options(ONE_PROCESS, "tokenizer_pool_size tokenizer_pool_type tokenizer_pool_extra_config api_server_count"),
-    *_options(NO_HUB, "download_dir"),
+    *_options(HUB_BY_ENVIRONMENT, "download_dir"),
     *_options(AS_IT_LIES, "model code_revision tokenizer_revision hf_config_path hf_overrides rope_scaling rope_theta"),
     *_options(AS_IT_LIES, "tokenizer ignore_patterns"),
     *_options("write it into the model's generation_config.json", "override_generation_config", harmless=NOTHING),
@@ -340,8 +342,6 @@ OF_ENGINES: Mapping[str, frozenset[str]] = MappingProxyType({
 """Engine -> keys that act where it runs: it takes them as arguments of its own, and checks them."""
 
 FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
-    "HF_REVISION": "option.revision",
-    "HF_MODEL_REVISION": "option.revision",
     "HF_TASK": "option.task",
     "HF_MODEL_QUANTIZE": "option.quantize",
     "HF_MODEL_TRUST_REMOTE_CODE": "option.trust_remote_code",
@@ -358,7 +358,6 @@ FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
     "SAGEMAKER_UNTRUSTED_CHANNELS": "untrusted_channels",
     "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": "default_invocations_accept",
     "ALLOW_REQUEST_HANDLER_OVERRIDE": "allow_request_handler_override",
-    "HF_TOKEN": "hf_token",
     "PYTHON_EXECUTABLE": "option.pythonExecutable",
     "SAGEMAKER_STARTUP_TIMEOUT": "option.model_loading_timeout",
     "MODEL_LOADING_TIMEOUT": "option.model_loading_timeout",

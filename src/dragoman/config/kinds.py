@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from dragoman.hub.names import FORM
+
 Value = str | int | float | bool | Path | tuple[str, ...] | None
 
 TRUE_WORDS = ("true", "1", "yes", "on")
@@ -455,3 +457,15 @@ class FilePath:
         if not path or "://" in path:
             raise ValueError(text)
         return Path(os.path.expanduser(path))  # an unknown `~user` stays as it is
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPath(FilePath):
+    """A directory, or the name of a model on a hub: which of them is for `resolve` to find out."""
+
+    name: str = "MODEL"
+
+    @property
+    def allowed(self) -> str:
+        """Both."""
+        return f"a directory on this machine, or a model of the hub as {FORM}"

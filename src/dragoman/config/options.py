@@ -20,6 +20,7 @@ from dragoman.config.kinds import (
     ImageLimit,
     Integer,
     JsonObject,
+    ModelPath,
     Names,
     Number,
     Switch,
@@ -97,13 +98,16 @@ class ModelSettings:
 
     model_id: Path | None = option(
         None,
-        FilePath("MODEL_DIR", "directory"),
-        "Directory of the model, or a GGUF file. A directory may hold a serving.properties, whose option.model_id may "
-        "name another directory. "
+        ModelPath("MODEL"),
+        "Directory of the model, a GGUF file, or its name on the hub (ORG/NAME or ORG/NAME@REVISION) where no such path is "
+        "there. A directory may hold a serving.properties, whose option.model_id may name another model. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
-        unset="the bundled demo model",
-        env=(Alias("HF_MODEL_ID"),),
-    )
+        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"),),
+    )  # fmt: skip
+    revision: str | None = option(
+        None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
+        unset="main", env=(Alias("HF_REVISION"), Alias("HF_MODEL_REVISION")),
+    )  # fmt: skip
     name: tuple[str, ...] = option(
         (),
         Names(),
@@ -223,7 +227,7 @@ class SpeculationSettings:
     )
     draft_model: Path | None = option(
         None,
-        FilePath("MODEL_DIR", "directory"),
+        ModelPath("MODEL"),
         "A smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),

@@ -29,7 +29,9 @@ from dragoman.config.foreign import (
     OF_ENGINES,
     ForeignOption,
 )
-from dragoman.config.kinds import Value
+from dragoman.config.hub_models import FindModel, left_alone, only_cached
+from dragoman.config.kinds import ModelPath, Value
+from dragoman.config.links import links_out
 from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
 from dragoman.config.options import (
@@ -45,6 +47,9 @@ from dragoman.config.ovms import GRAPH_NAME, read_graph, version_folder
 from dragoman.config.server_file import HOME_VARIABLE, ServerFile, ServerFileError, read_server_file
 from dragoman.config.server_options import ServerSettings, split_address
 from dragoman.config.sources import PROPERTIES_NAME, Given, cache_home, read_environment, read_properties
+from dragoman.hub.cache import repo_of
+from dragoman.hub.errors import HubError
+from dragoman.hub.names import hub_model
 from dragoman.model_texts import holds_model, is_gguf, model_name
 
 COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, highest first
@@ -129,19 +134,20 @@ def resolve(
     demo_dir: Path,
     entry: ModelEntry | None = None,
     call: Sequence[Given] = (),
+    find: FindModel | None = None,
 ) -> Config:
     """The configuration of these sources; `demo_dir` is the model when nobody names one.
 
     With `entry` it is that of one model among several, whose directory nobody else chooses. `call`: what was given
-    with it at run time.
+    with it at run time. `find`: where a model of the hub is; None = its cache is looked into.
     Raises: ConfigError with every problem found.
     """
-    findings = _Findings(entry.notices if entry else ())
+    findings = _Findings(entry.notices if entry else (), find or only_cached(environ))
     findings.read_shared(command_line, environ)
     named = entry.directory if entry else findings.directory() or demo_dir
     directory = version_folder(named)
     findings.read_graph(directory)
-    findings.read(FILE, _read_file(directory))
+    findings.read_file(directory)
     findings.read(CALL, call)
     values, origins = findings.choose()
     findings.check_call(origins)
@@ -154,7 +160,11 @@ def resolve(
     has_code = _has_operator_file(values, (directory, model_dir))
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
+    if values["revision"] and not _hub_names(model_dir):
+        findings.notices.append(f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub")
     findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
+    for place in dict.fromkeys((directory, model_dir)):
+        findings.problems += links_out(place)
     if findings.problems:
         raise ConfigError(findings.problems)
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
@@ -164,7 +174,8 @@ def resolve(
     elif not values["name"]:
         known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
         is_ovms = named != directory or (directory / GRAPH_NAME).is_file()  # its folders of models are called "1"
-        values["name"] = (known or model_name(named if is_ovms else model_dir) or DEMO_NAME,)
+        of_directory = known or model_name(named if is_ovms else model_dir) or DEMO_NAME
+        values["name"] = _hub_names(model_dir) or (of_directory,)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -183,6 +194,12 @@ def resolve(
     )
 
 
+def _hub_names(model_dir: Path) -> tuple[str, ...]:
+    """What a model in the hub's cache is called: the last part of its name, which fits every URL, and the whole one."""
+    repo = repo_of(model_dir if model_dir.is_dir() else model_dir.parent)
+    return (repo.rpartition("/")[2], repo) if repo else ()
+
+
 def _renamed(name: str, names: Value) -> tuple[str, ...]:
     """`name`, with all other names as aliases."""
     assert isinstance(names, tuple)
@@ -194,7 +211,7 @@ def given_options(command_line: Sequence[Given], environ: Mapping[str, str]) -> 
 
     Raises: ConfigError if config.properties cannot be read.
     """
-    findings = _Findings()
+    findings = _Findings(find=left_alone)
     findings.read_shared(command_line, environ)
     return findings.choose()
 
@@ -263,8 +280,10 @@ class _Candidate:
 class _Findings:
     """Collects what the sources give, option by option, with problems and notices on the way."""
 
-    def __init__(self, notices: Sequence[str] = ()) -> None:
+    def __init__(self, notices: Sequence[str] = (), find: FindModel = left_alone) -> None:
         self.problems: list[str] = []
+        self._find = find
+        self._home = Path()  # what relative paths in serving.properties count from
         self.notices: list[str] = list(notices)
         self._index = NameIndex()
         self._candidates: dict[str, list[_Candidate]] = {option.name: [] for option in OPTIONS}
@@ -311,6 +330,11 @@ class _Findings:
         self.notices += graph.notices
         self.problems += graph.problems
         self.read(FILE, graph.givens)
+
+    def read_file(self, directory: Path) -> None:
+        """Sort the values of the serving.properties in that directory. Raises: ConfigError if it cannot be read."""
+        self._home = directory
+        self.read(FILE, _read_file(directory))
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""
@@ -360,9 +384,11 @@ class _Findings:
     def _parse(self, option: Option, chosen: _Candidate) -> Value:
         """The value; relative paths in config.properties count from its home. Raises: ValueError if it is not allowed.
 
-        MODEL_DIR may be the name of a bundled model.
+        MODEL_DIR may be the name of a bundled model, or one of the hub. Raises: ConfigError if that cannot be found.
         """
         value = option.row.kind.parse(chosen.text)
+        if isinstance(option.row.kind, ModelPath) and (found := self._on_hub(chosen)) is not None:
+            return found
         if chosen.layer == SERVER_FILE and isinstance(value, Path):
             return self._server_file.home / value
         if chosen.layer in (COMMAND_LINE, ENVIRONMENT) and option.name == "model_id" and isinstance(value, Path):
@@ -370,6 +396,20 @@ class _Findings:
         if chosen.layer == SERVER_FILE and isinstance(value, tuple) and option.name == "load_models":
             return counted_from(self._server_file.home, value)
         return value
+
+    def _on_hub(self, chosen: _Candidate) -> Path | None:
+        """Where the model of the hub is that this names; None if it is a path. What is here goes before the hub."""
+        homes = {FILE: self._home, -1: self._home, SERVER_FILE: self._server_file.home}  # -1: see `_choose_one`
+        if (homes.get(chosen.layer, Path()) / chosen.text.strip()).exists():
+            return None
+        revision, _ = self._choose_one(_NAMED["revision"])
+        model = hub_model(chosen.text, str(revision or "") if chosen.match.target is _NAMED["model_id"] else "")
+        if model is None:
+            return None
+        try:
+            return self._find(model)
+        except HubError as error:
+            raise ConfigError([f"{_quote(chosen.given)}: {error}"]) from error
 
     def _check_agreement(self, same: Sequence[_Candidate]) -> None:
         """Two names of one option in one source must not contradict each other."""

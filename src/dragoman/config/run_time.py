@@ -31,10 +31,10 @@ from dragoman.model_texts import is_gguf
 CALL = "this call"
 
 # Beside the paths: what names code, or a file that would be read.
-_OF_THE_OPERATOR = frozenset({"name", "chat_template", "engine", "entry_point", "handler", "hooks"})
+_OF_THE_OPERATOR = frozenset({"name", "chat_template", "engine", "entry_point", "handler", "hooks", "revision"})
 
 # What the command line says of the model that it names, and of no other.
-_OF_ONE_MODEL = frozenset({"name", "model_id"})
+_OF_ONE_MODEL = frozenset({"name", "model_id", "revision"})
 
 _NO_STORE = "models can be loaded at run time only from a model store; start the server with --model-store DIRECTORY"
 

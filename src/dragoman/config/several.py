@@ -19,6 +19,7 @@ from pathlib import Path
 from dragoman.config.archives import ArchiveError, is_archive, unpack
 from dragoman.config.combinations import Origins, cite
 from dragoman.config.entries import ALL, NONE, ModelEntry, parse_entry, store_entries
+from dragoman.config.hub_models import FindModel
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.ovms_models import read_ovms_models
@@ -49,14 +50,21 @@ class Resolved:
 
 
 def resolve_all(
-    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path = DEFAULT_STORE
+    command_line: Sequence[Given],
+    environ: Mapping[str, str],
+    demo_dir: Path,
+    default_store: Path = DEFAULT_STORE,
+    find: FindModel | None = None,
 ) -> Resolved:
-    """The configuration of every model to serve. Raises: ConfigError with the problems of all of them."""
+    """The configuration of every model to serve. `find`: where a model of the hub is; None = its cache is looked into.
+
+    Raises: ConfigError with the problems of all of them.
+    """
     values, origins = given_options(command_line, environ)
     store = values["model_store"] if isinstance(values["model_store"], Path) else None
     if values["load_models"] == (NONE,) and origins["model_id"].source != COMMAND_LINE:
         return Resolved(_without_models(command_line, environ, demo_dir, store), (), store)
-    models = _resolve_models(command_line, environ, demo_dir, default_store)
+    models = _resolve_models(command_line, environ, demo_dir, default_store, find)
     return Resolved(models[0], models, store)
 
 
@@ -71,12 +79,16 @@ def _without_models(
 
 
 def _resolve_models(
-    command_line: Sequence[Given], environ: Mapping[str, str], demo_dir: Path, default_store: Path
+    command_line: Sequence[Given],
+    environ: Mapping[str, str],
+    demo_dir: Path,
+    default_store: Path,
+    find: FindModel | None,
 ) -> tuple[Config, ...]:
     values, origins = given_options(command_line, environ)
     entries, notices = _entries(values, origins, default_store)
     if not entries:
-        config = resolve(command_line, environ, demo_dir)
+        config = resolve(command_line, environ, demo_dir, find=find)
         return (with_notes(replace(config, notices=(*notices, *config.notices))),)
     problems: list[str] = []
     configs: list[Config] = []
@@ -84,7 +96,7 @@ def _resolve_models(
     cache = archive_cache(named if isinstance(named, Path) else None, environ)
     for entry in entries:
         try:
-            configs.append(resolve(command_line, environ, demo_dir, unpacked(entry, cache)))
+            configs.append(resolve(command_line, environ, demo_dir, unpacked(entry, cache), find=find))
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
     problems += conflicts(configs)

@@ -7,18 +7,22 @@ options as they were given and reads the model's own file where it runs.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dragoman.cli.arguments import read_arguments
+from dragoman.config.hub_models import with_models
 from dragoman.config.names import NameIndex
 from dragoman.config.resolve import Config, ConfigError, demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import Given, environment, read_environment
 from dragoman.engine.affinity import BLOCK_TOKENS, DEFAULT_PREFIX_TOKENS
 from dragoman.host.loading import has_model
+
+logger = logging.getLogger("dragoman")
 
 ENGINE, SERVER = "Engine", "Server"
 """Names of the deployments, by which Serve's own files can set more of their options."""
@@ -84,7 +88,14 @@ class Application:
 
         Raises: ConfigError with every problem, also where there is not exactly one model with weights.
         """
-        resolved = resolve_all(self.givens, {**environment(), **self.variables}, demo_model_dir())
+        environ, demo_dir = {**environment(), **self.variables}, demo_model_dir()
+        resolved = with_models(
+            lambda find: resolve_all(self.givens, environ, demo_dir, find=find),
+            demo_dir,
+            environ,
+            _quiet,
+            logger.warning,
+        )
         config = resolved.process
         if resolved.store is not None or len(resolved.models) != 1:
             names = [one for one in ("model_store", "load_models") if config.origins[one].source != "default"]
@@ -97,6 +108,10 @@ class Application:
         if self.num_threads is not None and config.origins["threads"].source == "default":
             return replace(config, model=replace(config.model, threads=self.num_threads))
         return config
+
+
+def _quiet(stage: str, fraction: float) -> None:
+    """Nobody watches a replica start."""
 
 
 def read_application(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Application:

@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face model directory, from its tokenizer.json.
+"""The tokenizer of a Hugging Face model directory, from its tokenizer.json, or the file that it has in its place.
 
 Does: encode and decode, the bytes of every token, special, end-of-sequence and fill-in-the-middle tokens.
 Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immutable and used from any thread.
@@ -19,7 +19,8 @@ from dragoman.errors import ModelError
 from dragoman.model_texts import model_text
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
-from dragoman.tokenizer.model_files import TextFiles, read_text_files
+from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer_config
+from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
 from dragoman.tokenizer.token_decoder import TokenDecoder
 
 # Prefix, suffix, middle as the model families write them; the first family that is complete counts.
@@ -44,11 +45,10 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     path = model_dir / "tokenizer.json"
     text = model_text(model_dir, path.name)
     if text is None:
-        exported = model_dir / "openvino_tokenizer.xml"
-        hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
-        raise ValueError(f"{path} is missing: a model directory must hold its tokenizer in this file{hint}")
+        path = tokenizer_file(model_dir)
     try:
-        return HfTokenizer(TokenizerFile.from_str(text), read_text_files(model_dir))
+        file = TokenizerFile.from_str(text) if text is not None else read_tokenizer(path, tokenizer_config(model_dir))
+        return HfTokenizer(file, read_text_files(model_dir))
     except ModelError:
         raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read

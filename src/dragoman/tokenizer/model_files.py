@@ -53,6 +53,11 @@ def read_text_files(model_dir: Path) -> TextFiles:
     )
 
 
+def tokenizer_config(model_dir: Path) -> dict[str, Any]:
+    """What tokenizer_config.json holds. Raises: ValueError if it is not a JSON object."""
+    return _read_json(model_dir, "tokenizer_config.json")
+
+
 def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
     path = model_dir / name
     try:

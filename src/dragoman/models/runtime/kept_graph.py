@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import glob
 import logging
-import os
-import shutil
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
 from dragoman.models.runtime.seal import SealedBytes, append_seal
+from dragoman.scratch import scratch_directory
 
 logger = logging.getLogger(__name__)
 
@@ -47,18 +46,14 @@ def compile_and_keep(
     Files that differ from `target` only in what follows its last hyphen are superseded, and removed; whoever has mapped one
     keeps it.
     """
-    unfinished = target.with_name(f".{os.getpid()}-{target.name}")
     try:
-        unfinished.mkdir(parents=True)
-        compiled = core.compile_model(graph, "CPU", {**properties, "CACHE_DIR": str(unfinished)})
+        with scratch_directory(target.parent) as unfinished:
+            compiled = core.compile_model(graph, "CPU", {**properties, "CACHE_DIR": str(unfinished)})
+            is_kept = _move_written(unfinished, target)
     except (OSError, RuntimeError) as error:
         _warn(target, _reason(error))
         return core.compile_model(graph, "CPU", properties), None
-    else:
-        is_kept = _move_written(unfinished, target)
-        return (map_kept(core, target, properties, facts, is_new=True) if is_kept else None) or (compiled, None)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    return (map_kept(core, target, properties, facts, is_new=True) if is_kept else None) or (compiled, None)
 
 
 def _move_written(unfinished: Path, target: Path) -> bool:

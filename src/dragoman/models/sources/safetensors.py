@@ -26,6 +26,7 @@ from dragoman.models.sources.layout import Header, Quantised
 from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
 from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.pickles import conversion, is_pickle
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -218,8 +219,20 @@ def weight_files(model_dir: Path) -> list[Path]:
         return [model_dir / name for name in names]
     files = sorted(path for path in model_dir.glob("*.safetensors") if path.is_file())
     if not files:
-        raise ModelError(f"{model_dir} holds no *.safetensors file")
+        raise ModelError(f"{model_dir} holds no *.safetensors file{_instead(model_dir)}")
     return files
+
+
+def _instead(model_dir: Path) -> str:
+    """What a directory without safetensors has in their place, if that is known."""
+    pickle = next((path.name for path in sorted(model_dir.glob("*")) if is_pickle(path.name)), None)
+    if pickle is None:
+        return ""
+    target = str(model_dir.resolve()) + "-safetensors"
+    return (
+        f", but {pickle}, a pickle, which can run code when it is read; convert it, where you trust it: "
+        f"{conversion(str(model_dir), target)}"
+    )
 
 
 def _shard_names(index: Path) -> list[str]:

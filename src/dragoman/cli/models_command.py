@@ -1,0 +1,155 @@
+"""`dragoman models`: lists the models on this machine, and removes some.
+
+Does: read its words, print the table or JSON, ask before it removes. Does not: look into caches (`hub.inventory` does).
+Called by `main`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TextIO
+
+from dragoman.config.bundled import BUNDLED
+from dragoman.config.resolve import ConfigError, given_options
+from dragoman.config.sources import cache_home
+from dragoman.hub.download import size_text
+from dragoman.hub.environment import hub_environment
+from dragoman.hub.errors import HubError
+from dragoman.hub.inventory import LocalModel, bundled_models, hub_models, kept_models, remove_hub_model
+
+FAILED, USAGE_ERROR = 1, 2
+_HEADER = ("NAME", "WHERE", "FAMILY", "FORMAT", "SIZE", "")
+
+_USAGE = """\
+usage: dragoman models [--json]
+       dragoman models rm NAME [--yes]
+       dragoman models rm kept [--yes]
+
+Lists the models on this machine: those that come with dragoman, those in the hub's cache, and what dragoman keeps of
+models itself, compiled graphs and unpacked archives (kept; option cache_dir says where). rm removes a model of the hub's
+cache, or all that is kept; it asks before, unless --yes is given.
+
+  dragoman models
+  dragoman models rm Qwen/Qwen3-0.6B
+"""
+
+
+def models(words: Sequence[str], environ: Mapping[str, str], stdin: TextIO, stdout: TextIO, stderr: TextIO) -> int:
+    """List or remove models; the exit code: 0, 1 if something could not be removed, 2 for a mistake in the words."""
+    if "--help" in words or "-h" in words:
+        stdout.write(_USAGE)
+        return 0
+    names = [word for word in words if not word.startswith("-")]
+    flags = [word for word in words if word.startswith("-")]
+    is_removal = names[:1] == ["rm"]
+    allowed = {"--yes"} if is_removal else {"--json"}
+    problems = [
+        f"{flag} (command line): unknown option; `dragoman models --help` tells"
+        for flag in flags
+        if flag not in allowed
+    ]
+    if len(names) != (2 if is_removal else 0):
+        problems.append(
+            "models: " + ("rm needs one name, or kept" if is_removal else f"{names[0]} is no action; rm is one")
+        )
+    try:
+        values, _ = given_options([], environ)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
+        return USAGE_ERROR
+    named = values["cache_dir"]
+    kept_dir = named if isinstance(named, Path) else cache_home(environ) / "dragoman"
+    places = _Places(hub_environment(environ).cache, kept_dir)
+    if is_removal:
+        confirmed = _confirmation(stdin, stderr) if "--yes" not in flags else lambda _: True
+        return _remove(names[1], places, confirmed, stdout, stderr)
+    found = places.all()
+    stdout.write(
+        json.dumps([asdict(one) for one in found], indent=2) + "\n" if "--json" in flags else _table(found, places)
+    )
+    return 0
+
+
+class _Places:
+    """Where models lie."""
+
+    def __init__(self, hub: Path, kept: Path) -> None:
+        self.hub, self.kept = hub, kept
+
+    def all(self) -> list[LocalModel]:
+        """Every model, the bundled ones first."""
+        on_hub = hub_models(self.hub)
+        return [*bundled_models(BUNDLED), *on_hub, *kept_models(self.kept, on_hub)]
+
+
+def _table(found: Sequence[LocalModel], places: _Places) -> str:
+    rows = [_HEADER, *(_row(one) for one in found)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, "", f"hub cache: {places.hub}", f"kept: {places.kept}"]) + "\n"
+
+
+def _row(model: LocalModel) -> tuple[str, ...]:
+    state = f"incomplete: {model.missing} is missing" if model.missing else ""
+    return model.name, model.kind, model.family, model.format, size_text(model.size), state
+
+
+def _confirmation(stdin: TextIO, stderr: TextIO) -> Callable[[str], bool]:
+    """What asks a person; without a terminal nobody can be asked."""
+
+    def ask(question: str) -> bool:
+        if not stdin.isatty():
+            stderr.write(f"dragoman: {question} Nobody can be asked here; --yes says so\n")
+            return False
+        stderr.write(f"{question} [y/N] ")
+        stderr.flush()
+        return stdin.readline().strip().lower() in ("y", "yes")
+
+    return ask
+
+
+def _remove(name: str, places: _Places, confirmed: Callable[[str], bool], stdout: TextIO, stderr: TextIO) -> int:
+    on_hub = hub_models(places.hub)
+    try:
+        if name == "kept":
+            return _remove_kept(kept_models(places.kept, on_hub), places, confirmed, stdout)
+        repo, _, revision = name.partition("@")
+        found = [
+            one for one in on_hub if name in (one.name, one.name.partition("@")[0], f"{repo}@{Path(one.path).name}")
+        ]
+        if not found:
+            raise HubError(f"{name}: not in the hub's cache, {places.hub}; `dragoman models` lists what is there")
+        listed = ", ".join(one.name for one in found)
+        if not confirmed(f"Remove {listed} ({size_text(sum(one.size for one in found))}) from {places.hub}?"):
+            return FAILED
+        freed = remove_hub_model(places.hub, repo, Path(found[0].path).name if revision else "")
+        for one in kept_models(places.kept, found):
+            if one.name in {model.name for model in found}:
+                Path(one.path).unlink(missing_ok=True)
+                freed += one.size
+    except (HubError, OSError) as error:
+        stderr.write(f"dragoman: {error}\n")
+        return FAILED
+    stdout.write(f"removed {listed}, {size_text(freed)}\n")
+    return 0
+
+
+def _remove_kept(found: Sequence[LocalModel], places: _Places, confirmed: Callable[[str], bool], stdout: TextIO) -> int:
+    size = sum(one.size for one in found)
+    if not found:
+        stdout.write(f"nothing is kept in {places.kept}\n")
+        return 0
+    if not confirmed(f"Remove {len(found)} kept graphs and archives ({size_text(size)}) from {places.kept}?"):
+        return FAILED
+    for one in found:
+        if one.path.endswith(".blob"):
+            Path(one.path).unlink(missing_ok=True)
+    shutil.rmtree(places.kept / "archives", ignore_errors=True)
+    stdout.write(f"removed {len(found)} kept graphs and archives, {size_text(size)}\n")
+    return 0

@@ -1,0 +1,1 @@
+"""Models of a Hugging Face hub: their names, their files in the local cache, and bringing them there."""

@@ -1,0 +1,83 @@
+"""The hub's cache on this machine: `models--ORG--NAME/snapshots/COMMIT`, links into `blobs`, and `refs`.
+
+Does: find what is there, say what is missing. Does not: write, or import the library. Called at start-up.
+Source: huggingface_hub's page on its cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from dragoman.hub.files import CONFIG, INDEX, gguf_type
+from dragoman.hub.names import HubModel
+
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_FOLDER = re.compile(r"models--(?P<org>.+?)--(?P<name>.+)")
+
+
+def is_commit(revision: str) -> bool:
+    """True if the revision can never mean anything else."""
+    return _COMMIT.fullmatch(revision) is not None
+
+
+def repo_folder(cache: Path, repo: str) -> Path:
+    """Where the cache keeps a repository."""
+    return cache / f"models--{repo.replace('/', '--')}"
+
+
+def repo_of(snapshot: Path) -> str | None:
+    """The repository (ORG/NAME) that a directory is a snapshot of; None for a directory that is none."""
+    match = _FOLDER.fullmatch(snapshot.parent.parent.name)
+    return f"{match['org']}/{match['name']}" if match and snapshot.parent.name == "snapshots" else None
+
+
+def cached_snapshot(cache: Path, model: HubModel) -> Path | None:
+    """The directory of that revision, complete or not; None if nothing of it is there."""
+    folder = repo_folder(cache, model.repo)
+    commit = model.revision if is_commit(model.revision) else _read_reference(folder / "refs" / model.revision)
+    snapshot = folder / "snapshots" / commit
+    return snapshot if commit and snapshot.is_dir() else None
+
+
+def _read_reference(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+    return text if is_commit(text) else ""
+
+
+def missing(snapshot: Path, gguf: str = "") -> str:
+    """What a snapshot lacks that a server needs, "" if it is complete.
+
+    Weights are brought last, so where they all are, everything is.
+    """
+    if gguf:
+        return "" if gguf_file(snapshot, gguf) else f"a GGUF file of type {gguf}"
+    if (snapshot / "openvino_model.xml").is_file():
+        return "" if (snapshot / "openvino_model.bin").is_file() else "openvino_model.bin"
+    if not (snapshot / CONFIG).is_file():
+        return CONFIG
+    if (snapshot / "model.safetensors").is_file():
+        return ""
+    if not (snapshot / INDEX).is_file():
+        return "" if any(snapshot.glob("*.safetensors")) else "*.safetensors"
+    return next((name for name in _shards(snapshot / INDEX) if not (snapshot / name).is_file()), "")
+
+
+def gguf_file(snapshot: Path, gguf: str) -> Path | None:
+    """The GGUF file of that quantisation, of a split one the first; None if it or one of its parts is not there."""
+    found = sorted(path for path in snapshot.rglob("*.gguf") if gguf_type(path.name) == gguf.upper() and path.is_file())
+    split = re.search(r"-00001-of-(\d{5})\.gguf$", found[0].name) if found else None
+    return None if not found or (split and len(found) != int(split[1])) else found[0]
+
+
+def _shards(index: Path) -> Iterator[str]:
+    try:
+        listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        yield from sorted({str(name) for name in listed.values()})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        yield INDEX + " that can be read"

@@ -1,0 +1,38 @@
+"""What the environment says about the hub: its address, the token, where its cache lies, whether the network may be used.
+
+Does: read these variables of a mapping, as huggingface_hub does. Does not: read the process's environment, or ask the hub.
+Used by the other modules here; that a model lies in the cache is so found out without importing the library.
+Source: huggingface_hub's page on environment variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_YES = ("1", "on", "yes", "true")
+
+
+@dataclass(frozen=True, slots=True)
+class HubEnvironment:
+    """`endpoint` None = the public hub; `token` None = the one that the library has stored at a login, if there is one."""
+
+    cache: Path
+    endpoint: str | None = None
+    token: str | None = None
+    is_offline: bool = False
+
+
+def hub_environment(environ: Mapping[str, str]) -> HubEnvironment:
+    """What these variables say."""
+    default_home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    home = environ.get("HF_HOME") or default_home
+    cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or Path(home) / "hub"
+    return HubEnvironment(
+        cache=Path(os.path.expanduser(cache)),
+        endpoint=environ.get("HF_ENDPOINT", "").rstrip("/") or None,
+        token=environ.get("HF_TOKEN", "").strip() or None,
+        is_offline=any(environ.get(name, "").lower() in _YES for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")),
+    )

@@ -1,0 +1,13 @@
+"""What can go wrong with a model of the hub, as one line each.
+
+Does: define the error. Does not: know the library; `download` words its errors. Raised by this package.
+"""
+
+from __future__ import annotations
+
+
+class HubError(Exception):
+    """A model of the hub cannot be had; one line that says why, and what helps."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))

@@ -1,0 +1,136 @@
+"""Which files of a model on the hub are worth having: those that a server reads, and no others.
+
+Does: choose among names. Does not: download. Pickles are never chosen: reading one can run code. Called by `download` and
+`cache`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dragoman.hub.errors import HubError
+from dragoman.hub.names import HubModel
+from dragoman.pickles import conversion, is_pickle
+
+CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer.tiktoken",
+    "tiktoken.model",
+    "qwen.tiktoken",
+    "tekken.json",
+)
+
+_SMALL = frozenset({
+    CONFIG, INDEX, *TOKENIZER_FILES, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "merges.txt", "chat_template.json", "chat_template.jinja",
+    "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "openvino_config.json",
+    "quantize_config.json", "quantization_config.json", "adapter_config.json", "serving.properties", "graph.pbtxt",
+})  # fmt: skip
+_GGUF_TYPE = re.compile(r"(?:^|[-_.])((?:UD-)?(?:I?Q\d\w*|F16|F32|BF16|MXFP4\w*|TQ\d_\d))(?=[-.]|$)", re.IGNORECASE)
+_SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository. `etag`: what the cache calls its contents; "" = not known. `size` in bytes."""
+
+    name: str
+    size: int = 0
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to bring: the files that say what the model is, then those with its weights."""
+
+    small: Sequence[HubFile]
+    weights: Sequence[HubFile]
+
+    @property
+    def all(self) -> tuple[HubFile, ...]:
+        """Both, in this order."""
+        return (*self.small, *self.weights)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.all)
+
+
+def choose_files(model: HubModel, files: Iterable[HubFile]) -> Choice:
+    """What to bring of a repository with these files. Raises: HubError if there are no weights that can be served."""
+    known = sorted(files, key=lambda file: file.name)
+    small = [file for file in known if _is_small(file.name)]
+    if model.gguf:
+        return Choice(small, _gguf_files(model, known))
+    weights = _weights(known)
+    if weights:
+        return Choice(small, weights)
+    raise HubError(f"{model}: {_without_weights(model, [file.name for file in known])}")
+
+
+def gguf_type(name: str) -> str:
+    """The quantisation that the name of a GGUF file ends in, in capitals; "" if it names none."""
+    found = _GGUF_TYPE.findall(_SPLIT.sub("", name.rpartition("/")[2].removesuffix(".gguf")))
+    return found[-1].upper() if found else ""
+
+
+def _is_small(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    if folder == "additional_chat_templates":
+        return file.endswith(".jinja")
+    # Some tokenizers come with a file of ranks that is called as its makers like.
+    return not folder and (file in _SMALL or file.endswith(".tiktoken"))
+
+
+def _weights(files: Sequence[HubFile]) -> list[HubFile]:
+    """The checkpoint, or the model in OpenVINO's form where there is none."""
+    flat = [file for file in files if "/" not in file.name]
+    names = {file.name for file in flat}
+    tensors = [file for file in flat if file.name.endswith(".safetensors")]
+    if "model.safetensors" in names:  # what else there is are the same weights again, or adapters
+        return [file for file in tensors if file.name == "model.safetensors"]
+    if INDEX in names and (
+        shards := [file for file in tensors if _SPLIT.search(file.name.removesuffix(".safetensors"))]
+    ):
+        return shards
+    if tensors:
+        return tensors
+    return [
+        file
+        for file in flat
+        if file.name.endswith(".xml") or (file.name.endswith(".bin") and f"{file.name[:-4]}.xml" in names)
+    ]
+
+
+def _gguf_files(model: HubModel, files: Sequence[HubFile]) -> list[HubFile]:
+    ggufs = [file for file in files if file.name.endswith(".gguf") and "mmproj" not in file.name.lower()]
+    chosen = [file for file in ggufs if gguf_type(file.name) == model.gguf.upper()]
+    if not chosen:
+        types = sorted({gguf_type(file.name) for file in ggufs} - {""})
+        there = f"there are {', '.join(types)}" if types else "it holds no GGUF file that names its quantisation"
+        raise HubError(f"{model.repo}: no GGUF file of type {model.gguf.upper()}; {there}")
+    if len({_SPLIT.sub("", file.name.removesuffix(".gguf")) for file in chosen}) > 1:
+        names = ", ".join(file.name for file in chosen)
+        raise HubError(f"{model.repo}: several GGUF files of type {model.gguf.upper()}: {names}; download one by hand")
+    return chosen
+
+
+def _without_weights(model: HubModel, names: Sequence[str]) -> str:
+    types = sorted({gguf_type(name) for name in names if name.endswith(".gguf")} - {""})
+    if types:
+        return (
+            f"holds GGUF files only; choose one with `dragoman pull {model.repo} --gguf {types[0]}` "
+            f"(there are {', '.join(types)})"
+        )
+    if any(is_pickle(name) for name in names):
+        return (
+            "holds its weights as pickles only, which can run code when they are read; bring and convert it yourself: "
+            f"{conversion(model.repo, model.repo.rpartition('/')[2])}"
+        )
+    return "holds no weights that can be served: neither *.safetensors nor OpenVINO's *.xml and *.bin nor *.gguf"

@@ -1,0 +1,162 @@
+"""What models are on this machine: in the hub's cache, and as kept graphs.
+
+Does: list them with size, family and format; remove them. Does not: read weights, or load anything. Called by the command
+line, on the main thread.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.hub.cache import missing, repo_folder
+from dragoman.hub.errors import HubError
+from dragoman.hub.files import CONFIG, gguf_type
+
+BUNDLED, HUB, KEPT = "bundled", "hub", "kept graph"
+ARCHIVE = "unpacked archive"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """One model on this machine. `size` in bytes. `missing`: what a download has not brought yet, "" = it is complete."""
+
+    name: str
+    kind: str
+    size: int
+    family: str = ""
+    format: str = ""
+    missing: str = ""
+    path: str = ""
+
+
+def bundled_models(directories: Mapping[str, Path]) -> list[LocalModel]:
+    """The models that come with the package, by their names."""
+    return [_described(name, BUNDLED, directory, _tree_size(directory)) for name, directory in directories.items()]
+
+
+def hub_models(cache: Path) -> list[LocalModel]:
+    """The models in the hub's cache, one for each revision; [] without a cache."""
+    found: list[LocalModel] = []
+    for repo in sorted(_scan(cache), key=lambda repo: str(repo.repo_id)):
+        if repo.repo_type != "model":
+            continue
+        for revision in sorted(repo.revisions, key=lambda one: str(one.commit_hash)):
+            names = sorted(revision.refs) or [revision.commit_hash[:12]]
+            name = repo.repo_id if names == ["main"] else f"{repo.repo_id}@{names[0]}"
+            found.append(_described(name, HUB, revision.snapshot_path, revision.size_on_disk))
+        if not repo.revisions:  # a download that has not brought anything whole
+            found.append(
+                LocalModel(repo.repo_id, HUB, _tree_size(repo.repo_path), missing="all", path=str(repo.repo_path))
+            )
+    return found
+
+
+def kept_models(cache_dir: Path, hub: Sequence[LocalModel] = ()) -> list[LocalModel]:
+    """The compiled graphs and unpacked archives that dragoman keeps in its cache directory."""
+    by_commit = {Path(one.path).name: one.name for one in hub}
+    found = []
+    for path in sorted(cache_dir.glob("*.blob")) if cache_dir.is_dir() else ():
+        if path.is_file() and not path.name.startswith("."):
+            directory = path.name.rsplit("-", 2)[0]
+            found.append(LocalModel(by_commit.get(directory, directory), KEPT, path.stat().st_size, path=str(path)))
+    archives = cache_dir / "archives"
+    for path in sorted(archives.iterdir()) if archives.is_dir() else ():
+        if path.is_dir() and not path.name.startswith("."):
+            found.append(_described(path.name.rpartition("-")[0], ARCHIVE, _inner(path), _tree_size(path)))
+    return found
+
+
+def remove_hub_model(cache: Path, name: str, commit: str = "") -> int:
+    """Remove a repository from the hub's cache, or one of its commits; the bytes that were freed. Raises: HubError."""
+    for repo in _scan(cache):
+        if repo.repo_type == "model" and repo.repo_id == name:
+            commits = [revision.commit_hash for revision in repo.revisions if commit in ("", revision.commit_hash)]
+            if commits:
+                from huggingface_hub import scan_cache_dir
+
+                strategy = scan_cache_dir(cache).delete_revisions(*commits)
+                strategy.execute()
+            freed = int(strategy.expected_freed_size) if commits else 0
+            if not commit or len(commits) == len(repo.revisions):
+                freed += _remove_rest(repo_folder(cache, name))
+            return freed
+    raise HubError(f"{name}: not in the hub's cache, {cache}")
+
+
+def _remove_rest(folder: Path) -> int:
+    """Remove what a broken-off download has left; the library knows of whole files only."""
+    size = _tree_size(folder) if folder.is_dir() else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    return size
+
+
+def _scan(cache: Path) -> list[Any]:
+    if not cache.is_dir():
+        return []
+    from huggingface_hub import scan_cache_dir
+
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    info = scan_cache_dir(cache)
+    known = {repo.repo_path for repo in info.repos}
+    broken = [path for path in cache.glob("models--*--*") if path.is_dir() and path not in known]
+    return [*info.repos, *(_Broken(path) for path in broken)]
+
+
+class _Broken:
+    """A folder of the cache that the library can make nothing of: nothing whole has arrived yet."""
+
+    repo_type = "model"
+    revisions: frozenset[Any] = frozenset()
+
+    def __init__(self, path: Path) -> None:
+        self.repo_path = path
+        self.repo_id = path.name.removeprefix("models--").replace("--", "/", 1)
+
+
+def _described(name: str, kind: str, directory: Path, size: int) -> LocalModel:
+    config = _config(directory)
+    ggufs = sorted(directory.rglob("*.gguf"))
+    gguf = gguf_type(ggufs[0].name) if ggufs else ""
+    lacking = missing(directory, gguf) if kind == HUB else ""
+    return LocalModel(name, kind, size, _family(config), _format(directory, config, ggufs), lacking, str(directory))
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _family(config: Mapping[str, Any]) -> str:
+    return str(config.get("model_type") or "")
+
+
+def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -> str:
+    """How the weights are stored, as far as names and config.json tell."""
+    quantised = config.get("quantization_config")
+    if any(directory.glob("*.safetensors")):
+        method = str(quantised.get("quant_method") or "quantised") if isinstance(quantised, dict) else ""
+        return f"safetensors, {method}" if method else "safetensors"
+    if (directory / "openvino_model.xml").is_file():
+        return "OpenVINO IR"
+    if ggufs:
+        return "GGUF " + ", ".join(sorted({gguf_type(path.name) or "?" for path in ggufs}))
+    return ""
+
+
+def _inner(directory: Path) -> Path:
+    """The only directory in it, which is then the model (see `config.archives`); else itself."""
+    children = list(directory.iterdir())
+    return children[0] if len(children) == 1 and children[0].is_dir() else directory
+
+
+def _tree_size(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file() and not path.is_symlink())

@@ -1,0 +1,49 @@
+"""The names of models on a hub: ORG/NAME, with a revision and a quantisation if somebody wants a certain one.
+
+Does: tell such a name from a path. Does not: look whether there is a model of that name. Used by the configuration and the
+command line, at start-up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+FORM = "ORG/NAME[:GGUF_TYPE][@REVISION]"
+
+# Source: huggingface_hub's rules for repository names; revisions are names of git's (branches, tags, commits).
+_PART = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_-])?"
+_NAME = re.compile(
+    rf"(?P<repo>{_PART}/{_PART})(?::(?P<gguf>[A-Za-z0-9_-]{{1,40}}))?(?:@(?P<revision>[A-Za-z0-9_][A-Za-z0-9_./-]{{0,200}}))?",
+    re.ASCII,
+)
+DEFAULT_REVISION = "main"
+
+
+@dataclass(frozen=True, slots=True)
+class HubModel:
+    """A model on a hub. `revision`: a branch, tag or commit. `gguf`: the quantisation of a GGUF file, "" = not of those."""
+
+    repo: str
+    revision: str = DEFAULT_REVISION
+    gguf: str = ""
+
+    @property
+    def without_gguf(self) -> str:
+        """The name and the revision."""
+        return str(HubModel(self.repo, self.revision))
+
+    def __str__(self) -> str:
+        gguf = f":{self.gguf}" if self.gguf else ""
+        return f"{self.repo}{gguf}" + ("" if self.revision == DEFAULT_REVISION else f"@{self.revision}")
+
+
+def hub_model(text: str, revision: str = "") -> HubModel | None:
+    """The model that `text` names, or None if it can only be a path. `revision`: which one if the text names none."""
+    match = _NAME.fullmatch(text.strip())
+    if match is None or any(word in match["repo"] for word in ("--", "..")):
+        return None
+    wanted = match["revision"] or revision or DEFAULT_REVISION
+    if ".." in wanted or wanted.endswith(("/", ".lock")):
+        return None
+    return HubModel(match["repo"], wanted, match["gguf"] or "")

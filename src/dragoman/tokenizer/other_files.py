@@ -1,0 +1,94 @@
+"""Tokenizers of models that have no tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json.
+
+Does: find the file, have it translated, add the tokens that the files beside it name. Does not: know the formats. Called by
+`load_tokenizer`, at load time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from dragoman.tokenizer.ranked_bytes import looks_like_tiktoken, read_tekken, read_tiktoken
+from dragoman.tokenizer.sentencepiece import tokenizer_of
+from dragoman.tokenizer.sentencepiece_model import read_model
+
+_TIKTOKEN_NAMES = ("tiktoken.model", "tokenizer.tiktoken", "qwen.tiktoken")
+_SENTENCEPIECE_NAME = "tokenizer.model"
+_TEKKEN_NAME = "tekken.json"
+
+
+def tokenizer_file(model_dir: Path) -> Path:
+    """The file that holds the model's tokenizer, where there is no tokenizer.json. Raises: ValueError if there is none."""
+    for name in (_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME):
+        if (model_dir / name).is_file():
+            return model_dir / name
+    others = sorted(model_dir.glob("*.tiktoken"))
+    if others:
+        return others[0]
+    exported = model_dir / "openvino_tokenizer.xml"
+    hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
+    raise ValueError(
+        f"{model_dir / 'tokenizer.json'} is missing: a model directory must hold its tokenizer in this file, or in one of "
+        f"{', '.join((_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME))}; fetch it from where the model came from "
+        f"(`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
+    )
+
+
+def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer in a file that `tokenizer_file` found. Raises: ValueError saying what cannot be used."""
+    added = _added_tokens(path.parent, tokenizer_config)
+    if path.name == _TEKKEN_NAME:
+        tokenizer = read_tekken(path)
+        _begin_with_bos(tokenizer, tokenizer_config)
+    elif path.name != _SENTENCEPIECE_NAME or looks_like_tiktoken(path.read_bytes()[:4096]):
+        names = {token_id: token.content for token_id, token in added.items()}
+        tokenizer = read_tiktoken(path, str(tokenizer_config.get("tokenizer_class") or ""), names)
+    else:
+        model = read_model(path.read_bytes())
+        tokenizer = tokenizer_of(model, blank_everywhere=tokenizer_config.get("legacy") is not False)
+        _begin_with_bos(tokenizer, tokenizer_config)
+    _add(tokenizer, added)
+    return tokenizer
+
+
+def _added_tokens(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[int, AddedToken]:
+    """The tokens that added_tokens.json and tokenizer_config.json name, by id."""
+    found: dict[int, AddedToken] = {}
+    path = model_dir / "added_tokens.json"
+    if path.is_file():
+        for text, token_id in json.loads(path.read_text(encoding="utf-8")).items():
+            found[int(token_id)] = AddedToken(text, special=False, normalized=False)
+    for token_id, entry in (tokenizer_config.get("added_tokens_decoder") or {}).items():
+        flags = {name: bool(entry.get(name)) for name in ("special", "normalized", "lstrip", "rstrip", "single_word")}
+        found[int(token_id)] = AddedToken(str(entry["content"]), **flags)
+    return found
+
+
+def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:
+    """Add these tokens, each of which must get its id. Raises: ValueError for one that would get another."""
+    for token_id, token in sorted(added.items()):
+        if token.special:
+            tokenizer.add_special_tokens([token])
+        else:
+            tokenizer.add_tokens([token])
+        if tokenizer.token_to_id(token.content) != token_id:
+            raise ValueError(
+                f"token {token.content!r} has the id {token_id} in the files beside it, and "
+                f"{tokenizer.token_to_id(token.content)} by this one"
+            )
+
+
+def _begin_with_bos(tokenizer: Tokenizer, tokenizer_config: Mapping[str, Any]) -> None:
+    """Prompts begin with the bos token, as Hugging Face's classes for such files have it, unless a file says no."""
+    bos = tokenizer_config.get("bos_token") or "<s>"
+    text = str(bos.get("content") if isinstance(bos, dict) else bos)
+    token_id = tokenizer.token_to_id(text)
+    if token_id is not None and tokenizer_config.get("add_bos_token") is not False:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{text} $A", pair=f"{text} $A $B", special_tokens=[(text, token_id)]
+        )

@@ -1,0 +1,150 @@
+"""The contents of a SentencePiece model, the file tokenizer.model.
+
+Does: read the part of the protobuf message that says how text becomes pieces, with bounds checked. Does not: tokenise, which
+`sentencepiece` does with it. Called at load time.
+
+The message has five fields that matter: a reader of the wire format is shorter than what it takes to use a package for it.
+Source: sentencepiece_model.proto of SentencePiece; the encoding page of Protocol Buffers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeAlias
+
+Field: TypeAlias = int | bytes
+
+
+class PieceType(IntEnum):
+    """What a piece is for."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+UNIGRAM, BPE = 1, 2  # of the types of models those that are used for language models
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token."""
+
+    text: str
+    score: float
+    type: PieceType
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePieceModel:
+    """How text becomes pieces. `charsmap`: the rules of the normaliser in its own form, b"" = text stays as it is."""
+
+    pieces: tuple[Piece, ...]
+    model_type: int = UNIGRAM
+    charsmap: bytes = b""
+    adds_dummy_prefix: bool = True
+    removes_extra_blanks: bool = True
+    escapes_blanks: bool = True
+    blank_is_suffix: bool = False
+
+    def ids_of(self, *types: PieceType) -> list[int]:
+        """The tokens of these types."""
+        return [token_id for token_id, piece in enumerate(self.pieces) if piece.type in types]
+
+
+def read_model(data: bytes) -> SentencePieceModel:
+    """The model in these bytes. Raises: ValueError if they are none."""
+    pieces: list[Piece] = []
+    trainer: dict[int, Field] = {}
+    normalizer: dict[int, Field] = {}
+    for number, value in _fields(data):
+        if number == 1:
+            pieces.append(_piece(_message(value)))
+        elif number == 2:
+            trainer = _message(value)
+        elif number == 3:
+            normalizer = _message(value)
+    if not pieces:
+        raise ValueError("it holds no pieces")
+    return SentencePieceModel(
+        pieces=tuple(pieces),
+        model_type=_number(trainer, 3, UNIGRAM),
+        charsmap=_bytes(normalizer, 2),
+        adds_dummy_prefix=bool(_number(normalizer, 3, 1)),
+        removes_extra_blanks=bool(_number(normalizer, 4, 1)),
+        escapes_blanks=bool(_number(normalizer, 5, 1)),
+        blank_is_suffix=bool(_number(trainer, 24, 0)),
+    )
+
+
+def _piece(fields: dict[int, Field]) -> Piece:
+    score = fields.get(2, b"\0\0\0\0")
+    if not isinstance(score, bytes) or len(score) != 4:
+        raise ValueError("a piece has a score that is no number")
+    return Piece(
+        _bytes(fields, 1).decode("utf-8"),
+        struct.unpack("<f", score)[0],
+        PieceType(_number(fields, 3, PieceType.NORMAL)),
+    )
+
+
+def _message(value: Field) -> dict[int, Field]:
+    """The fields of a message; of a field that is there twice the last, as the format has it."""
+    if not isinstance(value, bytes):
+        raise ValueError("a message is expected where a number is")
+    return dict(_fields(value))
+
+
+def _number(fields: dict[int, Field], number: int, default: int) -> int:
+    value = fields.get(number, default)
+    if not isinstance(value, int):
+        raise ValueError(f"field {number} is no number")
+    return value
+
+
+def _bytes(fields: dict[int, Field], number: int) -> bytes:
+    value = fields.get(number, b"")
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {number} is no text")
+    return value
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Field]]:
+    """Field numbers and values: numbers for varints, else the bytes. Raises: ValueError if the bytes end within a field."""
+    position = 0
+    while position < len(data):
+        key, position = _varint(data, position)
+        number, wire = key >> 3, key & 7
+        if wire == 0:
+            value, position = _varint(data, position)
+            yield number, value
+            continue
+        if wire == 2:
+            size, position = _varint(data, position)
+        elif wire in (1, 5):
+            size = 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"field {number} has the unknown wire type {wire}")
+        if size > len(data) - position:
+            raise ValueError(f"field {number} ends behind the file's end")
+        yield number, data[position : position + size]
+        position += size
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= len(data):
+            break
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ValueError("a number does not end")

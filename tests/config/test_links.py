@@ -1,0 +1,81 @@
+"""No link in a model's directory leads out of it, but for those of the hub's cache into its own blobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config.links import links_out
+from dragoman.config.resolve import ConfigError, resolve
+from dragoman.config.sources import Given
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    directory = tmp_path / "model"
+    directory.mkdir()
+    (directory / "config.json").write_text("{}", encoding="utf-8")
+    (tmp_path / "secret").write_text("hush", encoding="utf-8")
+    return directory
+
+
+@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "../nothing-there", ".."])
+def test_a_link_that_leads_out_stops_the_start_by_its_name(target: str, model: Path) -> None:
+    (model / "chat_template.jinja").symlink_to(target)
+    with pytest.raises(ConfigError) as caught:
+        resolve([Given("MODEL_DIR", "option.model_id", str(model), "command line")], {}, model)
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{model}/chat_template.jinja: leads to /")
+    assert problem.endswith("out of the model's directory; put the file itself there")
+
+
+def test_links_within_the_directory_are_fine(model: Path) -> None:
+    (model / "tokenizer.json").symlink_to("config.json")
+    (model / "again").symlink_to(model)
+    assert links_out(model) == []
+
+
+def test_the_directory_itself_may_be_a_link(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(model)
+    (model / "inner").symlink_to(tmp_path / "latest" / "config.json")
+    assert links_out(tmp_path / "latest") == []
+
+
+def test_a_template_folder_is_looked_into(model: Path) -> None:
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool.jinja").symlink_to("../../secret")
+    assert len(links_out(model)) == 1
+
+
+def test_a_circle_of_links_is_no_file_of_the_model(model: Path) -> None:
+    (model / "a").symlink_to("b")
+    (model / "b").symlink_to("a")
+    assert len(links_out(model)) in (0, 2)  # as this Python resolves a circle: to itself, or not at all
+
+
+def snapshot(cache: Path, repo: str) -> Path:
+    directory = cache / repo / "snapshots" / ("0" * 40)
+    directory.mkdir(parents=True)
+    (cache / repo / "blobs").mkdir()
+    (cache / repo / "blobs" / "abc").write_text("{}", encoding="utf-8")
+    return directory
+
+
+def test_links_of_the_hubs_cache_may_lead_to_the_blobs_of_their_repository_only(tmp_path: Path) -> None:
+    one, two = snapshot(tmp_path, "models--org--one"), snapshot(tmp_path, "models--org--two")
+    (one / "config.json").symlink_to("../../blobs/abc")
+    assert links_out(one) == []
+    (two / "config.json").symlink_to(one.parents[1] / "blobs" / "abc")
+    assert len(links_out(two)) == 1
+    (one / "other.json").symlink_to("../../refs/main")
+    assert len(links_out(one)) == 1
+
+
+def test_a_directory_that_only_looks_like_a_blob_folder_is_none(tmp_path: Path) -> None:
+    directory = tmp_path / "org" / "snapshots" / "1"
+    directory.mkdir(parents=True)
+    (tmp_path / "org" / "blobs").mkdir()
+    (tmp_path / "org" / "blobs" / "abc").touch()
+    (directory / "config.json").symlink_to("../../blobs/abc")
+    assert len(links_out(directory)) == 1
