@@ -16,6 +16,9 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.models.adapters.inputs import adapter_places
+from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
+from dragoman.models.adapters.merging import MergedAdapter
 from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_json
 from dragoman.models.facts import ModelFacts
@@ -48,7 +51,7 @@ class LoadedModel:
     """A compiled graph, and what whoever runs it needs.
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
-    `tower`: embeds pictures, None if the model takes in texts only.
+    `tower`: embeds pictures, None if the model takes in texts only. `adapters`: None if there is no place for any.
     """
 
     compiled: Any
@@ -58,6 +61,7 @@ class LoadedModel:
     mapping: Any = None
     from_cache: bool = False
     tower: Tower | None = None
+    adapters: ModelAdapters | None = None
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -102,14 +106,16 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     properties = dict(profile.properties)
     if options.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = options.num_threads
-    plan = _Plan(model_dir, weights, options, profile, model.facts, properties, report)
+    adapters = plan_adapters(options.adapters, model)
+    plan = _Plan(model_dir, weights, options, profile, model.facts, properties, report, adapters)
     compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", model.build)
     tower = None
     if model.vision is not None:
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
         seeing, seeing_mapping, _ = plan.compiled("tower", model.vision.build)
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
-    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower), report)
+    found = None if adapters is None else adapters.found(adapter_places(compiled))
+    return _ready(LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, found), report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +129,12 @@ class _Plan:
     facts: ModelFacts
     properties: dict[str, Any]
     report: LoadProgress
+    adapters: AdapterPlan | None = None
 
     def compiled(self, part: str, build: Callable[[Weights], Any]) -> tuple[Any, Any, bool]:
         """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
-        kept = self._kept_file(part)
+        adapters = None if part == "tower" else self.adapters
+        kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
         memory.bound_shared_cache()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
@@ -140,7 +148,7 @@ class _Plan:
             if mapped is not None:
                 return (*mapped, True)
         with self.weights.open() as source:
-            graph = _build_graph(build, source, self.profile, self.report)
+            graph = _build_graph(build, source, self.profile, self.report, adapters)
         self.report("compiling", 0.0)
         if kept is None:
             compiled, mapping = core.compile_model(graph, "CPU", properties), None
@@ -163,9 +171,11 @@ class _Plan:
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
-    profile = _profile(model, options)
-    graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None)
-    return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
+    profile, adapters = _profile(model, options), plan_adapters(options.adapters, model)
+    graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None, adapters)
+    compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+    found = None if adapters is None else adapters.found(adapter_places(compiled))
+    return LoadedModel(compiled, model.facts, options, profile, adapters=found)
 
 
 def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
@@ -186,10 +196,17 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
 
 
 def _build_graph(
-    build: Callable[[Weights], Any], source: WeightSource, profile: KernelProfile, report: LoadProgress
+    build: Callable[[Weights], Any],
+    source: WeightSource,
+    profile: KernelProfile,
+    report: LoadProgress,
+    adapters: AdapterPlan | None = None,
 ) -> Any:
     report("building the graph", 0.0)
+    adapting = None if adapters is None else adapters.adapting()
     with RowParts() as parts:
-        graph = build(Weights(source, WeightStorage(profile.weights, parts)))
+        graph = build(Weights(source, WeightStorage(profile.weights, parts), adapting))
+        if isinstance(adapting, MergedAdapter):
+            adapting.refuse_unmerged()
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph

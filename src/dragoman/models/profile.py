@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import openvino as ov
 
+from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.storage.constants import WeightFormat, WeightType
 
@@ -45,7 +46,7 @@ class ModelOptions:
     `has_neighbours`: other models compute in this process at the same time (see `runtime.kernel_threads`). `takes_back`:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
-    preprocessor_config.json that count in place of the file's.
+    preprocessor_config.json that count in place of the file's. `adapters` None = none, now or later.
     """
 
     weight_type: WeightType = "int8"
@@ -56,6 +57,7 @@ class ModelOptions:
     takes_back: bool = False
     sees: bool = True
     picture_changes: str = "{}"
+    adapters: AdapterOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from dragoman.models.weights import Weights, joined
 
 def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [num_rows, in], bias [num_rows] -> [..., num_rows]."""
-    return product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
+    y = product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
+    return weights.adapted(y, x, num_rows)
 
 
 def linears(
@@ -32,7 +33,8 @@ def linears(
     pairs = list(zip(weights, widths, strict=True))
     matrix = joined([part.matrix(size, width(x)) for part, size in pairs])
     biases = np.concatenate([part.vector(size, "bias") for part, size in pairs]) if bias else None
-    return split(product(x, matrix, weights[0].storage, biases), widths)
+    products = split(product(x, matrix, weights[0].storage, biases), widths)
+    return [part.adapted(y, x, size) for y, (part, size) in zip(products, pairs, strict=True)]
 
 
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:
