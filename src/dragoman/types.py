@@ -243,6 +243,7 @@ class GenerationRequest:
     truncate_prompt_tokens: int | None = None  # keep the last N prompt tokens
     on_overflow: Literal["refuse", "clip"] = "refuse"
     model: str | None = None  # None = the default model
+    adapter: str | None = None  # None = the one that `model` names, if it is one's name; "" = none
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
     tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools

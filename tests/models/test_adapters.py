@@ -14,7 +14,7 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from tests.support.adapters import matrices_of, write_adapter, write_merged
-from tests.support.family_checkpoint import read_case, write_family_checkpoint
+from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.forward import forward_batch
 
 EXACT = ModelOptions("f32", num_threads=1)

@@ -128,9 +128,7 @@ class Weights:
         if self.adapting is None or self._stack is not None:
             return y
         num_stored = self._num_rows(num_rows)
-        return self.adapting.added(
-            y, x, Place(self._full("weight"), num_stored, self._selected(np.arange(num_stored)))
-        )
+        return self.adapting.added(y, x, Place(self._full("weight"), num_stored, self._selected(np.arange(num_stored))))
 
     def tensor(self, shape: tuple[int, ...], name: str = "weight") -> StoredTensor:
         """A tensor of any shape as it is stored, whatever rows this view selects. Raises: ModelError."""

@@ -53,7 +53,9 @@ class RollingFactory:
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model, model.facts)
             draft = load_model(
-                directory, replace(stored, sees=False, adapters=None), lambda stage, part: report(f"draft model: {stage}", part)
+                directory,
+                replace(stored, sees=False, adapters=None),
+                lambda stage, part: report(f"draft model: {stage}", part),
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)
         # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.

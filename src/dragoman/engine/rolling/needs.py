@@ -58,7 +58,8 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
-    return MemoryNeeds(model.weights, draft.weights if draft else 0, least, useful)
+    weights = model.weights + _expected_adapter_bytes(model_dir, options)
+    return MemoryNeeds(weights, draft.weights if draft else 0, least, useful)
 
 
 class ExpectedEngine(NamedTuple):
@@ -95,6 +96,24 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
     )
 
 
+def _expected_adapter_bytes(model_dir: Path, options: RollingOptions) -> int:
+    """What adapters will take at most, told from the sizes of files and matrices."""
+    wanted = options.adapter_options
+    if wanted is None or wanted.merges:
+        return 0
+    files = [directory / "adapter_model.safetensors" for _, directory in wanted.directories]
+    first = 2 * sum(path.stat().st_size for path in files if path.is_file())  # half floats become f32
+    if not options.enable_lora:
+        return first
+    shapes = stored_weights(model_dir).shapes().items()
+    sides = sum(
+        sum(shape)
+        for name, shape in shapes
+        if len(shape) == 2 and re.search(r"\.\d+\.", name) and ".experts." not in name
+    )
+    return max(first, options.max_loras * (options.max_lora_rank or _USUAL_RANK) * 4 * sides)
+
+
 def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:
     """How many adapters there is room for, and of which rank. Raises: EngineOptionError."""
     first = adapters.first
@@ -104,7 +123,9 @@ def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int
     if len(first) > options.max_loras:
         raise EngineOptionError("max_loras", f"must be at least {len(first)}, the number of adapters in lora")
     if options.max_lora_rank is not None and largest > options.max_lora_rank:
-        raise EngineOptionError("max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora")
+        raise EngineOptionError(
+            "max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora"
+        )
     return options.max_loras, options.max_lora_rank or max(largest, _USUAL_RANK)
 
 

@@ -25,17 +25,10 @@ _PREFIX = "base_model.model."
 _SIDES = (".lora_A.weight", ".lora_B.weight")
 
 # About training, other libraries and how the adapter was begun.
-_HARMLESS = """
-    arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config inference_mode
-    init_lora_weights loftq_config lora_dropout lora_ga_config megatron_core monteclora_config peft_version
-    qalora_group_size revision runtime_config
-""".split()
+_HARMLESS = ["arrow_config", "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "inference_mode", "init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "monteclora_config", "peft_version", "qalora_group_size", "revision", "runtime_config"]
 
 # What would compute something else than W + B A; harmless where it is empty.
-_REFUSED = """
-    alora_invocation_tokens layer_replication lora_bias megatron_config modules_to_save target_parameters
-    trainable_token_indices use_bdlora use_dora use_qalora velora_config
-""".split()
+_REFUSED = ["alora_invocation_tokens", "layer_replication", "lora_bias", "megatron_config", "modules_to_save", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora", "velora_config"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,4 +123,3 @@ class AdapterTable:
     def _publish(self, name: str, slot: int) -> None:
         with self._lock:
             self._uses[name] = AdapterUse(name, slot, f"{name}\n{next(self._numbers)}")
-
