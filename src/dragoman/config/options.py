@@ -290,8 +290,8 @@ class AdapterSettings:
     enable_lora: bool = option(
         False,
         Switch(),
-        "Make room for adapters that come while the server runs, which costs memory and may change any linear layer; those in "
-        "the folder adapters beside the model are there from the start.",
+        "Make room for adapters that come while the server runs, which costs memory and may change any linear layer; those "
+        "in the folder adapters beside the model are there from the start.",
     )
     max_loras: int = option(
         4,  # LMI's default

@@ -219,9 +219,9 @@ class AdapterLoading(Protocol):
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """Serve the adapter in a directory on this machine under a name, which its capabilities tell when this returns.
 
-        `is_replacing`: it may take the place of another one of that name. Raises: Conflict (there is one), InvalidRequest (it
-        is no adapter, or none that the model can take), NoMemory (there are as many as there may be), Overloaded (until
-        requests have ended), EngineDead.
+        `is_replacing`: it may take the place of another one of that name. Raises: Conflict (there is one), InvalidRequest
+        (it is no adapter, or none that the model can take), NoMemory (there are as many as there may be), Overloaded
+        (until requests have ended), EngineDead.
         """
         ...
 

@@ -66,7 +66,7 @@ class AdapterInputs:
         return self._lowered[key]
 
     def _mask_of(self, x: Node) -> Node:
-        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: that of x, but its last axis."""
+        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: as x, but its last axis."""
         rows = self._logit_rows(x)
         mask = self._mask
         if rows is not None:

@@ -25,15 +25,22 @@ _PREFIX = "base_model.model."
 _SIDES = (".lora_A.weight", ".lora_B.weight")
 
 # About training, other libraries and how the adapter was begun.
-_HARMLESS = ["arrow_config", "auto_mapping", "base_model_name_or_path", "corda_config", "ensure_weight_tying", "eva_config", "inference_mode", "init_lora_weights", "loftq_config", "lora_dropout", "lora_ga_config", "megatron_core", "monteclora_config", "peft_version", "qalora_group_size", "revision", "runtime_config"]
+_HARMLESS_KEYS = """
+    arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config inference_mode
+    init_lora_weights loftq_config lora_dropout lora_ga_config megatron_core monteclora_config peft_version
+    qalora_group_size revision runtime_config
+"""
 
 # What would compute something else than W + B A; harmless where it is empty.
-_REFUSED = ["alora_invocation_tokens", "layer_replication", "lora_bias", "megatron_config", "modules_to_save", "target_parameters", "trainable_token_indices", "use_bdlora", "use_dora", "use_qalora", "velora_config"]
+_REFUSED_KEYS = """
+    alora_invocation_tokens layer_replication lora_bias megatron_config modules_to_save target_parameters
+    trainable_token_indices use_bdlora use_dora use_qalora velora_config
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What an adapter adds to one matrix: `up @ down`, the scale in `up`. Shapes: down f32 [rank, in], up f32 [out, rank]."""
+    """What an adapter adds to one matrix: `up @ down`, the scale in `up`. Shapes: f32 [rank, in], f32 [out, rank]."""
 
     down: Array
     up: Array
@@ -124,11 +131,11 @@ class _Settings:
         if config.value("task_type", "CAUSAL_LM") not in ("CAUSAL_LM", ""):
             raise config.error("task_type", "CAUSAL_LM")
         config.expect(bias="none")
-        for key in _REFUSED:
+        for key in _REFUSED_KEYS.split():
             if config.value(key):
                 raise config.error(key, "null or false: only W + B A is computed")
         config.flag("fan_in_fan_out")  # how the base stores its matrices, which the model's family knows
-        config.skip(*_HARMLESS)
+        config.skip(*_HARMLESS_KEYS.split())
         self._rank, self._alpha = config.count("r"), config.number("lora_alpha", 8)
         self._is_stabilised = config.flag("use_rslora")
         self._ranks, self._alphas = self._pattern("rank_pattern"), self._pattern("alpha_pattern")

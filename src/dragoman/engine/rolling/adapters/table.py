@@ -1,10 +1,10 @@
 """Which adapters an engine has, and which of its slots each of them is in.
 
-Does: names, slots, who uses them; loading beside the steps. Does not: compute (`bank` does). `use` and `release` are called on
-event loops, `load` and `unload` too; slots are filled on the engine thread, between steps.
+Does: names, slots, who uses them; loading beside the steps. Does not: compute (`bank` does). `use`, `release`, `load` and
+`unload` are called on event loops; slots are filled on the engine thread, between steps.
 
-A slot is free when its adapter has been unloaded and the last request that used it has ended: requests go on with the adapter
-that they began with.
+A slot is free when its adapter has been unloaded and the last request that used it has ended: requests go on with the
+adapter that they began with.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = N
 
 
 def page_of(entries: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T], str]:
-    """The entries that a list's call asks for, and the token of the next page, "" = there is none. Raises: InvalidParameter."""
+    """The entries that a call asks for, and the token of the next page, "" = there is none. Raises: InvalidParameter."""
     limit = _page_number(query, "limit", default=DEFAULT_PAGE_SIZE, low=1)
     start = _page_number(query, "next_page_token", default=0, low=0)
     return entries[start : start + limit], str(start + limit) if start + limit < len(entries) else ""
