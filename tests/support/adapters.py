@@ -14,16 +14,17 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from dragoman.models.sources.safetensors import SafetensorsWeights
+
 Array = np.ndarray[Any, Any]
 PREFIX = "base_model.model."
 
 
 def matrices_of(checkpoint: Path, endings: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Modules of a checkpoint that end in one of these names -> the stored shape of their matrices."""
-    weights = load_file(checkpoint / "model.safetensors")
     return {
-        name.removesuffix(".weight"): tensor.shape
-        for name, tensor in weights.items()
+        name.removesuffix(".weight"): shape
+        for name, shape in SafetensorsWeights(checkpoint).shapes().items()
         if any(name.removesuffix(".weight").endswith(ending) for ending in endings)
     }
 

@@ -158,6 +158,13 @@ def _operations(path: str, *names: str) -> tuple[AnswerOperation, ...]:
     changing = merged(errors, LMI_ERRORS.answers(("conflict", "no_memory", "overloaded")))
     return (
         _operation(
+            path=f"{path}/{{adapter}}/update",
+            summary="Confirm that an adapter is loaded",
+            answers=merged(_DONE, errors, _REFUSED),
+            parameters=(*names, "adapter_path", "adapter_preload", "adapter_pin"),
+            answer=_told(_update),
+        ),
+        _operation(
             method="GET",
             path=path,
             summary="The adapters of a model",
@@ -188,13 +195,6 @@ def _operations(path: str, *names: str) -> tuple[AnswerOperation, ...]:
             answers=merged(_DONE, errors),
             parameters=(*names, "adapter_path"),
             answer=_told(_unregister),
-        ),
-        _operation(
-            path=f"{path}/{{adapter}}/update",
-            summary="Confirm that an adapter is loaded",
-            answers=merged(_DONE, errors, _REFUSED),
-            parameters=(*names, "adapter_path", "adapter_preload", "adapter_pin"),
-            answer=_told(_update),
         ),
     )
 
