@@ -48,7 +48,7 @@ def requests() -> list[EngineRequest]:
         tokens = STREAM.randint(1, NUM_IDS, 3 + number).tolist()
         prompt = [*PREFIX, *tokens] if number % 2 else tokens
         kind = kinds[number // 2 % 4]
-        found.append(make_request(prompt, 12, seed=number, name=f"r{number}", ignore_eos=True, **kind))
+        found.append(make_request(prompt, 40, seed=number, name=f"r{number}", ignore_eos=True, **kind))
     return found
 
 
@@ -105,7 +105,7 @@ def apart(checkpoint: tuple[Path, list[Path]], tmp_path_factory: pytest.TempPath
 
 @pytest.mark.parametrize(
     ("max_batch_tokens", "num_blocks", "prefix_cache", "drafts"),
-    [(1024, 256, "prompt", False), (60, 20, "all", False), (1024, 256, "prompt", True)],
+    [(1024, 256, "prompt", False), (60, 24, "all", False), (1024, 256, "prompt", True)],
 )
 def test_adapters_mixed_in_a_batch_answer_as_merged_servers_do(
     checkpoint: tuple[Path, list[Path]],
