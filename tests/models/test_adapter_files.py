@@ -51,7 +51,9 @@ def changed(directory: Path, **config: Any) -> Path:
         ({"new_kind_of_adapter": 3}, "new_kind_of_adapter"),
     ],
 )
-def test_what_is_not_computed_is_refused_by_its_key_or_tensor(config: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_is_not_computed_is_refused_by_its_key_or_tensor(
+    config: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     with pytest.raises(ModelError) as caught:
         read_adapter(changed(tmp_path / "a", **config))
     assert said in str(caught.value)
