@@ -55,7 +55,7 @@ def write_adapters(directory: Path, shape: BenchShape, count: int) -> tuple[tupl
 def decode_batch(num_rows: int, slots: Sequence[int]) -> ForwardBatch:
     """One token of each of `num_rows` sequences, whose adapters take turns among `slots`; none if there are none."""
     rows = np.arange(num_rows)
-    owners = None if not slots else np.array([slots[row % len(slots)] for row in rows], dtype=np.int64)
+    owners = None if not slots else np.array([slots[row % len(slots)] for row in range(num_rows)], dtype=np.int64)
     return ForwardBatch(
         input_ids=rows + 5,
         position_ids=np.full(num_rows, PAST, dtype=np.int64),
@@ -84,7 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--dtype", default="int8")
-    parser.add_argument("--layers", type=int, default=BenchShape.num_layers)
+    parser.add_argument("--layers", type=int, default=BenchShape().num_layers)
     given = parser.parse_args()
     shape = BenchShape(num_layers=given.layers)
     given.directory.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def main() -> None:
     runner = OpenVinoRunner(loaded, max(ROWS), bank)
     print(f"{'rows':>5} {'without':>10} {'none used':>10} " + " ".join(f"{count:>3} used" for count in COUNTS))
     for rows in ROWS:
-        ratios = [seconds(runner, decode_batch(rows, range(min(count, rows)))) / base[rows] for count in COUNTS]
+        ratios = [seconds(runner, decode_batch(rows, tuple(range(min(count, rows))))) / base[rows] for count in COUNTS]
         unused = seconds(runner, decode_batch(rows, ())) / base[rows]
         shown = " ".join(f"{ratio - 1:>+8.0%}" for ratio in ratios)
         print(f"{rows:>5} {base[rows] * 1000:>7.1f} ms {unused - 1:>+10.0%} {shown}")

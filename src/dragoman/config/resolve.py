@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
@@ -26,7 +27,6 @@ from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
 from dragoman.config.options import (
     OPTIONS,
-    AdapterSettings,
     ClientSettings,
     EngineSettings,
     ModelSettings,
