@@ -79,7 +79,7 @@ def test_every_api_has_its_way_to_ask_for_an_adapter(server: ServerProcess) -> N
     assert "x-dragoman-ignored" not in answer.headers
 
     messages = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 8, "temperature": 0}
-    texts = {}
+    texts: dict[str, str] = {}
     for path, name, more in (
         ("/v1/chat/completions", "one", {"model": "one"}),
         ("/v3/chat/completions", "one", {"model": "one"}),

@@ -107,7 +107,6 @@ ADAPTER_OPERATIONS = (
         summary="Load an adapter, as vLLM does",
         answers=_ANSWERS,
         body={JSON_MEDIA_TYPE: ref("LoadAdapter")},
-        example={"lora_name": "sql", "lora_path": "sql"},
         answer=load,
     ),
     _operation(
@@ -116,7 +115,6 @@ ADAPTER_OPERATIONS = (
         description="Requests that run go on with it.",
         answers=_ANSWERS,
         body={JSON_MEDIA_TYPE: ref("UnloadAdapter")},
-        example={"lora_name": "sql"},
         answer=unload,
     ),
 )

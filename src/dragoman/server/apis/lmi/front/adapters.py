@@ -15,13 +15,21 @@ from msgspec import UNSET, UnsetType
 from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound
 from dragoman.server.adapters import ServedAdapter, ServedAdapters
 from dragoman.server.api import HttpCall, Reply
-from dragoman.server.apis.lmi.errors import LMI_ERRORS, MODEL_ERROR, FrontError, bad_request, front_error
+from dragoman.server.apis.lmi.errors import (
+    LMI_ERRORS,
+    MODEL_ERROR,
+    FrontError,
+    LmiShortError,
+    bad_request,
+    front_error,
+)
 from dragoman.server.apis.lmi.front.manage import Done
 from dragoman.server.apis.lmi.front.models import page_of
 from dragoman.server.changes import Changes
 from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
 from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
 
 NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
@@ -111,7 +119,7 @@ def _switch(http: HttpCall, name: str, *, default: bool) -> bool:
 
 
 def _model_error(message: str) -> Reply:
-    return front_error(MODEL_ERROR, "ModelException", message)
+    return json_reply(MODEL_ERROR, LmiShortError(message, MODEL_ERROR))
 
 
 def _told(answer: Any) -> Any:
@@ -148,9 +156,7 @@ PARAMETERS = {
 _operation = partial(AnswerOperation, tag="Adapters", in_banner=False)
 _DONE: Answers = {200: json_answer(Done, "it is done")}
 _WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or adapters are not enabled")}
-_REFUSED: Answers = {
-    MODEL_ERROR: json_answer(FrontError, "there is no such adapter on this machine, or the model cannot take it")
-}
+_REFUSED = LMI_ERRORS.answers(("invalid_request",))
 
 
 def _operations(path: str, *names: str) -> tuple[AnswerOperation, ...]:
