@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
-from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
+from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.errors import HookError
@@ -28,6 +28,7 @@ from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
+from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
@@ -177,8 +178,9 @@ async def _build_generating(
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
-    dialects = set_up_all(model_profile(config, code))
-    served = _served(config, service, built.engine, dialects, built.dtype)
+    adapters = _served_adapters(config, built)
+    dialects = set_up_all(model_profile(config, code, adapters))
+    served = replace(_served(config, service, built.engine, dialects, built.dtype), adapters=adapters)
     needs, hooks = memory_needs(config), None if code is None else code.hooks
     memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
     has_template = text.chat_template is not None
@@ -197,7 +199,7 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
 def _served(config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str) -> ServedModel:
     return ServedModel(
         name=config.name,
-        aliases=config.model.name[1:],
+        aliases=(*config.model.name[1:], *_merged_name(config)),
         service=service,
         engine=engine,
         dialects=dialects,
@@ -228,7 +230,9 @@ def _extensions(text: _Text, tools: EngineTools) -> Extensions:
     return Extensions(tools.compile_grammar, output.parser, output.marker_ids, output.constraint, text.turn_end_ids)
 
 
-def model_profile(config: Config, operator_code: OperatorCode | None = None) -> ModelProfile:
+def model_profile(
+    config: Config, operator_code: OperatorCode | None = None, adapters: ServedAdapters | None = None
+) -> ModelProfile:
     """What client APIs are told of the model. Raises: ConfigError if its generation_config.json is unusable."""
     return ModelProfile(
         name=config.name,
@@ -242,7 +246,24 @@ def model_profile(config: Config, operator_code: OperatorCode | None = None) -> 
         proposer=_proposer_kind(config),
         system_fingerprint=model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
         operator_code=operator_code,
+        takes_adapters=_takes_adapters(config),
+        adapter_names=tuple if adapters is None else lambda: adapters.names,
     )
+
+
+def _takes_adapters(config: Config) -> bool:
+    """Whether requests may ask for adapters: not where the only one is part of the model."""
+    return config.adapters.enable_lora or (bool(config.adapters.lora) and not config.adapters.merge_lora)
+
+
+def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | None:
+    """The adapters of the model, None if it takes none."""
+    if not _takes_adapters(config):
+        return None
+    pairs = (text.partition("=") for text in config.adapters.lora)
+    roots = [config.model_dir / ADAPTERS] if config.adapters.lora_store is None else [config.adapters.lora_store]
+    first = {name: path for name, _, path in pairs}
+    return ServedAdapters(built.engine, built.adapters, first, roots, taken=(config.name, *_aliases(config)))
 
 
 def _proposer_kind(config: Config) -> ProposerKind | None:
@@ -251,10 +272,15 @@ def _proposer_kind(config: Config) -> ProposerKind | None:
     return "lookup" if config.speculation.prompt_lookup else None
 
 
+def _merged_name(config: Config) -> tuple[str, ...]:
+    """The name of the adapter that is part of the model, by which it may be called as well."""
+    return (config.adapters.lora[0].partition("=")[0],) if config.adapters.merge_lora else ()
+
+
 def _aliases(config: Config) -> tuple[str, ...]:
     """What else the model may be called; a version follows the name after a slash, as in LMI's paths."""
     versioned = (f"{config.name}/{config.version}",) if config.version else ()
-    return (*config.model.name[1:], *versioned)
+    return (*config.model.name[1:], *_merged_name(config), *versioned)
 
 
 def _picture_prompts(config: Config, built: BuiltEngine, loader: PictureLoader | None) -> PicturePrompts | None:

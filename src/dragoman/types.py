@@ -255,6 +255,7 @@ class GenerationRequest:
     on_overflow: Literal["refuse", "clip"] = "refuse"
     trace: TraceContext | None = None
     model: str | None = None  # None = the default model
+    adapter: str | None = None  # None = the one that `model` names, if it is one's name; "" = none
     parse_tool_calls: bool = False  # split the text into content, reasoning and tool calls (chat with `tools`)
     parse_reasoning: bool = False
     tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools

@@ -60,6 +60,7 @@ def example(option: Option) -> str:
         "a.b:c",
         '{"max_pixels":9}',
         "http://host:1/v1",
+        "name=/directory",
     ):
         try:
             if option.row.kind.parse(text) != option.default:
@@ -69,9 +70,9 @@ def example(option: Option) -> str:
     raise AssertionError(f"no example for {option.name}")
 
 
-# what the two others name is read at once, so it has to be there: they have tests of their own
-FLAGGED = [option for option in OPTIONS if option.flag and option.name != "config_file"]
-KEYED = [option for option in OPTIONS if option.key and option.name not in ("model_id", "config_file")]
+# what the two others name is read at once, so it has to be there: they have tests of their own; merge_lora needs another
+FLAGGED = [option for option in OPTIONS if option.flag and option.name not in ("config_file", "merge_lora")]
+KEYED = [option for option in OPTIONS if option.key and option.name not in ("model_id", "config_file", "merge_lora")]
 
 
 # --- precedence -------------------------------------------------------------------------------------------------------
@@ -221,13 +222,13 @@ class TestOptionsOfAnOperatorsFile:
 
     def test_flags_and_keys_of_the_server_still_stop_the_start(self, model_dir: Path) -> None:
         (model_dir / "model.py").write_text("", encoding="utf-8")
-        said = problems(model_dir, line="--voice deep", file="option.enable_lora=true\njob_que_size=3")
+        said = problems(model_dir, line="--voice deep", file="option.enable_lora_bias=true\njob_que_size=3")
         assert [one.partition("=")[0] for one in said] == ["--voice", "job_que_size"]
 
     def test_what_other_servers_know_is_passed_on_but_for_secrets(self, model_dir: Path) -> None:
         (model_dir / "model.py").write_text("", encoding="utf-8")
-        config = given(model_dir, file="option.enable_lora=true\noption.n_positions=512\nhf_token=x")
-        assert config.own_options == {"enable_lora": "true", "n_positions": "512"}
+        config = given(model_dir, file="option.enable_lora_bias=true\noption.n_positions=512\nhf_token=x")
+        assert config.own_options == {"enable_lora_bias": "true", "n_positions": "512"}
 
 
 def test_other_variables_are_none_of_our_business(model_dir: Path) -> None:
@@ -467,3 +468,33 @@ def test_a_secret_is_never_shown(model_dir: Path) -> None:
     config = given(model_dir, env={"DRAGOMAN_API_KEY": "hush-hush"})
     assert config.server.api_key == "hush-hush"
     assert "hush-hush" not in repr(config.server)
+
+
+class TestAdapters:
+    def test_names_and_directories_add_up_and_count_from_the_file_that_has_them(self, model_dir: Path) -> None:
+        line = "--lora one=/a --lora two=b"
+        assert given(model_dir, line=line).adapters.lora == ("one=/a", "two=b")
+        file = given(model_dir, file="option.lora=one=/a,two=b")
+        assert file.adapters.lora == ("one=/a", f"two={model_dir / 'b'}")
+
+    def test_the_folder_beside_the_model_is_read_where_adapters_are_on(self, model_dir: Path) -> None:
+        (model_dir / "adapters" / "sql").mkdir(parents=True)
+        (model_dir / "adapters" / "code").mkdir()
+        assert given(model_dir, line="--lora one=/a").adapters.lora == ("one=/a",)
+        found = given(model_dir, line="--enable-lora --lora sql=/a").adapters.lora
+        assert found == ("sql=/a", f"code={model_dir / 'adapters' / 'code'}")
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("--lora one", "must be NAME=DIR separated by commas, no name twice"),
+            ("--lora one=a,one=b", "must be NAME=DIR separated by commas, no name twice"),
+            ("--merge-lora", "must be given together with one adapter"),
+            ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),
+            ("--merge-lora --enable-lora --lora one=a", "must not be given together with enable_lora"),
+            ("--engine vllm --lora one=a", "adapters need the built-in one"),
+            ("--engine remote --upstream http://h:1 --enable-lora", "adapters need the built-in one"),
+        ],
+    )
+    def test_what_does_not_go_together_is_refused(self, model_dir: Path, line: str, said: str) -> None:
+        assert said in " ".join(problems(model_dir, line=line))

@@ -85,7 +85,7 @@ class _Reader:
 
     def _add(self, given: Given, match: Match) -> None:
         """Note one value; lists that are given in parts become one."""
-        before = next((one for one in self.givens if one.key == given.key), None) if match.is_list else None
+        before = next((one for one in self.givens if one.key == given.key), None) if match.adds_up else None
         if before is None:
             self.givens.append(given)
         else:
@@ -103,7 +103,7 @@ class _Reader:
             self._add(self._named(name, ",".join(self._words[:end])), match)
             del self._words[:end]
         else:
-            self.givens.append(self._named(name, self._words.pop(0)))
+            self._add(self._named(name, self._words.pop(0)), match)
 
     def _take_arguments(self) -> None:
         if self._has_unknown:  # a stray word may be the unknown option's value: one problem at a time

@@ -179,13 +179,16 @@ def _run_eval(words: list[str]) -> int:
         return 0
     asked, server_words, problems = read_eval_arguments(words)
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    read = _read(server_words, environment(), sys.stderr)
+    try:
+        read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if asked is None or read is None:
         return USAGE_ERROR
     configs = list(read[1].models)
     if asked.compares:
         other = [asked.against or str(configs[0].model_dir), "--dtype", asked.against_dtype or "f32"]
-        found = _read(other, environment(), sys.stderr)
+        found = _read(other, environment(), sys.stderr, may_download=True)
         if found is None:
             return USAGE_ERROR
         configs += found[1].models

@@ -75,6 +75,11 @@ _IDLE = (
         "option.draft_model drafts; n-grams are matched by option.prompt_lookup",
     ),
     _Idle(
+        ("max_loras", "max_lora_rank", "lora_store"),
+        lambda values: not values["enable_lora"],
+        "no adapters come while the server runs without option.enable_lora",
+    ),
+    _Idle(
         ("image_fetch_timeout_s",),
         lambda values: not values["allow_image_hosts"],
         "nothing is fetched without option.allow_image_hosts",
@@ -147,6 +152,15 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     if values["draft_model"] is not None and values["prompt_lookup"]:
         draft, lookup = (cite(name, values, origins) for name in ("draft_model", "prompt_lookup"))
         yield f"{draft}: must not be given together with {lookup}; choose one of them"
+    asked = [name for name in ("lora", "merge_lora", "enable_lora") if values[name]]
+    if asked and values["engine"] in ("remote", "vllm"):
+        engine = cite("engine", values, origins)
+        yield f"{cite(asked[0], values, origins)}: must not be given together with {engine}; adapters need the built-in one"
+    adapters = values["lora"]
+    if values["merge_lora"] and not (isinstance(adapters, tuple) and len(adapters) == 1):
+        yield f"{cite('merge_lora', values, origins)}: must be given together with one adapter in option.lora"
+    elif values["merge_lora"] and values["enable_lora"]:
+        yield f"{cite('merge_lora', values, origins)}: must not be given together with enable_lora; choose one of them"
 
 
 def cite(name: str, values: Values, origins: Origins) -> str:

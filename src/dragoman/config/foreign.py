@@ -48,7 +48,7 @@ HUB_BY_ENVIRONMENT = (
     "what concerns the hub is read from the environment, as huggingface_hub does: HF_TOKEN, HF_HOME, HF_HUB_CACHE"
 )
 NO_IMAGE_GENERATION = "images are read, not generated"
-NO_LORA = "LoRA adapters are not served"
+NO_LORA_KIND = "adapters of this kind are not served"
 NO_SESSIONS = "sessions are not kept"
 NO_TLS = "plain HTTP is spoken; a proxy in front can speak TLS"
 NO_TRANSLATORS = "DJL's translators are not run; this server generates text"
@@ -57,6 +57,7 @@ ONE_PROCESS = "one process serves the model; there are no worker processes"
 ONE_THREAD = "one event loop serves all connections"
 OWN_CACHE = "the key/value cache has options of its own: option.kv_cache_gb, option.kv_dtype, option.prefix_cache"
 OWN_DRAFTS = "speculation has options of its own: option.draft_model, option.prompt_lookup, option.num_assistant_tokens"
+OWN_LORA = "adapters have options of their own: option.lora, option.enable_lora"
 OWN_ORDER = "requests are served in the order they came"
 OWN_PARSERS = "on wherever the chat template has it; option.tool_call_parser and option.reasoning_parser switch it off"
 OWN_SAMPLING = "this backend's own decoding strategy does not exist here"
@@ -160,14 +161,15 @@ _COMMON = (  # of LMI, or of several of its backends
     *_options(NO_EMBEDDINGS, "normalize"),
     *_options("images stand where the model's chat template puts them", "image_placeholder_token"),
     *_options(NO_IMAGE_GENERATION, "height width num_images_per_prompt use_stable_diffusion"),
-    *_options(NO_LORA, "enable_lora enable_lora_bias", harmless=OFF),
+    *_options(NO_LORA_KIND, "enable_lora_bias fully_sharded_loras", harmless=OFF),
+    *_options("all adapters are held in memory, option.max_loras at most", "max_cpu_loras"),
+    *_options("adapters are computed with in f32", "lora_dtype", harmless=("auto",)),
+    *_options(OWN_LORA, "adapters default_mm_loras"),
     *_options(
-        NO_LORA, "adapters max_loras max_lora_rank max_cpu_loras lora_dtype fully_sharded_loras default_mm_loras"
+        NO_LORA_KIND,
+        "lora_extra_vocab_size long_lora_scaling_factors qlora_adapter_name_or_path specialize_active_lora",
     ),
-    *_options(
-        NO_LORA, "lora_extra_vocab_size long_lora_scaling_factors qlora_adapter_name_or_path specialize_active_lora"
-    ),
-    *_options(NO_LORA, "lora_config lora_dir lora_target_modules lora_modules peft_cache_config"),
+    *_options(OWN_LORA, "lora_config lora_dir lora_target_modules peft_cache_config"),
     *_options(OWN_DRAFTS, "speculative_config", harmless=NOTHING),
     *_options(
         OWN_DRAFTS, "draft_model_id draft_model_compiled_path max_draft_len spec_length speculative_max_model_len"

@@ -360,6 +360,29 @@ class Urls:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedDirectories:
+    """Directories by names, separated by commas or blanks: `NAME=DIR`."""
+
+    @property
+    def allowed(self) -> str:
+        """The form."""
+        return "NAME=DIR separated by commas, no name twice"
+
+    @property
+    def placeholder(self) -> str:
+        """The form."""
+        return "NAME=DIR,..."
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        """The pairs as they stand there. Raises: ValueError if one has no name or directory, or two have one name."""
+        pairs = tuple(text.replace(",", " ").split())
+        names = [name for name, _, directory in (pair.partition("=") for pair in pairs) if name and directory]
+        if not names or len(names) < len(pairs) or len(set(names)) < len(names):
+            raise ValueError(text)
+        return pairs
+
+
+@dataclass(frozen=True, slots=True)
 class ImageLimit:
     """How many images a prompt may have, as vLLM writes it down beside other media; None = as many as fit."""
 

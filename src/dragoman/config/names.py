@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from dragoman.config.entries import ModelList
 from dragoman.config.foreign import FOREIGN_OPTIONS, FOREIGN_VARIABLES, ForeignOption
-from dragoman.config.kinds import Switch
+from dragoman.config.kinds import NamedDirectories, Switch
 from dragoman.config.option import Alias, Option
 from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
@@ -53,6 +53,11 @@ class Match:
     def is_list(self) -> bool:
         """True if the flag takes all words up to the next flag, and adds up where it is given twice, as LMI's `-m`."""
         return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList)
+
+    @property
+    def adds_up(self) -> bool:
+        """True if a flag that is given twice means both."""
+        return isinstance(self.target, Option) and isinstance(self.target.row.kind, ModelList | NamedDirectories)
 
 
 class NameIndex:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
+from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.kinds import (
     Choice,
     FilePath,
@@ -449,6 +450,7 @@ GROUPS: tuple[type, ...] = (
     ModelSettings,
     EngineSettings,
     SpeculationSettings,
+    AdapterSettings,
     PictureSettings,
     UpstreamSettings,
     ServerSettings,

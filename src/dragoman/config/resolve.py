@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dragoman.accelerators import vllm_uses_gpu
+from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.archives import is_archive
 from dragoman.config.bundled import BUNDLED, DEMO_NAME, bundled_name, bundled_or
 from dragoman.config.combinations import Origin, Origins, cite, contradictions, imply, imply_engine, without_effect
@@ -57,6 +58,7 @@ COMMAND_LINE, CALL, FILE, ENVIRONMENT, SERVER_FILE = range(5)  # the layers, hig
 OPERATOR_FILE = "model.py"  # LMI's default of option.entryPoint
 BUILT_IN = "djl_python"  # the package of LMI's own handlers, which stand for the server itself
 WEIGHTS_CONFIG = "config.json"  # what every directory with weights has
+ADAPTERS = "adapters"  # LMI's folder of them beside the weights
 
 _NAMED = {option.name: option for option in OPTIONS}
 
@@ -84,6 +86,7 @@ class Config:
     model: ModelSettings
     engine: EngineSettings
     speculation: SpeculationSettings
+    adapters: AdapterSettings
     pictures: PictureSettings
     upstream: UpstreamSettings
     server: ServerSettings
@@ -107,6 +110,7 @@ class Config:
             self.model,
             self.engine,
             self.speculation,
+            self.adapters,
             self.pictures,
             self.upstream,
             self.server,
@@ -157,6 +161,7 @@ def resolve(
     findings.notices += imply(values, origins)
     findings.problems += contradictions(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
+    values["lora"] = _adapters(values, origins, directory, model_dir)
     has_code = _has_operator_file(values, (directory, model_dir))
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
@@ -180,6 +185,7 @@ def resolve(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
         speculation=_build(SpeculationSettings, values),
+        adapters=_build(AdapterSettings, values),
         pictures=_build(PictureSettings, values),
         upstream=_build(UpstreamSettings, values),
         server=_build(ServerSettings, values),
@@ -243,6 +249,20 @@ def _model_dir(values: Mapping[str, Value], origins: Origins, directory: Path, e
     if is_from_file(origins["model_id"], directory):
         return directory / named
     return named if entry and not holds_model(directory) else directory
+
+
+def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, model_dir: Path) -> Value:
+    """What option.lora names, relative to the file if it stands there, and the folders in `adapters` beside the model."""
+    given = values["lora"]
+    assert isinstance(given, tuple)
+    pairs = [(name, Path(path)) for name, _, path in (pair.partition("=") for pair in given)]
+    if is_from_file(origins["lora"], directory):
+        pairs = [(name, directory / path) for name, path in pairs]
+    named = {name for name, _ in pairs}
+    if values["enable_lora"] and not values["merge_lora"] and (model_dir / ADAPTERS).is_dir():
+        folders = sorted(path for path in (model_dir / ADAPTERS).iterdir() if path.is_dir())
+        pairs += [(path.name, path) for path in folders if path.name not in named]
+    return tuple(f"{name}={path}" for name, path in pairs)
 
 
 def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path]) -> bool:

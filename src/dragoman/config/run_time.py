@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from dragoman.config.archives import archive_stem, is_archive
 from dragoman.config.entries import ModelEntry, store_entries
-from dragoman.config.kinds import FilePath
+from dragoman.config.kinds import FilePath, NamedDirectories
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
@@ -151,4 +151,8 @@ def _refusal(given: Given) -> str:
 def _is_of_the_operator(option: Option) -> bool:
     if option.group is ServerSettings and option.name not in PER_MODEL:
         return True
-    return isinstance(option.row.kind, FilePath) or option.name in _OF_THE_OPERATOR or option.row.is_secret
+    return (
+        isinstance(option.row.kind, FilePath | NamedDirectories)
+        or option.name in _OF_THE_OPERATOR
+        or option.row.is_secret
+    )

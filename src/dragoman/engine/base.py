@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
@@ -235,6 +236,23 @@ class PictureRules:
     placeholder_id: int
 
 
+class AdapterLoading(Protocol):
+    """What an engine has besides, whose adapters come and go while it runs. On the event loop."""
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        """Serve the adapter in a directory on this machine under a name, which its capabilities tell when this returns.
+
+        `is_replacing`: it may take the place of another one of that name. Raises: Conflict (there is one), InvalidRequest
+        (it is no adapter, or none that the model can take), NoMemory (there are as many as there may be), Overloaded
+        (until requests have ended), EngineDead.
+        """
+        ...
+
+    async def unload_adapter(self, name: str) -> None:
+        """Take no more requests for it; those that run go on with it. Raises: NotFound."""
+        ...
+
+
 class Outputs(Protocol):
     """The outputs of one request. Whoever took it closes it, finished or not; closing it twice does nothing."""
 
@@ -258,7 +276,7 @@ class Engine(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What requests may ask for; the same before and after `start`."""
+        """What requests may ask for; the same before and after `start`, but for adapters, which may come and go."""
         ...
 
     async def start(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
+from dragoman.engine.base import AdapterLoading, Engine, EngineTools, MemoryNeeds, PictureRules
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
@@ -55,6 +55,7 @@ class BuiltEngine:
     """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
 
     `cache_bytes`: what it has allocated, or will, besides its weights. `pictures`: of an engine that is capable of them.
+    `adapters`: of an engine whose adapters may come and go.
     """
 
     engine: Engine
@@ -62,6 +63,7 @@ class BuiltEngine:
     dtype: str = ""
     cache_bytes: int = 0
     pictures: PictureRules | None = None
+    adapters: AdapterLoading | None = None
 
 
 class LoadedEngine(Protocol):

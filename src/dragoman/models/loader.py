@@ -17,8 +17,11 @@ from typing import Any
 
 import openvino as ov
 
+from dragoman.models.adapters.inputs import adapter_places
+from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
+from dragoman.models.adapters.merging import MergedAdapter
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import read_config
+from dragoman.models.config import ModelError, read_config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
@@ -56,7 +59,7 @@ class LoadedModel:
 
     `mapping`: the file that holds its weights, None if this process does. `from_cache`: an earlier start made that file.
     `tower`: embeds pictures, None if the model takes in texts only. `stored_as`: how its weights are stored,
-    for people.
+    for people. `adapters`: None if there is no place for any.
     """
 
     compiled: Any
@@ -67,6 +70,7 @@ class LoadedModel:
     from_cache: bool = False
     tower: Tower | None = None
     stored_as: str = ""
+    adapters: ModelAdapters | None = None
 
     @property
     def block_bytes(self) -> tuple[int, ...]:
@@ -115,20 +119,21 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
         departure = _RECOMPRESSED.format(types=weights.recompressed, stored=options.weight_type)
         model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
     profile = _profile(model, options, weights.smallest_group)
-    plan = _Plan(model_dir, weights.files, options, profile, model.facts, report)
+    adapters = plan_adapters(options.adapters, model)
+    plan = _Plan(model_dir, weights.files, options, profile, model.facts, report, adapters=adapters)
 
-    def made(build: Callable[[Weights], Any]) -> Callable[[], Any]:
-        return partial(_graph_of, weights, build, profile, report)
+    def made(build: Callable[[Weights], Any], adapters: AdapterPlan | None = None) -> Callable[[], Any]:
+        return partial(_graph_of, weights, build, profile, report, adapters)
 
-    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", made(model.build))
+    compiled, mapping, from_cache = plan.compiled("seeing" if model.vision else "", made(model.build, adapters))
     tower = None
     if model.vision is not None:
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
         seeing, seeing_mapping, _ = plan.compiled("tower", made(model.vision.build))
         tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
-    loaded = LoadedModel(
-        compiled, model.facts, options, profile, mapping, from_cache, tower, _stored_as(weights, options)
-    )
+    found = None if adapters is None else adapters.found(adapter_places(compiled))
+    stored_as = _stored_as(weights, options)
+    loaded = LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, stored_as, found)
     return _ready(loaded, report)
 
 
@@ -145,6 +150,8 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
     """The compiled model of a directory that holds an exported graph. Raises: ModelError."""
     from dragoman.models.ir.read import read_ir  # checkpoints need none of it
 
+    if options.adapters is not None:
+        raise ModelError(f"{model_dir} holds an exported graph, in which there is no place for adapters")
     report("reading the graph", 0.0)
     exported = read_ir(model_dir, options)
     facts, profile = exported.facts, exported.profile
@@ -164,6 +171,7 @@ class _Plan:
     facts: ModelFacts
     report: LoadProgress
     is_kept: bool = True
+    adapters: AdapterPlan | None = None
 
     @property
     def properties(self) -> dict[str, Any]:
@@ -173,7 +181,8 @@ class _Plan:
 
     def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
         """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
-        kept = self._kept_file(part)
+        adapters = None if part == "tower" else self.adapters
+        kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
         memory.bound_shared_cache()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
@@ -209,9 +218,11 @@ class _Plan:
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:
     """The compiled model over tensors from anywhere. Raises: ModelError as `load_model`."""
-    profile = _profile(model, options)
-    graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None)
-    return LoadedModel(ov.Core().compile_model(graph, "CPU", dict(profile.properties)), model.facts, options, profile)
+    profile, adapters = _profile(model, options), plan_adapters(options.adapters, model)
+    graph = _build_graph(model.build, source, profile, lambda _stage, _fraction: None, adapters)
+    compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+    found = None if adapters is None else adapters.found(adapter_places(compiled))
+    return LoadedModel(compiled, model.facts, options, profile, adapters=found)
 
 
 def _profile(model: Family, options: ModelOptions, smallest_group: int | None = None) -> KernelProfile:
@@ -232,17 +243,28 @@ def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
 
 
 def _graph_of(
-    weights: StoredWeights, build: Callable[[Weights], Any], profile: KernelProfile, report: LoadProgress
+    weights: StoredWeights,
+    build: Callable[[Weights], Any],
+    profile: KernelProfile,
+    report: LoadProgress,
+    adapters: AdapterPlan | None,
 ) -> Any:
     with weights.open() as source:
-        return _build_graph(build, source, profile, report)
+        return _build_graph(build, source, profile, report, adapters)
 
 
 def _build_graph(
-    build: Callable[[Weights], Any], source: WeightSource, profile: KernelProfile, report: LoadProgress
+    build: Callable[[Weights], Any],
+    source: WeightSource,
+    profile: KernelProfile,
+    report: LoadProgress,
+    adapters: AdapterPlan | None = None,
 ) -> Any:
     report("building the graph", 0.0)
+    adapting = None if adapters is None else adapters.adapting()
     with RowParts() as parts:
-        graph = build(Weights(source, WeightStorage(profile.weights, parts)))
+        graph = build(Weights(source, WeightStorage(profile.weights, parts), adapting))
+        if isinstance(adapting, MergedAdapter):
+            adapting.refuse_unmerged()
         parts.finish(lambda done, total: report("building the graph", done / total))
         return graph

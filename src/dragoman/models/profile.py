@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import openvino as ov
 
+from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
 
@@ -46,6 +47,7 @@ class ModelOptions:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
     preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
+    `adapters` None = none, now or later.
     """
 
     weight_type: WeightType = "int8"
@@ -57,6 +59,7 @@ class ModelOptions:
     sees: bool = True
     picture_changes: str = "{}"
     asks_for_type: bool = False
+    adapters: AdapterOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

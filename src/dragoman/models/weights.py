@@ -10,23 +10,52 @@ import re
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix, StoredTensor, WeightSource
 from dragoman.models.sources.integers import Below
-from dragoman.models.storage.constants import WeightStorage
+from dragoman.models.storage.constants import Node, WeightStorage
 
 Rows: TypeAlias = slice | Array
 
 
-class Weights:
-    """A view of the tensors whose names begin with a prefix. `storage`: how a graph stores what is made of them."""
+class Place(NamedTuple):
+    """Where in a checkpoint the matrix of a product lies. `rows`: which of `num_stored` it is, in which order."""
 
-    def __init__(self, source: WeightSource, storage: WeightStorage) -> None:
+    name: str
+    num_stored: int
+    rows: Array
+
+
+class Adapting(Protocol):
+    """What adapters change while a graph is built."""
+
+    def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
+        """The matrix [out, in] of that name as it is to be stored."""
+        ...
+
+    def added(self, y: Node, x: Node, place: Place) -> Node:
+        """The product y of x [..., in] and the matrix at that place, with what adapters add to it."""
+        ...
+
+    @property
+    def parameters(self) -> Sequence[Any]:
+        """The inputs that the graph has got for them."""
+        ...
+
+
+class Weights:
+    """A view of the tensors whose names begin with a prefix. `storage`: how a graph stores what is made of them.
+
+    `adapting` None = there are no adapters.
+    """
+
+    def __init__(self, source: WeightSource, storage: WeightStorage, adapting: Adapting | None = None) -> None:
         self.storage = storage
+        self.adapting = adapting
         self._source = source
         self._prefix = ""
         self._rows: Rows | None = None
@@ -112,8 +141,18 @@ class Weights:
         tensor: Any = self._unstacked(name, shape[::-1] if self._is_transposed else shape)
         if self._is_transposed and isinstance(tensor, PackedMatrix):
             raise ModelError(f"tensor {self._full(name)!r} is packed, allowed: numbers, as it is stored by columns")
-        matrix: StoredTensor = self._selected(tensor.T if self._is_transposed else tensor)
+        whole: StoredTensor = tensor.T if self._is_transposed else tensor
+        if self.adapting is not None and self._stack is None:
+            whole = self.adapting.merged(self._full(name), whole)
+        matrix: StoredTensor = self._selected(whole)
         return matrix
+
+    def adapted(self, y: Node, x: Node, num_rows: int) -> Node:
+        """y, the product of x and this view's matrix of `num_rows` rows, with what adapters add to it."""
+        if self.adapting is None or self._stack is not None:
+            return y
+        num_stored = self._num_rows(num_rows)
+        return self.adapting.added(y, x, Place(self._full("weight"), num_stored, self._selected(np.arange(num_stored))))
 
     def tensor(self, shape: tuple[int, ...], name: str = "weight") -> StoredTensor:
         """A tensor of any shape as it is stored, whatever rows this view selects. Raises: ModelError."""

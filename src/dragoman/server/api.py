@@ -7,7 +7,7 @@ Imported by all of `server`. Dialects and encoders are called on the event loop.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -259,7 +259,8 @@ class ModelProfile:
     `settings`: the operator's choices that concern client APIs, by the names of options. `default_sampling`: for clients
     that have no say in it. `generation_defaults`: what the model's file says of parameters that other clients leave out, by
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults. `proposer`: who
-    guesses tokens for speculative decoding, if anybody. `operator_code`: functions of the operator's own, for the API they
+    guesses tokens for speculative decoding, if anybody. `takes_adapters`: requests may
+    ask for adapters, now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they
     are written for.
     """
 
@@ -272,6 +273,8 @@ class ModelProfile:
     proposer: ProposerKind | None = None
     system_fingerprint: str = "fp_dragoman"
     operator_code: object = None
+    takes_adapters: bool = False
+    adapter_names: Callable[[], Collection[str]] = tuple
 
     def options(self, kind: type[T], **more: Any) -> T:
         """A dataclass of options: its fields that are settings by their names, `limits`, and `more`."""

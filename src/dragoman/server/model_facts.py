@@ -29,7 +29,8 @@ _STATUSES = {
 class ModelFacts:
     """What the lists tell about one model. `created_s`: Unix time at which it was loaded, 0 = it is not.
 
-    `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started.
+    `reason`: why it could not be loaded, else "". `is_of_start`: it was loaded when the server started. `parent`: of an
+    adapter, the model that it changes, else ""; `root`: where the adapter came from.
     """
 
     name: str
@@ -44,6 +45,8 @@ class ModelFacts:
     num_waiting: int = 0
     reason: str = ""
     is_of_start: bool = True
+    parent: str = ""
+    root: str = ""
 
 
 def facts_of(model: ServedModel) -> ModelFacts:
@@ -79,4 +82,19 @@ def facts_of_status(status: ModelStatus) -> ModelFacts:
 
 def facts_by_name(models: Sequence[ServedModel]) -> list[ModelFacts]:
     """The facts under every name that can be asked for: a client that picks one of a list must be served."""
-    return [replace(facts_of(model), name=name) for model in models for name in (model.name, *model.aliases)]
+    return [facts for model in models for facts in _facts_with_adapters(model)]
+
+
+def facts_called(model: ServedModel, name: str) -> ModelFacts:
+    """What is to be told about a model that was asked for by that name, which may be an adapter's."""
+    facts = {facts.name: facts for facts in _facts_with_adapters(model)}
+    return facts[name] if name in facts and facts[name].parent else facts_of(model)
+
+
+def _facts_with_adapters(model: ServedModel) -> list[ModelFacts]:
+    """Under each name of the model, then of its adapters."""
+    facts = facts_of(model)
+    listed = [replace(facts, name=name) for name in (model.name, *model.aliases)]
+    if model.adapters is not None:
+        listed += [replace(facts, name=one.name, parent=model.name, root=one.source) for one in model.adapters.all()]
+    return listed

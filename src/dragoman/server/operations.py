@@ -68,7 +68,7 @@ class Server(Protocol):
 class Operation:
     """One method of one path, and its description.
 
-    In `path`, a single `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
+    In `path`, each `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
     `parameters`: names of parameter components. `body` by media type, `is_body_optional` where parameters can say the
     same. `example`: a JSON body that is answered. `needs_key` False = open to all. `needs_hosting`: there is no such
     operation where models do not come and go. `in_banner`: whether the start banner lists it.

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from dragoman.engine.base import Engine
 from dragoman.errors import EngineDead, NotFound, Unavailable
+from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
@@ -40,7 +41,7 @@ class ServedModel:
 
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
     `limits`: what its dialects allow; all as the model lists and `/info` show them.
-    `version` may be asked for as well as the name; "" = there are no versions.
+    `version` may be asked for as well as the name; "" = there are no versions. `adapters`: None = it takes none.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ServedModel:
     limits: Limits = field(default_factory=Limits)
     created_s: int = field(default_factory=lambda: int(time.time()))
     version: str = ""
+    adapters: ServedAdapters | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -224,21 +226,28 @@ class ModelRegistry:
 
     def knows(self, name: str) -> bool:
         """True if `name` is a model's, served, still to be loaded or dropped, and no placeholder."""
-        return name in self._names or name in self.expected_names or name in self._dropped_names
+        is_known = name in self._names or name in self.expected_names or name in self._dropped_names
+        return is_known or self._with_adapter(name) is not None
 
     def find(self, name: str | None) -> ServedModel:
-        """The model of that name or alias; the default for None and for placeholders.
+        """The model of that name or alias, or with an adapter of that name; the default for None and for placeholders.
 
         Raises: NotFound for an unknown name and where no model is served, Unavailable while loading or unloading, EngineDead
         when loading failed.
         """
         if name is not None and (model := self._names.get(name)) is not None:
             return model
+        if name is not None and (model := self._with_adapter(name)) is not None:
+            return model
         if name is not None and name not in PLACEHOLDER_MODELS and name not in self.expected_names:
             raise self._unknown(name)
         if name in self.expected_names or not self._models:
             raise self._unavailable(name)
         return next(iter(self._models.values()))
+
+    def _with_adapter(self, name: str) -> ServedModel | None:
+        models = self._models.values()
+        return next((one for one in models if one.adapters is not None and name in one.adapters.names), None)
 
     def _check_names(self, model: ServedModel, instead_of: ServedModel | None) -> None:
         for name in model.names:

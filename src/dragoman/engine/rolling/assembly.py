@@ -9,9 +9,11 @@ from collections.abc import Sequence
 
 from dragoman.engine.base import EngineTools
 from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.needs import limits_of
+from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -33,11 +35,16 @@ def assemble(
 
     Raises: EngineOptionError if the draft model does not fit.
     """
-    runner = OpenVinoRunner(model, num_blocks)
+    table = bank = None
+    if model.adapters is not None:
+        slots, rank = adapter_slots(options, model.adapters)
+        bank = AdapterBank(model.adapters, slots, rank)
+        table = AdapterTable(model.adapters, bank, takes_more=options.enable_lora)
+    runner = OpenVinoRunner(model, num_blocks, bank)
     limits = limits_of(options, model.facts, model.profile, max_model_len)
     proposer = _proposer(options, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
-    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder)
+    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder, table)
 
 
 def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:

@@ -19,7 +19,7 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox, RunBetween
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
@@ -112,6 +112,8 @@ class EngineCore:
                         self._deliveries.append(Delivery(command.key, failure_of(error)))
                 case AbortRequest(key):
                     self._scheduler.remove(key)
+                case RunBetween(action):
+                    action()
 
     def _add(self, command: AddRequest) -> None:
         request = command.request

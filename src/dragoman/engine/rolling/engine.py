@@ -13,15 +13,19 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
+from dragoman.engine.rolling.adapters.table import AdapterTable
+from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, RunBetween
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -71,6 +75,7 @@ class _Stream:
     key: int
     loop: asyncio.AbstractEventLoop
     queue: _Mailbox
+    adapter: AdapterUse | None = None
 
 
 class RollingEngine:
@@ -84,16 +89,19 @@ class RollingEngine:
         proposer: Proposer | None = None,
         tools: EngineTools | None = None,
         embedder: PictureEmbedder | None = None,
+        adapters: AdapterTable | None = None,
     ) -> None:
         """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`.
 
-        `embedder` None = no pictures. The engine closes it.
+        `embedder` None = no pictures. The engine closes it. `adapters` None = there are none.
         """
         config = config or RollingConfig()
         self._runner = runner
         self._proposer = proposer
         self._tools = tools
         self._embedder = embedder
+        self._adapters = adapters
+        self._changes: set[Future[None]] = set()  # that wait for the engine thread
         self._core = EngineCore(runner, sampler, config, proposer, is_disturbed=self._is_disturbed)
         self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=embedder is not None)
         self._keys = count()
@@ -110,6 +118,8 @@ class RollingEngine:
     @property
     def capabilities(self) -> Capabilities:
         """What requests may ask for."""
+        if self._adapters is not None and self._capabilities.adapters != self._adapters.names:
+            self._capabilities = replace(self._capabilities, adapters=self._adapters.names)
         return self._capabilities
 
     async def start(self) -> None:
@@ -124,7 +134,7 @@ class RollingEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
-        self._capabilities.check(request)
+        self.capabilities.check(request)
         masker = await self._compile(request)
         stream = self._open_stream(request, masker, await self._embed(request))
         num_unfinished = request.sampling.n
@@ -139,6 +149,17 @@ class RollingEngine:
                 yield item
         finally:
             self._close_stream(stream, is_finished=not num_unfinished)
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        """See `base.AdapterLoading`."""
+        assert self._adapters is not None
+        self._check_open()
+        await self._adapters.load(name, directory, self._run_between_steps, is_replacing=is_replacing)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `base.AdapterLoading`."""
+        assert self._adapters is not None
+        await self._adapters.unload(name)
 
     def health(self) -> Health:
         """Alive or not, and gauges; for any thread."""
@@ -168,6 +189,7 @@ class RollingEngine:
         self._deliver([Delivery(key, Cancelled("the server is shutting down")) for key in list(self._streams)])
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
+        self._end_changes()
         self._death = self._death or "the engine was shut down"
         await asyncio.to_thread(self._close)
 
@@ -204,11 +226,12 @@ class RollingEngine:
         criterion = None
         if request.stop is not None and request.is_ranked and self._tools is not None:
             criterion = self._tools.watch_stops(request.stop, request.sampling.min_tokens)
-        stream = _Stream(next(self._keys), asyncio.get_running_loop(), _Mailbox())
+        adapter = None if request.adapter is None or self._adapters is None else self._adapters.use(request.adapter)
+        stream = _Stream(next(self._keys), asyncio.get_running_loop(), _Mailbox(), adapter)
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
-        if not self._core.inbox.put(AddRequest(stream.key, request, Prepared(masker, criterion, pictures))):
+        if not self._core.inbox.put(AddRequest(stream.key, request, Prepared(masker, criterion, pictures, adapter))):
             self._close_stream(stream, is_finished=True)
             self._check_open()
         return stream
@@ -222,10 +245,42 @@ class RollingEngine:
 
     def _close_stream(self, stream: _Stream, *, is_finished: bool) -> None:
         with self._streams_changed:
-            self._streams.pop(stream.key, None)
+            was_open = self._streams.pop(stream.key, None) is not None
             self._streams_changed.notify_all()
         if not is_finished:
             self._core.inbox.put(AbortRequest(stream.key))
+        if was_open and stream.adapter is not None and self._adapters is not None:
+            self._adapters.release(stream.adapter)
+
+    def _run_between_steps(self, action: Callable[[], None]) -> Future[None]:
+        """Have something done on the engine thread; what comes of it. Raises: EngineDead, Overloaded."""
+        done: Future[None] = Future()
+
+        def run() -> None:
+            self._changes.discard(done)
+            if not done.set_running_or_notify_cancel():
+                return
+            try:
+                action()
+            except Exception as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        self._changes.add(done)
+        if self._thread is None:  # nothing runs yet
+            run()
+        elif not self._core.inbox.put(RunBetween(run)):
+            self._changes.discard(done)
+            self._check_open()
+        return done
+
+    def _end_changes(self) -> None:
+        """Tell those that wait for the engine thread that it has ended."""
+        while self._changes:
+            change = self._changes.pop()
+            if change.set_running_or_notify_cancel():
+                change.set_exception(EngineDead(self._death or "the engine was shut down"))
 
     def _wait_until_idle(self, timeout_s: float) -> None:
         with self._streams_changed:
@@ -245,6 +300,7 @@ class RollingEngine:
         """Answer everybody, now and from now on."""
         self._death = f"the engine stopped: {type(error).__name__}: {error}"
         self._core.inbox.close()
+        self._end_changes()
         self._deliver([Delivery(key, EngineDead(self._death)) for key in list(self._streams)])
 
     def _deliver(self, deliveries: list[Delivery]) -> None:

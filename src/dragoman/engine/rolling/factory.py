@@ -10,10 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
+from dragoman.engine.base import EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.rolling.needs import (
+    adapter_bytes,
     cache_shape,
     draft_directory,
     max_model_len,
@@ -25,9 +27,12 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
 from dragoman.models.facts import CacheKind
 
+if TYPE_CHECKING:
+    from dragoman.engine.rolling.engine import RollingEngine
+
 logger = logging.getLogger(__name__)
 
-Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools], Engine]
+Assemble = Callable[[RollingOptions, LoadedModel, LoadedModel | None, Sequence[int], int, EngineTools], "RollingEngine"]
 """Puts the engine together: `assembly.assemble`."""
 
 
@@ -48,7 +53,9 @@ class RollingFactory:
         if options.draft_model is not None:
             directory = draft_directory(options.draft_model, model.facts)
             draft = load_model(
-                directory, replace(stored, sees=False), lambda stage, part: report(f"draft model: {stage}", part)
+                directory,
+                replace(stored, sees=False, adapters=None),
+                lambda stage, part: report(f"draft model: {stage}", part),
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)
         # Imported here: this thread has time for it while the server is imported, and who builds would wait for it.
@@ -70,6 +77,8 @@ class LoadedRolling:
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine over the loaded model. Raises: EngineOptionError."""
+        if self.model.adapters is not None:
+            memory_bytes = max(memory_bytes - adapter_bytes(self.options, self.model.adapters), 0)
         drafted = () if self.draft is None else self.draft.block_bytes
         shape = cache_shape(self.model.facts, self.model.block_bytes, drafted)
         blocks = num_blocks(self.options, shape, self.max_model_len, memory_bytes)
@@ -80,13 +89,25 @@ class LoadedRolling:
             self.model.stored_as or f"{self.model.options.weight_type} weights",
             f"{engine.capabilities.max_model_len} tokens of context",
             f"{self.model.profile.kv_type} cache for {_room(blocks, self.model.facts.cache_kinds)}",
+            *_adapter_facts(self.options, engine.capabilities.adapters),
             *self.model.facts.departures,
         )
         for departure in self.model.facts.departures:
             logger.warning("%s: %s", self.model.facts.architecture, departure)
         tower = self.model.tower
         pictures = None if tower is None else PictureRules(tower.processor, tower.facts.placeholder_id)
-        return BuiltEngine(engine, facts, self.model.options.weight_type, shape.bytes_of(blocks), pictures)
+        adapters = engine if self.options.enable_lora else None
+        bytes_taken = shape.bytes_of(blocks)
+        return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)
+
+
+def _adapter_facts(options: RollingOptions, names: Sequence[str]) -> tuple[str, ...]:
+    """The adapters, for people."""
+    if options.merge_lora:
+        return (f"adapter {options.lora[0].partition('=')[0]} merged into the weights",)
+    room = f"room for {options.max_loras}" if options.enable_lora else ""
+    named = f"adapters {', '.join(names)}" if names else "no adapter yet" if room else ""
+    return tuple(filter(None, [", ".join(filter(None, [named, room]))]))
 
 
 def _room(num_blocks: Sequence[int], kinds: Sequence[CacheKind]) -> str:

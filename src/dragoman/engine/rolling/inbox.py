@@ -30,7 +30,14 @@ class AbortRequest:
     key: int
 
 
-Command = AddRequest | AbortRequest
+@dataclass(frozen=True, slots=True)
+class RunBetween:
+    """Call this on the engine thread, between two steps. It does not raise."""
+
+    action: Callable[[], None]
+
+
+Command = AddRequest | AbortRequest | RunBetween
 
 
 class Inbox:

@@ -18,6 +18,7 @@ from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.model_texts import is_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
+from dragoman.models.adapters.loading import ModelAdapters
 from dragoman.models.blocks.experts import holds_grouped
 from dragoman.models.config import read_config
 from dragoman.models.facts import ModelFacts
@@ -32,6 +33,7 @@ from dragoman.models.vision.described import is_described
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
+_USUAL_RANK = 16  # vLLM's and LMI's default of max_lora_rank
 _STATE_BYTES = 4  # of a number
 _U8_OVERHEAD = 8  # bytes of scale and zero point per token and head
 
@@ -54,12 +56,13 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     draft = None
     if options.draft_model is not None:
         directory = draft_directory(options.draft_model, model.facts)
-        draft = _model_size(directory, replace(options.model_options, sees=False))
+        draft = _model_size(directory, replace(options.model_options, sees=False, adapters=None))
     refuse_guesses(options, model.facts, draft.facts if draft else None)
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
-    return MemoryNeeds(model.weights, draft.weights if draft else 0, least, useful)
+    weights = model.weights + _expected_adapter_bytes(model_dir, options)
+    return MemoryNeeds(weights, draft.weights if draft else 0, least, useful)
 
 
 class ExpectedEngine(NamedTuple):
@@ -94,6 +97,45 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
     )
+
+
+def _expected_adapter_bytes(model_dir: Path, options: RollingOptions) -> int:
+    """What adapters will take at most, told from the sizes of files and matrices."""
+    wanted = options.adapter_options
+    if wanted is None or wanted.merges:
+        return 0
+    files = [directory / "adapter_model.safetensors" for _, directory in wanted.directories]
+    first = 2 * sum(path.stat().st_size for path in files if path.is_file())  # half floats become f32
+    if not options.enable_lora:
+        return first
+    shapes = stored_weights(model_dir).shapes().items()
+    sides = sum(
+        sum(shape)
+        for name, shape in shapes
+        if len(shape) == 2 and re.search(r"\.\d+\.", name) and ".experts." not in name
+    )
+    return max(first, options.max_loras * (options.max_lora_rank or _USUAL_RANK) * 4 * sides)
+
+
+def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:
+    """How many adapters there is room for, and of which rank. Raises: EngineOptionError."""
+    first = adapters.first
+    largest = max((adapter.rank for adapter in first.values()), default=0)
+    if not options.enable_lora:
+        return len(first), largest
+    if len(first) > options.max_loras:
+        raise EngineOptionError("max_loras", f"must be at least {len(first)}, the number of adapters in lora")
+    if options.max_lora_rank is not None and largest > options.max_lora_rank:
+        raise EngineOptionError(
+            "max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora"
+        )
+    return options.max_loras, options.max_lora_rank or max(largest, _USUAL_RANK)
+
+
+def adapter_bytes(options: RollingOptions, adapters: ModelAdapters) -> int:
+    """What the adapters take, or will. Raises: EngineOptionError."""
+    slots, rank = adapter_slots(options, adapters)
+    return slots * rank * adapters.row_bytes
 
 
 def cache_shape(facts: ModelFacts, block_bytes: tuple[int, ...], draft_block_bytes: tuple[int, ...]) -> CacheShape:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.models import ModelOptions
+from dragoman.models.adapters.options import AdapterOptions
 
 DEFAULT_WEIGHT_TYPE = "int8"  # int4 is a sixth faster to decode but costs accuracy, which the operator should decide on
 
@@ -37,6 +38,11 @@ class RollingOptions:
     speculative_max_batch: int = 8
     limit_mm_per_prompt: int | None = None
     mm_processor_kwargs: str | None = None
+    lora: tuple[str, ...] = ()
+    merge_lora: bool = False
+    enable_lora: bool = False
+    max_loras: int = 4
+    max_lora_rank: int | None = None
 
     @classmethod
     def among(cls, options: Mapping[str, Any]) -> RollingOptions:
@@ -64,4 +70,13 @@ class RollingOptions:
             sees=self.limit_mm_per_prompt != 0,
             picture_changes=self.mm_processor_kwargs or "{}",
             asks_for_type=self.dtype != "auto",
+            adapters=self.adapter_options,
         )
+
+    @property
+    def adapter_options(self) -> AdapterOptions | None:
+        """The adapters of the model, None if there are none and none may come."""
+        directories = tuple((name, Path(path)) for name, _, path in (text.partition("=") for text in self.lora))
+        if not directories and not self.enable_lora:
+            return None
+        return AdapterOptions(directories, self.merge_lora, self.enable_lora)

@@ -16,6 +16,7 @@ from enum import Enum, auto
 
 import msgspec
 
+from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
 from dragoman.engine.rolling.blocks.block_manager import extend_digests, root_digest
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
@@ -148,7 +149,7 @@ class Sequence:
     def extend_digests(self, block_size: int, num_blocks: int) -> None:
         """Let `digests` name at least the first `num_blocks` full blocks."""
         group = self.group
-        root = root_digest(group.request.cache_salt, is_long=True) if self.is_long else group.root_digest
+        root = group.root_digest_of(is_long=True) if self.is_long else group.root_digest
         keys = None if group.pictures is None else group.picture_keys(block_size)
         extend_digests(self.digests, self.token_ids, block_size, num_blocks, root, keys)
 
@@ -181,12 +182,13 @@ class Prepared:
     """What was made of a request before the engine thread got it, as it takes long or needs other threads.
 
     `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
-    `pictures`: its pictures, embedded.
+    `pictures`: its pictures, embedded. `adapter`: the one it asked for, which is kept for it.
     """
 
     masker: TokenMasker | None = None
     stop_criterion: StopCriterion | None = None
     pictures: PromptPictures | None = None
+    adapter: AdapterUse | None = None
 
 
 class SequenceGroup:
@@ -194,11 +196,12 @@ class SequenceGroup:
 
     `is_ranked`: more sequences are drawn than returned; the best are delivered when all have finished. `beams`: the state
     of its beam search, if it does one. `root_digest`: what the digests of its blocks begin with, unless they are in the long
-    regime. `pictures`: those of the prompt, None = there are none.
+    regime. `pictures`: those of the prompt, None = there are none. `adapter`: None = the model as it is.
     """
 
     __slots__ = (
         "_picture_keys",
+        "adapter",
         "arrival",
         "arrival_s",
         "beams",
@@ -238,7 +241,8 @@ class SequenceGroup:
         self.end_reasons = end_reasons(request)
         self.beams = beams
         self.stop_criterion = prepared.stop_criterion
-        self.root_digest = root_digest(request.cache_salt)
+        self.adapter = prepared.adapter
+        self.root_digest = self.root_digest_of(is_long=False)
         self.num_cached_tokens = 0
         self.arrival_s = 0.0
         self.queue_s: float | None = None  # from then to its first step
@@ -250,6 +254,11 @@ class SequenceGroup:
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
+
+    def root_digest_of(self, *, is_long: bool) -> bytes:
+        """What the digests of blocks in a regime begin with."""
+        adapter = "" if self.adapter is None else self.adapter.key
+        return root_digest(self.request.cache_salt, adapter, is_long=is_long)
 
     def picture_keys(self, block_size: int) -> dict[int, bytes]:
         """See `PromptPictures.block_keys`; made once."""

@@ -21,9 +21,7 @@ from dragoman.models.weights import Weights, can_be_joined, joined
 def linear(x: Node, weights: Weights, num_rows: int, *, bias: bool = False) -> Node:
     """`x @ weight.T (+ bias)`. Shapes: x [..., in], weight [num_rows, in], bias [num_rows] -> [..., num_rows]."""
     result = product(x, weights.matrix(num_rows, width(x)), weights.storage, _bias(weights, num_rows, bias))
-    if weights.storage.watcher is not None:
-        weights.storage.watcher.product(weights, x, result, bias=bias)
-    return result
+    return _told(result, x, weights, num_rows, bias=bias)
 
 
 def linears(
@@ -33,10 +31,20 @@ def linears(
     matrices = [part.matrix(size, width(x)) for part, size in zip(weights, widths, strict=True)]
     biases = [_bias(part, size, bias) for part, size in zip(weights, widths, strict=True)]
     storage = weights[0].storage
-    if not is_fused or not can_be_joined(matrices):
-        return [product(x, matrix, storage, shift) for matrix, shift in zip(matrices, biases, strict=True)]
-    shifts = [shift for shift in biases if shift is not None]
-    return split(product(x, joined(matrices), storage, np.concatenate(shifts) if shifts else None), widths)
+    if is_fused and can_be_joined(matrices):
+        shifts = [shift for shift in biases if shift is not None]
+        products = split(product(x, joined(matrices), storage, np.concatenate(shifts) if shifts else None), widths)
+    else:
+        products = [product(x, matrix, storage, shift) for matrix, shift in zip(matrices, biases, strict=True)]
+    parts = zip(products, weights, widths, strict=True)
+    return [_told(result, x, part, size, bias=bias) for result, part, size in parts]
+
+
+def _told(result: Node, x: Node, weights: Weights, num_rows: int, *, bias: bool) -> Node:
+    """The product with what adapters add to it; whoever watches the graph is told of it."""
+    if weights.storage.watcher is not None:
+        weights.storage.watcher.product(weights, x, result, bias=bias)
+    return weights.adapted(result, x, num_rows)
 
 
 def product(x: Node, matrix: StoredTensor, storage: WeightStorage, bias: Array | None = None) -> Node:

@@ -102,7 +102,8 @@ class Family(ABC):
             results.append(step.convolutions.kept())
             results[1].set_names({KEPT_ROWS})
         weights.refuse_unread(self.unread)
-        return ov.Model(results, step.parameters, self.facts.architecture)
+        adapted = [] if weights.adapting is None else weights.adapting.parameters
+        return ov.Model(results, [*step.parameters, *adapted], self.facts.architecture)
 
     def _layout(self, weights: Weights) -> Layout:
         return next(

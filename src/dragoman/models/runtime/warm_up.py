@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from dragoman.models.adapters.inputs import ADAPTER_INPUTS, MASK
 from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_KEEP
 from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS, ROTARY_POSITIONS, TOKEN_TYPES
 from dragoman.models.profile import BLOCK_SIZE
@@ -49,7 +50,9 @@ def warm_up(compiled: Any) -> None:
             request.set_tensor(port, _one_block(port))
         elif name == PAST_ROWS:
             request.set_tensor(port, _rows(port, 1))
-        elif name == PICTURE_EMBEDDINGS:
+        elif name == MASK:
+            request.set_tensor(port, ov.Tensor(np.zeros((_NUM_TOKENS, 1, 0), dtype=np.float32)))
+        elif name == PICTURE_EMBEDDINGS or name.startswith(ADAPTER_INPUTS):
             request.set_tensor(port, _rows(port, 0))
         else:
             request.set_tensor(port, ov.Tensor(values[name.partition(".")[0]]))  # "past_lens.1" as "past_lens"

@@ -130,6 +130,17 @@ def _map_tensors(path: Path) -> dict[str, _StoredTensor]:
     }
 
 
+def file_tensors(path: Path) -> dict[str, Array]:
+    """All tensors of one file, views of it. Raises: ModelError if it cannot be read, or holds what no weight may be."""
+    tensors = {}
+    for name, stored in _map_tensors(path).items():
+        if stored.type_name not in _DTYPES:
+            allowed = ", ".join(_DTYPES)
+            raise ModelError(f"{path}: tensor {name!r} has elements of type {stored.type_name}, allowed: {allowed}")
+        tensors[name] = stored.data.view(_DTYPES[stored.type_name]).reshape(stored.shape)
+    return tensors
+
+
 class SafetensorsWeights:
     """The weights of a directory, as `opening.StoredWeights` describes them."""
 

@@ -142,7 +142,7 @@ def embedding_table(table: StoredTensor, storage: WeightStorage) -> Node:
     start where the processor has no bf16, and twice as large.
     """
     if storage.format.stored_type == "f32":
-        return _uncompressed([table], table.shape, storage)  # type: ignore[list-item]  # packed rows become an array, too
+        return _uncompressed([table], table.shape, storage)
     stored = _Filled(ov.Type.f16, table.shape)
 
     def fill(part: slice) -> bool:

@@ -135,6 +135,7 @@ class Preparer:
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
                 stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
                 deadline_s=deadline_s,
+                adapter=request.adapter or None,
                 pictures=pictures,
                 trace=request.trace,
             ),

@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from dragoman.engine.base import Engine, Outputs
-from dragoman.errors import EngineFailed, RequestTimeout
+from dragoman.errors import EngineFailed, InvalidPayload, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
@@ -128,9 +128,10 @@ class Service:
         Raises: InvalidRequest, CapacityError, RequestTimeout, and what the engine raises.
         """
         deadline = self._deadline()
+        request = self._with_adapter(request)
         if self._may_hold_pictures(request.prompt):
             request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
-        record = new_request(request.request_id, request.sampling.n)
+        record = new_request(request.request_id, request.sampling.n, request.adapter)
         prepared = await self._prepare(request, deadline)
         progress = _Progress(prepared, self._pieces, self._extensions, record)
         outputs = self._engine.generate(prepared.engine_request)
@@ -175,6 +176,17 @@ class Service:
     def _detokenize(self, token_ids: Sequence[int]) -> str:
         self._preparer.check_vocabulary(token_ids, "tokens")
         return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _with_adapter(self, request: GenerationRequest) -> GenerationRequest:
+        """The request with its adapter, which the model's name may stand for. Raises: InvalidPayload."""
+        names = self._engine.capabilities.adapters
+        if request.adapter and request.adapter not in names:
+            raise InvalidPayload(
+                f"The adapter {request.adapter} has not been registered (registered: {', '.join(names) or 'none'})",
+                param="adapter",
+            )
+        is_named = request.adapter is None and request.model in names and request.model != self._preparer.model_name
+        return replace(request, adapter=request.model) if is_named else request
 
     def _may_hold_pictures(self, prompt: Prompt) -> TypeGuard[ChatPrompt]:
         """True for a conversation with a model that takes pictures."""

@@ -6,6 +6,7 @@ Called by the app, on the event loop.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
@@ -23,7 +24,7 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One path and its handlers by method. In `path`, a single `{name}` stands for any text, slashes included.
+    """One path and its handlers by method. In `path`, each `{name}` stands for any text, slashes included.
 
     `refusals`: by method, what is answered to calls that other servers serve here and this one does not; `absences`: by
     method, why this server does not serve it as it was started. Neither counts as allowed.
@@ -45,6 +46,9 @@ class Route:
         return self.handlers.get("GET" if method == "HEAD" else method)
 
 
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
 class Match(NamedTuple):
     """A route that fits a path, with what stood in the place of `{name}`."""
 
@@ -53,9 +57,10 @@ class Match(NamedTuple):
 
 
 class _Pattern(NamedTuple):
-    prefix: str
-    name: str
-    suffix: str
+    """`num_said`: the characters that stand in the path as they are."""
+
+    regex: re.Pattern[str]
+    num_said: int
     route: Route
 
 
@@ -67,22 +72,23 @@ class RouteTable:
         self._fixed: dict[str, Route] = {}
         self._patterns: list[_Pattern] = []
         for route in routes:
-            prefix, brace, rest = route.path.partition("{")
-            name, _, suffix = rest.partition("}")
-            if brace:
-                self._patterns.append(_Pattern(prefix, name, suffix, route))
+            texts, names = _PLACEHOLDER.split(route.path)[::2], _PLACEHOLDER.findall(route.path)
+            if names:
+                named = "".join(f"{re.escape(text)}(?P<{name}>.+)" for text, name in zip(texts, names, strict=False))
+                regex = re.compile(named + re.escape(texts[-1]), re.DOTALL)
+                self._patterns.append(_Pattern(regex, sum(map(len, texts)), route))
             else:
                 self._fixed[route.path] = route
-        self._patterns.sort(key=lambda pattern: -len(pattern.prefix) - len(pattern.suffix))
+        self._patterns.sort(key=lambda pattern: -pattern.num_said)
 
     def match(self, path: str) -> Match | None:
         """The route of `path`: fixed paths first, then patterns, those that say most first; None if there is none."""
         route = self._fixed.get(path)
         if route is not None:
             return Match(route, {})
-        for prefix, name, suffix, pattern_route in self._patterns:
-            if path.startswith(prefix) and path.endswith(suffix) and len(path) > len(prefix) + len(suffix):
-                return Match(pattern_route, {name: path[len(prefix) : len(path) - len(suffix)]})
+        for pattern in self._patterns:
+            if (found := pattern.regex.fullmatch(path)) is not None:
+                return Match(pattern.route, found.groupdict())
         return None
 
     def nearest(self, path: str) -> str:

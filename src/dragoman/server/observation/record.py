@@ -131,10 +131,11 @@ def enter_call(record: CallRecord) -> None:
     _call.set(record)
 
 
-def new_request(request_id: str, num_sequences: int) -> RequestRecord:
+def new_request(request_id: str, num_sequences: int, adapter: str | None = None) -> RequestRecord:
     """The record of a request, part of the current call if there is one."""
     record = RequestRecord(request_id, event_s=[[] for _ in range(num_sequences)])
     call = _call.get()
     if call is not None:
         call.requests.append(record)
+        call.adapter = adapter or ""
     return record

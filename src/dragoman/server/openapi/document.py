@@ -112,7 +112,8 @@ def _operation_id(method: str, path: str) -> str:
 def _request_body(operation: Operation) -> dict[str, Any]:
     content = _media_types(operation.body)
     first = next(iter(content))
-    content[first] = {**content[first], "example": operation.example}
+    if operation.example is not None:
+        content[first] = {**content[first], "example": operation.example}
     return {"required": not operation.is_body_optional, "content": content}
 
 

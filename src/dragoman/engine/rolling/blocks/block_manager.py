@@ -37,11 +37,16 @@ class _Table:
         self.num_committed = num_committed
 
 
-def root_digest(salt: str, *, is_long: bool = False) -> bytes:
-    """What the hashes of a sequence's blocks start from, so that sequences of different salts or regimes never share one.
+def root_digest(salt: str, adapter: str = "", *, is_long: bool = False) -> bytes:
+    """What the hashes of a sequence's blocks start from, so that sequences of different salts, adapters or regimes never
+    share one.
 
-    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs. b"" = neither.
+    It is a hash of another kind than those of blocks: no choice of a salt makes it one of theirs. b"" = none of them.
     """
+    if adapter:
+        kind = b"long, adapter" if is_long else b"adapter"
+        text = f"{len(salt)} {salt}{adapter}"
+        return blake2b(text.encode(), digest_size=_DIGEST_BYTES, person=kind).digest()
     if not salt and not is_long:
         return b""
     kind = b"long, cache salt" if is_long else b"cache salt"

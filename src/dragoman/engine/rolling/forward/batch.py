@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dragoman.engine.rolling.adapters.use import NO_SLOT
 from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, PictureInputs
@@ -95,6 +96,7 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         max_context_len=max_context_len,
         more_tables=tuple(others),
         regimes=_regimes(batch) if buffers.has_regimes else None,
+        adapter_slots=_adapter_slots(batch),
         pictures=_pictures(batch),
     )
 
@@ -121,6 +123,15 @@ def _pictures(batch: ScheduledBatch) -> PictureInputs | None:
         np.concatenate(embeddings) if embeddings else np.zeros((0, 0), dtype=np.float32),
         np.concatenate(positions, axis=1),
     )
+
+
+def _adapter_slots(batch: ScheduledBatch) -> npt.NDArray[np.int64] | None:
+    """See `ForwardBatch`."""
+    uses = [entry.sequence.group.adapter for entry in batch.entries]
+    if not any(uses):
+        return None
+    slots = np.array([NO_SLOT if use is None else use.slot for use in uses], dtype=np.int64)
+    return np.repeat(slots, [entry.num_new_tokens for entry in batch.entries])
 
 
 def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import openvino as ov
 
+from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.forward.convolution_rows import ConvolutionRows
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
@@ -47,10 +48,10 @@ def _no_embeddings(facts: ModelFacts) -> Array:
 class OpenVinoRunner:
     """A ModelRunner over a loaded model. `num_blocks`: KV blocks of 32 tokens for the layers of each cache kind.
 
-    A single number is that of each kind.
+    A single number is that of each kind. `bank`: of a model with places for adapters.
     """
 
-    def __init__(self, loaded: LoadedModel, num_blocks: int | Sequence[int]) -> None:
+    def __init__(self, loaded: LoadedModel, num_blocks: int | Sequence[int], bank: AdapterBank | None = None) -> None:
         """Allocates the KV cache. Raises: ValueError if a kind would have no block."""
         facts = loaded.facts
         counts = [num_blocks] * len(facts.cache_kinds) if isinstance(num_blocks, int) else list(num_blocks)
@@ -73,6 +74,7 @@ class OpenVinoRunner:
             if has_states:
                 tensor.data[-1] = 0
             self._caches[kind].append(tensor)
+        self._bank = bank
         self._indices_input = "sampled_tokens_indices"
         self._largest_step = _LARGE_STEP
         self._pads_single_rows = loaded.profile.smallest_row > 1
@@ -109,6 +111,8 @@ class OpenVinoRunner:
             self._set("rotary_regime", regimes)
         for name, values in self._picture_inputs(batch).items():
             self._set(name, values)
+        if self._bank is not None:
+            self._bank.set_inputs(self._request, batch.adapter_slots, len(batch.input_ids))
         self._set("max_context_len", np.array(batch.max_context_len, dtype=np.int32))
         self._set(self._indices_input, indices)
         if self._has_states:
@@ -173,6 +177,7 @@ class OpenVinoRunner:
             more_tables=tuple(others),
             regimes=None if batch.regimes is None else np.concatenate([batch.regimes, _DUMMY_TOKEN]),
             pictures=batch.pictures,
+            adapter_slots=batch.adapter_slots,
         )
 
     def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:
@@ -200,7 +205,7 @@ class OpenVinoRunner:
         """
         caches, self._caches = self._caches, []
         rows, self._convolutions = self._convolutions, None
-        self._request = None  # reads the caches
+        self._request = self._bank = None  # reads the caches
         for tensor in chain.from_iterable(caches):
             forget_pages(tensor.data)
         if rows is not None:

@@ -52,7 +52,8 @@ class ForwardBatch(BlockTables):
     kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
     blocks count from the first block that is there (`position_ids` do not).
     `regimes`: for each token, whether its sequence is in the long regime (1) or not (0); None = none is.
-    `pictures` None = no sequence has any.
+    `pictures` None = no sequence has any. `adapter_slots`: for each token, where the adapter of its sequence lies, -1 = it
+    has none; None = no sequence has any.
     Source: the inputs of OpenVINO's paged-attention op.
     """
 
@@ -64,6 +65,7 @@ class ForwardBatch(BlockTables):
     more_tables: tuple[BlockTables, ...] = ()
     regimes: npt.NDArray[np.int64] | None = None
     pictures: PictureInputs | None = None
+    adapter_slots: npt.NDArray[np.int64] | None = None
 
 
 class ModelRunner(Protocol):

@@ -18,8 +18,7 @@ from dragoman.server.apis.lmi.describe.operations import (
     TEXT_OF_ALL,
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
-from dragoman.server.apis.lmi.errors import bad_request
-from dragoman.server.apis.lmi.front import manage
+from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
@@ -27,9 +26,7 @@ from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.operations import Api, GenerateOperation, Refusal, Server
-
-NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
+from dragoman.server.operations import Api, GenerateOperation, Server
 
 
 def model_of_invocation(http: HttpCall, server: Server) -> str | None:
@@ -104,13 +101,10 @@ API = Api(
             parameters=("model_path", *VERSIONED, *POLLING),
             model=_model_of_path,
         ),
+        *adapters.OPERATIONS,
         *manage.OPERATIONS,
     ),
-    refusals=tuple(
-        Refusal(path=path, methods=("GET", "POST", "DELETE"), reply=NO_LORA)
-        for path in ("/adapters", "/adapters/{adapter}", "/models/{name}/adapters")
-    ),
-    parameters={**PARAMETERS, **manage.PARAMETERS},
+    parameters={**PARAMETERS, **manage.PARAMETERS, **adapters.PARAMETERS},
     headers=HEADERS,
     # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these
     request_id_headers=("x-amzn-sagemaker-inference-id",),

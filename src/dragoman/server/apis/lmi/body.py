@@ -23,6 +23,7 @@ from dragoman.server.json_body import NotJson, decode_json
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
+ADAPTERS = "adapters"
 KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
 
 
@@ -30,13 +31,15 @@ KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # th
 class Payload:
     """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning.
 
-    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name.
+    `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name. `adapters`: as sent;
+    among `unknown` as well, as a model without adapters has no use for them.
     """
 
     inputs: Any
     parameters: Mapping[str, Any] = field(default_factory=dict)
     stream: bool | None = None
     unknown: tuple[str, ...] = ()
+    adapters: Any = None
 
 
 def read_payload(http: HttpCall) -> Payload:
@@ -75,6 +78,7 @@ def _from_object(body: Any) -> Payload:
         parameters=parameters,
         stream=_stream(given["stream"]) if "stream" in given else None,
         unknown=tuple(name for name in given if name not in KNOWN_FIELDS),
+        adapters=given.get(ADAPTERS),
     )
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, Encoder, HttpCall, PureDialect, Reply
-from dragoman.server.apis.lmi.body import Payload, read_payload
+from dragoman.server.apis.lmi.adapters import with_adapters
+from dragoman.server.apis.lmi.body import ADAPTERS, Payload, read_payload
 from dragoman.server.apis.lmi.encode import Framing, OutputsEncoder, TokenEncoder
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, stream_error_body
 from dragoman.server.apis.lmi.objects import Shape
@@ -32,7 +33,7 @@ class LmiOptions:
 
     `rolling_batch`: auto, vllm, lmi-dist, trtllm, scheduler, deepspeed or disable. `lmi_version`: 0.26, 0.31 or 0.32.
     `output_formatter`: json, jsonlines or sse; every other name is the operator's own and changes nothing here.
-    `generation_defaults`: as in `ModelProfile`.
+    `generation_defaults`, `takes_adapters`: as in `ModelProfile`.
     """
 
     rolling_batch: str = "auto"
@@ -43,6 +44,7 @@ class LmiOptions:
     tgi_compat: bool = False
     limits: Limits = field(default_factory=Limits)
     generation_defaults: Mapping[str, Any] = field(default_factory=dict)
+    takes_adapters: bool = False
 
     @property
     def is_dynamic(self) -> bool:
@@ -76,6 +78,7 @@ class LmiDialect(PureDialect):
             sampling="given" if options.lmi_version == "0.32" else "explicit",
             has_details_by_default=options.has_tgi_shape,
             is_dynamic=options.is_dynamic,
+            takes_adapters=options.takes_adapters,
         )
         is_v026 = options.lmi_version == "0.26"
         self._shape = Shape(is_tgi=options.has_tgi_shape, is_v026=is_v026)
@@ -95,11 +98,15 @@ class LmiDialect(PureDialect):
         is_stream = self._is_stream(asked, formatter)
         plan = make_plan(prompts, parsed, self._rules, http.request_id, is_stream=is_stream)
         framing = self._framing(formatter, http.accept)
+        requests, unknown = plan.requests, payload.unknown
+        if self._options.takes_adapters:
+            requests = with_adapters(requests, payload.adapters, http)
+            unknown = tuple(name for name in unknown if name != ADAPTERS)
         return Call(
-            requests=plan.requests,
+            requests=requests,
             encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
             stream=is_stream,
-            ignored=joined_names((*payload.unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
+            ignored=joined_names((*unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.server.api import Dialect, Dialects, HttpCall, ModelProfile
+from dragoman.server.apis.lmi.adapters import WithAdapters
 from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
@@ -51,7 +52,9 @@ class OperatorCode:
 
 def options_of(profile: ModelProfile) -> LmiOptions:
     """What the operator decided about LMI's schema; a formatter that is the operator's own is not one of LMI's."""
-    options = profile.options(LmiOptions, generation_defaults=profile.generation_defaults)
+    options = profile.options(
+        LmiOptions, generation_defaults=profile.generation_defaults, takes_adapters=profile.takes_adapters
+    )
     return options if options.output_formatter in FORMATTERS else replace(options, output_formatter=None)
 
 
@@ -64,6 +67,8 @@ def set_up(profile: ModelProfile) -> Dialects:
         CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=LMI, **shared)),
     }
+    if profile.takes_adapters:
+        plain |= {name: WithAdapters(plain[name]) for name in (CHAT, COMPLETIONS)}
     code = profile.operator_code
     return _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
 

@@ -33,13 +33,15 @@ class Rules:
     """How one family of routes reads parameters.
 
     `sampling`: sample only if do_sample says so; if any sampling parameter is given; or, as TGI does, if one of them has
-    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details.
+    a value that is not neutral. `is_dynamic`: dynamic-batch shapes, without details. `takes_adapters`: a request may ask
+    for one.
     """
 
     sampling: Literal["explicit", "given", "not_neutral"] = "explicit"
     on_overflow: Literal["clip", "refuse"] = "clip"
     has_details_by_default: bool = False
     is_dynamic: bool = False
+    takes_adapters: bool = False
 
 
 class Decoding(NamedTuple):
@@ -116,8 +118,7 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
     sampling = _sampling_params(values, decoding)
     ids = [f"{request_id}-{i}" for i in range(len(prompts.texts))] if prompts.is_array else [request_id]
     requests = tuple(
-        _request(text, own_id, values, sampling, rules.on_overflow)
-        for text, own_id in zip(prompts.texts, ids, strict=True)
+        _request(text, own_id, values, sampling, rules) for text, own_id in zip(prompts.texts, ids, strict=True)
     )
     return Plan(requests, answer, ineffective(parsed, decoding, answer, rules, is_one_answer=is_one_answer))
 
@@ -201,7 +202,7 @@ def _sampling_params(values: Parameters, decoding: Decoding) -> SamplingParams:
 
 
 def _request(
-    text: str, request_id: str, values: Parameters, sampling: SamplingParams, on_overflow: Literal["clip", "refuse"]
+    text: str, request_id: str, values: Parameters, sampling: SamplingParams, rules: Rules
 ) -> GenerationRequest:
     return GenerationRequest(
         request_id=request_id,
@@ -213,7 +214,8 @@ def _request(
         skip_special_tokens=values.skip_special_tokens,
         spaces_between_special_tokens=values.spaces_between_special_tokens,
         truncate_prompt_tokens=values.truncate,
-        on_overflow=on_overflow,
+        on_overflow=rules.on_overflow,
+        adapter=values.adapter_id if rules.takes_adapters else None,
     )
 
 
@@ -227,6 +229,7 @@ def ineffective(
         Need.DETAILS: not (answer.has_details or answer.is_several),
         Need.ONE_ANSWER: is_one_answer,
         Need.ROLLING: rules.is_dynamic,
+        Need.ADAPTERS: not rules.takes_adapters,
     }
     names = [
         sent.name

@@ -10,6 +10,7 @@ from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
 from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
 from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front.polling import Polling
+from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
 from dragoman.server.apis.openai.negotiate import negotiate_shape
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
@@ -56,6 +57,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
         **shared_schemas(),
         **token_schemas(),
+        **adapter_schemas(),
         "CompletionRequestV1": completion_body(V1, profile.limits),
         "ChatRequestV1": chat_body(V1, profile.limits, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
     }
@@ -104,6 +106,7 @@ API = Api(
         ),
         *model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman"),
         *TOKEN_OPERATIONS,
+        *ADAPTER_OPERATIONS,
     ),
     parameters=LMI_PARAMETERS,
     headers=LMI_HEADERS,

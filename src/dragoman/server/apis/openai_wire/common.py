@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -165,15 +165,19 @@ class TextChunk:
 
 @dataclass(frozen=True, slots=True)
 class ServedNames:
-    """What the served model is called: `name` in answers, and `aliases` that calls may name it by as well."""
+    """What the served model is called: `name` in answers, and `aliases` that calls may name it by as well.
+
+    `adapters`: with which it answers to their names, now.
+    """
 
     name: str = "model"
     aliases: tuple[str, ...] = ()
+    adapters: Callable[[], Collection[str]] = tuple
 
     def knows(self, named: str | None) -> bool:
         """Whether `named` can mean this model; nothing and placeholders can."""
         wanted = requested_model(named)
-        return wanted is None or wanted == self.name or wanted in self.aliases
+        return wanted is None or wanted == self.name or wanted in self.aliases or wanted in self.adapters()
 
     def answering(self, profile: Profile, named: str | None) -> str:
         """The name shown in answers: as the client wrote it if that chose the model, else the served one."""
@@ -198,7 +202,7 @@ class OpenAiOptions:
 def shared_options(profile: ModelProfile) -> dict[str, Any]:
     """The values of `OpenAiOptions` for a model."""
     return {
-        "names": ServedNames(profile.name, profile.aliases),
+        "names": ServedNames(profile.name, profile.aliases, profile.adapter_names),
         "limits": profile.limits,
         "proposer": profile.proposer,
         "generation_defaults": profile.generation_defaults,

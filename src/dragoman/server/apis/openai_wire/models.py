@@ -15,13 +15,18 @@ from dragoman.server.model_facts import ModelFacts
 
 
 class OpenAiModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context."""
+    """One model. `created`: Unix time in seconds. `max_model_len`: tokens of context.
+
+    `parent`: of an adapter, the model that it changes; `root`: where it was loaded from.
+    """
 
     id: str
     object: str = "model"
     created: int
     owned_by: str
     max_model_len: int | UnsetType = UNSET
+    root: str | UnsetType = UNSET
+    parent: str | UnsetType = UNSET
 
 
 class OpenAiModelList(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +43,8 @@ def openai_model(facts: ModelFacts, owned_by: str = "dragoman") -> OpenAiModel:
         created=facts.created_s,
         owned_by=owned_by,
         max_model_len=UNSET if facts.max_model_len is None else facts.max_model_len,
+        root=facts.root or UNSET,
+        parent=facts.parent or UNSET,
     )
 
 

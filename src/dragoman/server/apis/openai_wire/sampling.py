@@ -168,8 +168,15 @@ def shared_request(
         truncate_prompt_tokens=body.truncate_prompt_tokens,
         # A default limit must not make a long prompt fail: only what the client asked for can be too much.
         on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
-        model=None if profile.ignores_model else requested_model(body.model),
+        model=_model(body.model, reading),
     )
+
+
+def _model(named: str | None, reading: Reading) -> str | None:
+    """The model that was asked for, or the adapter, if that has a meaning here."""
+    if reading.profile.ignores_model and named not in reading.options.names.adapters():
+        return None
+    return requested_model(named)
 
 
 def without_effect(raw: Mapping[str, Any], body: SharedBody, request: GenerationRequest, reading: Reading) -> list[str]:

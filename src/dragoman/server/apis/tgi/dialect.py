@@ -54,9 +54,11 @@ class TgiInfo(msgspec.Struct, frozen=True, kw_only=True):
 class TgiDialect(PureDialect):
     """TGI's own routes for one model."""
 
-    def __init__(self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, limits: Limits, generation_defaults: Mapping[str, Any] | None = None, *, takes_adapters: bool = False
+    ) -> None:
         self._reader = ParameterReader(TGI, "", limits, defaults=generation_defaults)
-        self._rules = Rules(sampling="not_neutral", on_overflow="refuse")
+        self._rules = Rules(sampling="not_neutral", on_overflow="refuse", takes_adapters=takes_adapters)
         self._shape = Shape(is_tgi=True, is_tgi_route=True)
 
     def parse(self, http: HttpCall) -> Call:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.model_facts import ModelFacts
+
+T = TypeVar("T")
 
 _MAX_DIGITS = 18  # of a page number; one of more digits is beyond every list
 _MAX_SHOWN = 60  # characters of a wrong value that an error repeats
@@ -87,8 +90,7 @@ class Workflow(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
 def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = None) -> ModelPage:
     """GET /models, one page of it: `limit` models from `next_page_token` on. Raises: InvalidParameter."""
-    limit = _page_number(query or {}, "limit", default=DEFAULT_PAGE_SIZE, low=1)
-    start = _page_number(query or {}, "next_page_token", default=0, low=0)
+    page, following = page_of(models, query or {})
     listed = [
         ListedModel(
             model_name=facts.name,
@@ -97,9 +99,16 @@ def lmi_models(models: Sequence[ModelFacts], query: Mapping[str, str] | None = N
             status=facts.status,
             reason=facts.reason or UNSET,
         )
-        for facts in models[start : start + limit]
+        for facts in page
     ]
-    return ModelPage(models=listed, next_page_token=str(start + limit) if start + limit < len(models) else UNSET)
+    return ModelPage(models=listed, next_page_token=following or UNSET)
+
+
+def page_of(entries: Sequence[T], query: Mapping[str, str]) -> tuple[Sequence[T], str]:
+    """The entries that a call asks for, and the token of the next page, "" = there is none. Raises: InvalidParameter."""
+    limit = _page_number(query, "limit", default=DEFAULT_PAGE_SIZE, low=1)
+    start = _page_number(query, "next_page_token", default=0, low=0)
+    return entries[start : start + limit], str(start + limit) if start + limit < len(entries) else ""
 
 
 def lmi_model(facts: ModelFacts) -> list[Workflow]:

@@ -63,6 +63,7 @@ class Parameters:
     spaces_between_special_tokens: bool = True
     stream: bool = False
     output_formatter: str | None = None
+    adapter_id: str | None = None
 
 
 class Sent(NamedTuple):

@@ -32,6 +32,7 @@ class Need(StrEnum):
     DETAILS = "with details"
     ONE_ANSWER = "when not streaming"  # several sequences per prompt have no place in a stream
     ROLLING = "not in dynamic batch mode"
+    ADAPTERS = "where there are adapters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +376,7 @@ _ANSWER = (
     ),
     Param("stream", T.BOOLEAN, "the same as the body's stream, which wins", default=False),
     Param("output_formatter", T.STRING, "json, jsonlines or sse: the form of this answer"),
+    Param("adapter_id", T.STRING, "the adapter to answer with", profiles=(TGI,), needs=Need.ADAPTERS),
 )
 
 TABLE: tuple[Param, ...] = (*_SAMPLING, *_PENALTIES, *_LENGTH, *_STOPPING, *_SEQUENCES, *_GRAMMAR, *_ANSWER)

@@ -16,7 +16,7 @@ from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, 
 from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.model_facts import facts_by_name, facts_of
+from dragoman.server.model_facts import facts_by_name, facts_called
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
 
 _COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0, "stream": True}
@@ -57,7 +57,8 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
         return openai_models(facts_by_name(server.models.models), owned_by)
 
     async def model(http: HttpCall, server: Server) -> OpenAiModel:
-        return openai_model(facts_of(server.models.find(http.path_params["name"])), owned_by)
+        name = http.path_params["name"]
+        return openai_model(facts_called(server.models.find(name), name), owned_by)
 
     operation = partial(AnswerOperation, method="GET", tag="Models")
     return (

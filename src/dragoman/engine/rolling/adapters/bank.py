@@ -1,0 +1,73 @@
+"""Holds the matrices of adapters as a graph's inputs take them.
+
+Does: keep them in slots below each other, set the inputs of a step. Does not: know names or requests (`table` does).
+Used on the engine thread, but for its making.
+
+Tensors show the graph only the rows from the first slot that a step uses to the last: a step without adapters multiplies by
+matrices without rows, which costs next to nothing, and nothing is ever copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from dragoman.engine.rolling.adapters.use import NO_SLOT
+from dragoman.models.adapters.inputs import MASK
+from dragoman.models.adapters.loading import Change, ModelAdapters
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class AdapterBank:
+    """`num_slots` slots of `rank` rows each. Pages cost nothing until they are written."""
+
+    def __init__(self, adapters: ModelAdapters, num_slots: int, rank: int) -> None:
+        self.num_slots = num_slots
+        self.rank = rank
+        self._ranks = [0] * num_slots  # of the adapters in the slots
+        self._matrices: list[tuple[Any, FloatArray]] = []  # the ports, and what all slots hold for them
+        self._downs: dict[str, FloatArray] = {}
+        self._ups: dict[str, list[tuple[npt.NDArray[Any], FloatArray]]] = {}
+        for place in adapters.places:
+            down = self._matrix(place.down, place.num_columns)
+            self._downs[place.module] = down
+            self._ups[place.module] = [(part.rows, self._matrix(part.port, len(part.rows))) for part in place.parts]
+        self._shown = (-1, -1)
+
+    def _matrix(self, port: Any, width: int) -> FloatArray:
+        matrix = np.zeros((self.num_slots * self.rank, width), dtype=np.float32)
+        self._matrices.append((port, matrix))
+        return matrix
+
+    def fill(self, slot: int, changes: tuple[Change, ...]) -> None:
+        """Put an adapter into a slot that no step uses. Its rank is at most the slots'."""
+        begin = slot * self.rank
+        used = max(self._ranks[slot], *(change.matrices.rank for change in changes))
+        for _, matrix in self._matrices:
+            matrix[begin : begin + used] = 0
+        for place, matrices in changes:
+            rows = slice(begin, begin + matrices.rank)
+            self._downs[place.module][rows] = matrices.down
+            for outputs, up in self._ups[place.module]:
+                up[rows] = matrices.up[outputs].T
+        self._ranks[slot] = max(change.matrices.rank for change in changes)
+
+    def set_inputs(self, request: Any, slots: npt.NDArray[np.int64] | None, num_tokens: int) -> None:
+        """Set a step's inputs. `slots`: of each of its tokens, or fewer than there are; NO_SLOT = no adapter."""
+        begin, end, owners = 0, 0, np.zeros(0, dtype=np.int64)
+        if slots is not None and (slots != NO_SLOT).any():
+            first, last = slots[slots != NO_SLOT].min(), slots.max()
+            begin, end = int(first) * self.rank, int(last) * self.rank + self._ranks[last]
+            owners = np.arange(begin, end) // self.rank
+        if self._shown != (begin, end):
+            for port, matrix in self._matrices:
+                request.set_tensor(port, ov.Tensor(matrix[begin:end], shared_memory=True))
+            self._shown = (begin, end)
+        mask = np.zeros((num_tokens, 1, end - begin), dtype=np.float32)
+        if len(owners) and slots is not None:
+            mask[: len(slots), 0] = slots[:, None] == owners[None]
+        request.set_tensor(MASK, ov.Tensor(mask))

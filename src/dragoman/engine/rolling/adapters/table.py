@@ -1,0 +1,125 @@
+"""Which adapters an engine has, and which of its slots each of them is in.
+
+Does: names, slots, who uses them; loading beside the steps. Does not: compute (`bank` does). `use`, `release`, `load` and
+`unload` are called on event loops; slots are filled on the engine thread, between steps.
+
+A slot is free when its adapter has been unloaded and the last request that used it has ended: requests go on with the
+adapter that they began with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from itertools import count
+from pathlib import Path
+
+from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.adapters.use import AdapterUse
+from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
+from dragoman.models import ModelError
+from dragoman.models.adapters.loading import Change, ModelAdapters
+from dragoman.models.adapters.peft import Adapter, read_adapter
+
+RunBetweenSteps = Callable[[Callable[[], None]], "Future[None]"]
+"""Has something done on the engine thread; the future fails if the engine ends before."""
+
+
+class AdapterTable:
+    """The adapters of one engine. `takes_more`: they come and go while it runs."""
+
+    def __init__(self, adapters: ModelAdapters, bank: AdapterBank, *, takes_more: bool) -> None:
+        self.takes_more = takes_more
+        self._adapters = adapters
+        self._bank = bank
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._uses: dict[str, AdapterUse] = {}
+        self._num_users = [0] * bank.num_slots
+        self._taken: set[int] = set()  # slots whose adapters can be asked for, or are being loaded
+        self._changes = asyncio.Lock()
+        for name, adapter in adapters.first.items():
+            slot = self._take_slot(name)
+            self._put(slot, self._changes_of(adapter))
+            self._publish(name, slot)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        return tuple(self._uses)
+
+    def use(self, name: str) -> AdapterUse:
+        """The adapter, kept until it is released. Raises: UnsupportedFeature if it is gone."""
+        with self._lock:
+            if name not in self._uses:
+                raise UnsupportedFeature(f"adapter {name} has just been unloaded", param="adapter")
+            use = self._uses[name]
+            self._num_users[use.slot] += 1
+            return use
+
+    def release(self, use: AdapterUse) -> None:
+        """The request has ended, or its abort is on its way to the engine thread."""
+        with self._lock:
+            self._num_users[use.slot] -= 1
+
+    async def load(self, name: str, directory: Path, run: RunBetweenSteps, *, is_replacing: bool = False) -> None:
+        """Read an adapter and serve it. Raises: as `base.AdapterLoading`."""
+        async with self._changes:
+            if name in self._uses and not is_replacing:
+                raise Conflict(f"Adapter {name} is already loaded", param="name")
+            try:
+                changes = self._changes_of(await asyncio.to_thread(read_adapter, directory))
+            except ModelError as error:
+                raise InvalidRequest(f"Adapter {name} cannot be loaded: {error}", param="src") from error
+            slot = self._take_slot(name)
+            try:
+                await asyncio.wrap_future(run(lambda: self._put(slot, changes)))
+            except BaseException:
+                self._taken.discard(slot)
+                raise
+            self.forget(name)
+            self._publish(name, slot)
+
+    def forget(self, name: str) -> bool:
+        """Let nobody else use the adapter; False if there is none."""
+        with self._lock:
+            use = self._uses.pop(name, None)
+            if use is not None:
+                self._taken.discard(use.slot)
+            return use is not None
+
+    async def unload(self, name: str) -> None:
+        """As `forget`. Raises: NotFound."""
+        async with self._changes:
+            if not self.forget(name):
+                raise NotFound(f"Adapter {name} is not loaded", param="name")
+
+    def _changes_of(self, adapter: Adapter) -> tuple[Change, ...]:
+        """Raises: ModelError if the model has no place for it."""
+        if adapter.rank > self._bank.rank:
+            raise ModelError(
+                f"{adapter.directory}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self._bank.rank}"
+            )
+        return self._adapters.changes(adapter)
+
+    def _take_slot(self, name: str) -> int:
+        with self._lock:
+            free = [slot for slot in range(self._bank.num_slots) if slot not in self._taken]
+            if not free:
+                raise NoMemory(
+                    f"Adapter {name} does not fit: max_loras is {self._bank.num_slots}, loaded: {', '.join(self._uses)}"
+                )
+            idle = [slot for slot in free if not self._num_users[slot]]
+            if not idle:
+                raise Overloaded(f"Adapter {name} has to wait: requests still use an adapter that was unloaded")
+            self._taken.add(idle[0])
+            return idle[0]
+
+    def _put(self, slot: int, changes: tuple[Change, ...]) -> None:
+        self._bank.fill(slot, changes)
+
+    def _publish(self, name: str, slot: int) -> None:
+        with self._lock:
+            self._uses[name] = AdapterUse(name, slot, f"{name}\n{next(self._numbers)}")

@@ -1,0 +1,168 @@
+"""The inputs by which a graph computes with adapters, different ones for different tokens of a step.
+
+Does: add `mask * (x A) B` to products, name the inputs so that a compiled graph tells what belongs there. Does not: read
+adapters or hold their values (the engine does). Used while a graph is built, and to read a compiled graph's inputs.
+
+A and B hold the rows of all adapters below each other; a token's row of the mask is 1 in the columns of its adapter's rows.
+How many rows there are is open until a step runs: of no adapter there are none, and the products are empty. What is added to
+other tokens is exactly zero, so they are computed as without adapters. Source: arXiv:2311.03285 for batches of adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, width
+from dragoman.models.sources.base import Array, StoredTensor
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Place
+
+MASK = "adapter_mask"
+DOWN, UP = "adapter_a.", "adapter_b."
+ADAPTER_INPUTS = (MASK, DOWN, UP)
+"""How the names of inputs begin that are about adapters."""
+
+_LOGIT_ROWS = "sampled_tokens_indices"
+_WEIGHT = ".weight"
+
+
+class AdapterInputs:
+    """Gives a graph the inputs of adapters. `takes`: whether a module may be changed by one."""
+
+    def __init__(self, takes: Callable[[str], bool]) -> None:
+        self._takes = takes
+        self.parameters: list[Any] = []
+        self._mask = self._input(MASK, -1, 1, -1)
+        self._kept_mask: Node | None = None
+        self._inputs: dict[str, Node] = {}
+        self._lowered: dict[tuple[str, str, int], Node] = {}
+        self._of_all_tokens: set[str] = set()
+
+    def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
+        """See `Adapting`."""
+        return matrix
+
+    def added(self, y: Node, x: Node, place: Place) -> Node:
+        """See `Adapting`. Experts are left out: their rows are not those of the step."""
+        module = place.name.removesuffix(_WEIGHT)
+        if not place.name.endswith(_WEIGHT) or ".experts." in module or not self._takes(module):
+            return y
+        up = self._matrix(f"{UP}{module}@{_rows_text(place)}", len(place.rows))
+        return add(y, ops.matmul(self._lower(x, module), up, transpose_a=False, transpose_b=False).output(0))
+
+    def _lower(self, x: Node, module: str) -> Node:
+        """mask * (x A), once for all parts of a matrix."""
+        key = (module, x.get_node().get_friendly_name(), x.get_index())
+        if key not in self._lowered:
+            down = self._matrix(DOWN + module, width(x))
+            product = ops.matmul(x, down, transpose_a=False, transpose_b=True).output(0)
+            self._lowered[key] = multiply(product, self._mask_of(x))
+        return self._lowered[key]
+
+    def _mask_of(self, x: Node) -> Node:
+        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: as x, but its last axis."""
+        rows = self._logit_rows(x)
+        mask = self._mask
+        if rows is not None:
+            if self._kept_mask is None:
+                self._kept_mask = gather_rows(self._mask, rows)
+            mask = self._kept_mask
+        return mask if len(x.get_partial_shape()) == 3 else ops.squeeze(mask, ops.constant([1])).output(0)
+
+    def _logit_rows(self, x: Node) -> Node | None:
+        """The input that chose x's rows among the tokens, if x depends on it; only where rows are left out is it read."""
+        waiting = [x.get_node()]
+        seen: set[str] = set()
+        while waiting:
+            node = waiting.pop()
+            name = node.get_friendly_name()
+            if name in seen or name in self._of_all_tokens:
+                continue
+            seen.add(name)
+            if name == _LOGIT_ROWS:
+                return node.output(0)
+            waiting += [node.input_value(index).get_node() for index in range(node.get_input_size())]
+        self._of_all_tokens |= seen
+        return None
+
+    def _matrix(self, name: str, size: int) -> Node:
+        if name not in self._inputs:
+            self._inputs[name] = self._input(name, -1, size)
+        return self._inputs[name]
+
+    def _input(self, name: str, *shape: int) -> Node:
+        parameter = ops.parameter(ov.PartialShape(list(shape)), ov.Type.f32, name=name)
+        parameter.output(0).set_names({name})
+        self.parameters.append(parameter)
+        return parameter.output(0)
+
+
+# --- the inputs of a compiled graph -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """An input for B, or for some of its rows. `rows`: which of the `num_stored` outputs the product has, in its order."""
+
+    port: Any
+    num_stored: int
+    rows: Array
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlace:
+    """A module that adapters may change. `down`: the input for A, of `num_columns` columns."""
+
+    module: str
+    down: Any
+    num_columns: int
+    parts: tuple[Part, ...]
+
+    @property
+    def row_bytes(self) -> int:
+        """What one rank takes."""
+        return 4 * (self.num_columns + sum(len(part.rows) for part in self.parts))
+
+
+def adapter_places(compiled: Any) -> tuple[AdapterPlace, ...]:
+    """The modules of a compiled graph that adapters may change; empty without adapters."""
+    downs: dict[str, Any] = {}
+    parts: dict[str, list[Part]] = {}
+    for port in compiled.inputs:
+        name = port.get_any_name()
+        if name.startswith(DOWN):
+            downs[name.removeprefix(DOWN)] = port
+        elif name.startswith(UP):
+            module, _, rows = name.removeprefix(UP).rpartition("@")
+            parts.setdefault(module, []).append(Part(port, *_read_rows(rows)))
+    return tuple(
+        AdapterPlace(module, port, port.get_partial_shape()[1].get_length(), tuple(parts[module]))
+        for module, port in downs.items()
+    )
+
+
+def _rows_text(place: Place) -> str:
+    """The rows as runs of numbers with equal steps: `STORED;START:STEP:COUNT;...`."""
+    runs: list[tuple[int, int, int]] = []
+    rows: Sequence[int] = place.rows.tolist()
+    index = 0
+    while index < len(rows):
+        step = rows[index + 1] - rows[index] if index + 1 < len(rows) else 1
+        count = 1
+        while index + count < len(rows) and rows[index + count] - rows[index + count - 1] == step:
+            count += 1
+        runs.append((rows[index], step, count))
+        index += count
+    return ";".join([str(place.num_stored), *(f"{start}:{step}:{count}" for start, step, count in runs)])
+
+
+def _read_rows(text: str) -> tuple[int, Array]:
+    stored, *runs = text.split(";")
+    numbers = [tuple(int(number) for number in run.split(":")) for run in runs]
+    return int(stored), np.concatenate([start + step * np.arange(count) for start, step, count in numbers])

@@ -1,0 +1,99 @@
+"""What adapters mean for the loading of a model, and which adapters fit it afterwards.
+
+Does: read the first adapters, choose how the graph is built, match adapters with a compiled graph's places. Does not: build
+graphs, or hold what they compute with. Called by the loader, and by the engine when an adapter comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dragoman.models.adapters.inputs import AdapterInputs, AdapterPlace
+from dragoman.models.adapters.merging import MergedAdapter, check_shapes, refuse_unknown
+from dragoman.models.adapters.naming import ModuleNames
+from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.adapters.peft import Adapter, LowRank, read_adapter
+from dragoman.models.families.base import Family
+
+
+class Change(NamedTuple):
+    """What an adapter does at one of a graph's places."""
+
+    place: AdapterPlace
+    matrices: LowRank
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAdapters:
+    """The places of a compiled graph for adapters, and the adapters that it begins with, by their names."""
+
+    names: ModuleNames
+    places: tuple[AdapterPlace, ...]
+    first: Mapping[str, Adapter]
+
+    @property
+    def row_bytes(self) -> int:
+        """What one rank of an adapter takes."""
+        return sum(place.row_bytes for place in self.places)
+
+    def changes(self, adapter: Adapter) -> tuple[Change, ...]:
+        """What the adapter changes. Raises: ModelError if the model has no place for a module, or one of another shape."""
+        places = {self.names.common(place.module): place for place in self.places}
+        common = {self.names.common(module): module for module in adapter.modules}
+        refuse_unknown(adapter, [module for name, module in common.items() if name not in places])
+        for name, module in common.items():
+            place = places[name]
+            check_shapes(adapter, module, (place.parts[0].num_stored, place.num_columns))
+        return tuple(Change(places[name], adapter.modules[module]) for name, module in common.items())
+
+
+class AdapterPlan:
+    """How a model is loaded with adapters. `key`: what the graph depends on, for the name of its file."""
+
+    def __init__(self, options: AdapterOptions, family: Family) -> None:
+        """Raises: ModelError if a directory holds no adapter that is served."""
+        self._options = options
+        self._names = ModuleNames.of(family)
+        self._adapters = {name: read_adapter(directory) for name, directory in options.directories}
+        self._targets = {
+            self._names.common(module) for adapter in self._adapters.values() for module in adapter.modules
+        }
+        self.key = self._key()
+
+    def adapting(self) -> AdapterInputs | MergedAdapter:
+        """What a graph is built with."""
+        if self._options.merges:
+            (adapter,) = self._adapters.values()
+            return MergedAdapter(adapter, self._names)
+        return AdapterInputs(self._takes)
+
+    def found(self, places: tuple[AdapterPlace, ...]) -> ModelAdapters | None:
+        """The adapters of a compiled graph with these places; None if they are merged. Raises: ModelError."""
+        if self._options.merges:
+            return None
+        adapters = ModelAdapters(self._names, places, self._adapters)
+        for adapter in self._adapters.values():
+            adapters.changes(adapter)
+        return adapters
+
+    def _takes(self, module: str) -> bool:
+        is_any = self._options.takes_more and self._names.is_in_layer(module)
+        return is_any or self._names.common(module) in self._targets
+
+    def _key(self) -> str:
+        if not self._options.merges:
+            wanted = [*sorted(self._targets), "and any" if self._options.takes_more else ""]
+            return "adapters " + hashlib.sha256("\n".join(wanted).encode()).hexdigest()
+        digest = hashlib.sha256()
+        for adapter in self._adapters.values():
+            for name in ("adapter_config.json", "adapter_model.safetensors"):
+                digest.update((adapter.directory / name).read_bytes())
+        return f"merged {digest.hexdigest()}"
+
+
+def plan_adapters(options: AdapterOptions | None, family: Family) -> AdapterPlan | None:
+    """How the model is loaded with adapters, None without. Raises: ModelError."""
+    return None if options is None else AdapterPlan(options, family)

@@ -1,0 +1,71 @@
+"""Merges one adapter into a model's matrices while a graph is built, before these are compressed.
+
+Does: W + B A in f32. Does not: read adapters. Used on the thread that builds the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dragoman.models.adapters.naming import ModuleNames
+from dragoman.models.adapters.peft import Adapter
+from dragoman.models.config import ModelError, shown
+from dragoman.models.sources.base import PackedMatrix, StoredTensor
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Place
+
+
+class MergedAdapter:
+    """An adapter on its way into the weights."""
+
+    parameters: Sequence[Any] = ()
+
+    def __init__(self, adapter: Adapter, names: ModuleNames) -> None:
+        self._changes = {names.common(module): (module, change) for module, change in adapter.modules.items()}
+        self._names = names
+        self._adapter = adapter
+        self._merged: set[str] = set()
+
+    def merged(self, name: str, matrix: StoredTensor) -> StoredTensor:
+        """See `Adapting`. Raises: ModelError if shapes differ, or the matrix is packed."""
+        common = self._names.common(name.removesuffix(".weight"))
+        if common not in self._changes:
+            return matrix
+        module, change = self._changes[common]
+        if isinstance(matrix, PackedMatrix):
+            raise ModelError(f"tensor {name!r} is packed, allowed: numbers, to merge an adapter into it")
+        check_shapes(self._adapter, module, matrix.shape)
+        self._merged.add(common)
+        return np.asarray(matrix.astype(np.float32) + change.up @ change.down)
+
+    def added(self, y: Node, x: Node, place: Place) -> Node:
+        """See `Adapting`."""
+        return y
+
+    def refuse_unmerged(self) -> None:
+        """Raises: ModelError if the model has no matrix for some of the modules."""
+        refuse_unknown(self._adapter, [name for key, (name, _) in self._changes.items() if key not in self._merged])
+
+
+def check_shapes(adapter: Adapter, module: str, shape: tuple[int, ...]) -> None:
+    """Raises: ModelError if the module's matrix, [out, in] in the model, has another shape in the adapter."""
+    change = adapter.modules[module]
+    has = (change.up.shape[0], change.down.shape[1])
+    if has != tuple(shape):
+        raise ModelError(
+            f"{adapter.directory}: the adapter changes a matrix {list(has)} in module {module!r}, "
+            f"allowed: {list(shape)}, as the model's is"
+        )
+
+
+def refuse_unknown(adapter: Adapter, modules: Sequence[str]) -> None:
+    """Raises: ModelError if there are any modules for which the model has no place."""
+    if modules:
+        named = ", ".join(shown(module)[1:-1] for module in modules[:3]) + (", ..." if len(modules) > 3 else "")
+        raise ModelError(
+            f"{adapter.directory}: the adapter changes {len(modules)} modules that the model does not compute with "
+            f"adapters: {named}; allowed: linear layers outside experts and towers"
+        )

@@ -1,0 +1,19 @@
+"""Which adapters a model is loaded with, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterOptions:
+    """Names and directories of the adapters that are there from the start.
+
+    `merges`: the only one is merged into the weights. `takes_more`: others may come while the model runs, which may change
+    any linear layer.
+    """
+
+    directories: tuple[tuple[str, Path], ...] = ()
+    merges: bool = False
+    takes_more: bool = False

@@ -1,0 +1,97 @@
+"""The adapters of a served model, as operators load and unload them while the server runs.
+
+Does: remember where each came from, keep to the directories that the operator allows. Does not: read adapters (the engine
+does) or know an API. Used on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dragoman.engine.base import AdapterLoading, Engine
+from dragoman.errors import Conflict, InvalidRequest, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class ServedAdapter:
+    """One adapter. `source`: its directory, as it was named."""
+
+    name: str
+    source: str
+
+
+class ServedAdapters:
+    """Those of one model. `loading` None = they do not come and go; else only from directories below `roots`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        loading: AdapterLoading | None,
+        first: Mapping[str, str],
+        roots: Sequence[Path] = (),
+        taken: Iterable[str] = (),
+    ) -> None:
+        """`taken`: names that adapters cannot have, as they are the model's."""
+        self._engine = engine
+        self._loading = loading
+        self._sources = dict(first)
+        self._roots = roots
+        self._taken = frozenset(taken)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        return self._engine.capabilities.adapters
+
+    @property
+    def can_change(self) -> bool:
+        """Whether adapters may be loaded and unloaded."""
+        return self._loading is not None
+
+    def all(self) -> list[ServedAdapter]:
+        """Every adapter, in the order they came."""
+        return [ServedAdapter(name, self._sources.get(name, "")) for name in self.names]
+
+    def get(self, name: str) -> ServedAdapter:
+        """That adapter. Raises: NotFound."""
+        if name not in self.names:
+            raise NotFound(f"Adapter not found: {name}", param="name")
+        return ServedAdapter(name, self._sources.get(name, ""))
+
+    async def load(self, name: str, source: str, *, is_replacing: bool = False) -> None:
+        """Serve another adapter. Raises: as `AdapterLoading`; InvalidRequest if name or directory are none to be had."""
+        loading = self._changing()
+        if not name or not name.isprintable() or len(name) > 256 or len(name.replace(",", " ").split()) != 1:
+            raise InvalidRequest(f"Adapter name {name!r} must be one word of at most 256 characters", param="name")
+        if name in self._taken:
+            raise Conflict(f"Adapter {name} cannot be loaded: that is the model's own name", param="name")
+        await loading.load_adapter(name, self._allowed(source), is_replacing=is_replacing)
+        self._sources[name] = source
+
+    async def unload(self, name: str) -> None:
+        """Take no more requests for an adapter; those that run go on with it. Raises: NotFound."""
+        self.get(name)
+        await self._changing().unload_adapter(name)
+        self._sources.pop(name, None)
+
+    def _changing(self) -> AdapterLoading:
+        if self._loading is None:
+            raise InvalidRequest("Adapters do not come and go here: start the server with --enable-lora")
+        return self._loading
+
+    def _allowed(self, source: str) -> Path:
+        """The directory without links and `..`, which lies below one of the roots. Raises: InvalidRequest."""
+        text = source.removeprefix("file://")
+        for root in self._roots:
+            try:
+                path = (root / text).resolve()
+            except (OSError, ValueError, RuntimeError):  # a null byte, links in a circle
+                break
+            if text and path.is_relative_to(root.resolve()) and path != root.resolve():
+                return path
+        allowed = " or ".join(str(root) for root in self._roots)
+        raise InvalidRequest(
+            f"Adapter directory {source!r} must lie in {allowed}; --lora-store names another directory", param="src"
+        )

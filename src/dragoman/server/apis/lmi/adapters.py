@@ -1,0 +1,57 @@
+"""How a call of LMI's names the adapters of its prompts.
+
+Does: header, query and body, in this order. Does not: know which adapters there are (the service does).
+Source: LMI's adapters schema; the header is SageMaker's, for inference components with adapters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dragoman.errors import InvalidPayload, ServerError
+from dragoman.server.api import Call, Dialect, HttpCall, Opening, Reply
+from dragoman.server.apis.lmi.body import ADAPTERS
+from dragoman.server.apis.lmi.parameters.values import show
+from dragoman.types import GenerationRequest
+
+QUERY = "adapter"
+HEADER = "x-amzn-sagemaker-adapter-identifier"
+
+
+def with_adapters(requests: Sequence[GenerationRequest], in_body: Any, http: HttpCall) -> tuple[GenerationRequest, ...]:
+    """The requests, each with the adapter that the call names for it. Raises: InvalidPayload."""
+    named = http.headers.get(HEADER) or http.query.get(QUERY)
+    if named is None and in_body is None:
+        return tuple(requests)
+    names = in_body if named is None and isinstance(in_body, list) else [named or in_body] * len(requests)
+    if len(names) != len(requests) or not all(isinstance(name, str) for name in names):
+        raise InvalidPayload(
+            f"Field '{ADAPTERS}' must be a name, or an array of one name for each of {len(requests)} inputs, "
+            f"got {show(in_body)}",
+            param=ADAPTERS,
+        )
+    return tuple(replace(request, adapter=name) for request, name in zip(requests, names, strict=True))
+
+
+class WithAdapters:
+    """A dialect of conversations or completions, whose calls may name an adapter as LMI's do."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def open(self, http: HttpCall) -> Opening:
+        """See `Dialect`."""
+        opening = self._dialect.open(http)
+
+        def parse() -> Call:
+            call = opening.parse()
+            requests = with_adapters(call.requests, http.field(ADAPTERS), http)
+            return replace(call, requests=requests, ignored=tuple(name for name in call.ignored if name != ADAPTERS))
+
+        return replace(opening, parse=parse)
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """See `Dialect`."""
+        return self._dialect.error_reply(error, http)

@@ -1,0 +1,209 @@
+"""LMI's operations on the adapters of a model: list, describe, register, update, unregister.
+
+Does: answer them in the shape of LMI's front end. Does not: load adapters (`server.adapters` does). On the event loop.
+Source: djl-serving's adapter management API.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.errors import Conflict, InvalidRequest, NoMemory, NotFound
+from dragoman.server.adapters import ServedAdapter, ServedAdapters
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.lmi.errors import (
+    LMI_ERRORS,
+    MODEL_ERROR,
+    FrontError,
+    LmiShortError,
+    bad_request,
+    front_error,
+)
+from dragoman.server.apis.lmi.front.manage import Done
+from dragoman.server.apis.lmi.front.models import page_of
+from dragoman.server.changes import Changes
+from dragoman.server.describe.answers import LOADING, Answers, json_answer, merged
+from dragoman.server.describe.components import parameter
+from dragoman.server.describe.json_schema import BOOLEAN, TEXT
+from dragoman.server.http.replies import json_reply
+from dragoman.server.operations import AnswerOperation, Server
+
+NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
+
+
+class ListedAdapter(msgspec.Struct, frozen=True):
+    """An adapter. Here all are preloaded, and none is dropped to make room."""
+
+    name: str
+    src: str
+    pin: bool = False
+    preload: bool = True
+
+
+class AdapterPage(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """One page of the list; `next_page_token` is there if more follow."""
+
+    adapters: list[ListedAdapter]
+    next_page_token: str | UnsetType = UNSET
+
+
+class _Off(Exception):
+    """The model takes no adapters."""
+
+
+def _adapters(http: HttpCall, server: Server) -> ServedAdapters:
+    found = server.models.find(http.path_params.get("name")).adapters
+    if found is None:
+        raise _Off
+    return found
+
+
+def _described(adapter: ServedAdapter) -> ListedAdapter:
+    return ListedAdapter(adapter.name, adapter.source)
+
+
+async def _list(http: HttpCall, server: Server) -> Any:
+    listed, following = page_of(_adapters(http, server).all(), http.query)
+    return AdapterPage(adapters=[_described(one) for one in listed], next_page_token=following or UNSET)
+
+
+async def _one(http: HttpCall, server: Server) -> Any:
+    return _described(_adapters(http, server).get(http.path_params["adapter"]))
+
+
+async def _register(http: HttpCall, server: Server) -> Any:
+    adapters, name, source = _adapters(http, server), http.query.get("name", ""), http.query.get("src", "")
+    for key, value in (("name", name), ("src", source)):
+        if not value:
+            raise InvalidRequest(f"Parameter {key} is required.", param=key)
+    if not _switch(http, "preload", default=True):
+        if _switch(http, "pin", default=False):
+            return _model_error("pin=true needs preload=true")
+        return _model_error("preload=false is not served: an adapter is loaded when it is registered")
+    if not adapters.can_change:
+        return bad_request("Adapters are fixed here: start the server with --enable-lora to register others")
+    try:
+        await server.shared(Changes.of).run(adapters.load(name, source))
+    except InvalidRequest as error:
+        return _model_error(error.message)
+    return Done(f"Adapter {name} registered")
+
+
+async def _update(http: HttpCall, server: Server) -> Any:
+    name = _adapters(http, server).get(http.path_params["adapter"]).name
+    if not _switch(http, "preload", default=True):
+        return _model_error("preload=false is not served: an adapter is loaded when it is registered")
+    if "pin" in http.query and not _switch(http, "pin", default=True):
+        return _model_error("unpin adapter is not supported")
+    return Done(f"Adapter {name} updated")
+
+
+async def _unregister(http: HttpCall, server: Server) -> Any:
+    adapters, name = _adapters(http, server), http.path_params["adapter"]
+    adapters.get(name)
+    if not adapters.can_change:
+        return bad_request("Adapters are fixed here: start the server with --enable-lora to unregister them")
+    await server.shared(Changes.of).run(adapters.unload(name))
+    return Done(f"Adapter {name} unregistered")
+
+
+def _switch(http: HttpCall, name: str, *, default: bool) -> bool:
+    text = http.query.get(name, "").lower()
+    if text not in ("", "true", "false"):
+        raise InvalidRequest(f"Parameter {name} must be true or false, got {text}", param=name)
+    return text == "true" if text else default
+
+
+def _model_error(message: str) -> Reply:
+    return json_reply(MODEL_ERROR, LmiShortError(message, MODEL_ERROR))
+
+
+def _told(answer: Any) -> Any:
+    """The same, with what is wrong with the call told as the front end does."""
+
+    async def told(http: HttpCall, server: Server) -> Any:
+        try:
+            return await answer(http, server)
+        except _Off:
+            return NO_LORA
+        except NotFound as error:
+            kind = "ModelNotFoundException" if error.param == "model" else "AdapterNotFoundException"
+            return front_error(404, kind, error.message)
+        except Conflict as error:
+            return front_error(409, "ConflictException", error.message)
+        except NoMemory as error:
+            return front_error(507, "InsufficientMemoryException", error.message)
+        except InvalidRequest as error:
+            return bad_request(error.message)
+
+    return told
+
+
+PARAMETERS = {
+    "adapter_path": parameter("path", "adapter", "the adapter's name", TEXT),
+    "adapter_name": parameter("query", "name", "what requests are to call the adapter", TEXT),
+    "adapter_src": parameter(
+        "query", "src", "its directory: below the adapter store, or the folder adapters beside the model", TEXT
+    ),
+    "adapter_preload": parameter("query", "preload", "only true is served", {**BOOLEAN, "default": True}),
+    "adapter_pin": parameter("query", "pin", "without effect: no adapter is dropped to make room", BOOLEAN),
+}
+
+_operation = partial(AnswerOperation, tag="Adapters", in_banner=False)
+_DONE: Answers = {200: json_answer(Done, "it is done")}
+_WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or adapters are not enabled")}
+_REFUSED = LMI_ERRORS.answers(("invalid_request",))
+
+
+def _operations(path: str, *names: str) -> tuple[AnswerOperation, ...]:
+    errors = merged(_WRONG, LMI_ERRORS.answers(("unauthorized", "not_found", *LOADING)))
+    changing = merged(errors, LMI_ERRORS.answers(("conflict", "no_memory", "overloaded")))
+    return (
+        _operation(
+            path=f"{path}/{{adapter}}/update",
+            summary="Confirm that an adapter is loaded",
+            answers=merged(_DONE, errors, _REFUSED),
+            parameters=(*names, "adapter_path", "adapter_preload", "adapter_pin"),
+            answer=_told(_update),
+        ),
+        _operation(
+            method="GET",
+            path=path,
+            summary="The adapters of a model",
+            answers=merged({200: json_answer(AdapterPage, "the list")}, errors),
+            parameters=(*names, "limit_query", "next_page_token_query"),
+            answer=_told(_list),
+        ),
+        _operation(
+            path=path,
+            summary="Load an adapter",
+            answers=merged(_DONE, changing, _REFUSED),
+            parameters=(*names, "adapter_name", "adapter_src", "adapter_preload", "adapter_pin"),
+            answer=_told(_register),
+        ),
+        _operation(
+            method="GET",
+            path=f"{path}/{{adapter}}",
+            summary="One adapter",
+            answers=merged({200: json_answer(ListedAdapter, "the adapter")}, errors),
+            parameters=(*names, "adapter_path"),
+            answer=_told(_one),
+        ),
+        _operation(
+            method="DELETE",
+            path=f"{path}/{{adapter}}",
+            summary="Unload an adapter",
+            description="Requests that run go on with it.",
+            answers=merged(_DONE, errors),
+            parameters=(*names, "adapter_path"),
+            answer=_told(_unregister),
+        ),
+    )
+
+
+OPERATIONS = (*_operations("/adapters"), *_operations("/models/{name}/adapters", "name_path"))
+"""All of them: of the default model, and of the one that the path names."""

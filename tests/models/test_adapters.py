@@ -1,0 +1,90 @@
+"""Adapters in graphs: what they compute equals merged weights, and rows without one are untouched bit by bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.rolling.adapters.bank import AdapterBank
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.models.adapters.options import AdapterOptions
+from tests.support.adapters import matrices_of, write_adapter, write_merged
+from tests.support.family_checkpoint import write_family_checkpoint
+from tests.support.forward import forward_batch
+
+EXACT = ModelOptions("f32", num_threads=1)
+ALL_SEVEN = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FAMILIES = {
+    "llama_llama3": ALL_SEVEN,
+    "qwen3": ALL_SEVEN,
+    "gemma2": ALL_SEVEN,
+    "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),  # joined matrices
+    "gpt2": ("c_attn", "c_proj", "c_fc"),  # stored [in, out]
+    "gptj": ("q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"),  # rows in another order
+    "gpt_neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),  # rows by group
+    "falcon_7b": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),  # attention and MLP side by side
+    "deepseek_v2_lite": ("q_proj", "kv_b_proj", "o_proj"),
+    "qwen3_moe": ("q_proj", "o_proj"),
+    "lfm2": ("q_proj", "in_proj"),
+}
+"""Cases, and the modules that their adapters change."""
+
+PROMPTS = ([3, 5, 7, 11, 2], [4, 4, 9], [8, 1, 6, 2])
+Array = np.ndarray[Any, Any]
+
+
+def runner_of(loaded: LoadedModel, num_slots: int = 3, rank: int = 8) -> OpenVinoRunner:
+    """A runner, whose slots hold the first adapters in order."""
+    bank = None
+    if loaded.adapters is not None:
+        bank = AdapterBank(loaded.adapters, num_slots, rank)
+        for slot, adapter in enumerate(loaded.adapters.first.values()):
+            bank.fill(slot, loaded.adapters.changes(adapter))
+    return OpenVinoRunner(loaded, 8, bank)
+
+
+def logits(loaded: LoadedModel, slots: tuple[int, ...] = ()) -> Array:
+    """Those of all tokens of the prompts, each with the adapter in its slot, in one step."""
+    rows = [(prompt, 0, [index]) for index, prompt in enumerate(PROMPTS)]
+    batch = forward_batch([(ids, past, blocks) for ids, past, blocks in rows], range(sum(map(len, PROMPTS))))
+    if slots:
+        owners = np.repeat(np.array(slots, dtype=np.int64), [len(prompt) for prompt in PROMPTS])
+        batch = replace(batch, adapter_slots=owners)
+    runner = runner_of(loaded)
+    result = runner.forward(batch).copy()
+    runner.close()
+    return result
+
+
+def of_prompt(values: Array, index: int) -> Array:
+    begin = sum(len(prompt) for prompt in PROMPTS[:index])
+    return values[begin : begin + len(PROMPTS[index])]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_adapters_in_one_step_equal_merged_weights_and_leave_other_rows_alone(name: str, tmp_path: Path) -> None:
+    base = write_family_checkpoint(name, tmp_path / "base")
+    is_transposed = name == "gpt2"
+    modules = matrices_of(base, FAMILIES[name])
+    modules = {module: shape for module, shape in modules.items() if ".experts." not in module}
+    assert len(modules) >= len(FAMILIES[name])
+    named = []
+    for seed, rank in ((1, 4), (2, 8)):
+        adapter = write_adapter(tmp_path / f"a{seed}", modules, rank=rank, seed=seed, is_transposed=is_transposed)
+        named.append((f"a{seed}", adapter))
+    mixed = logits(load_model(base, replace(EXACT, adapters=AdapterOptions(tuple(named)))), (1, -1, 0))
+
+    plain = logits(load_model(base, EXACT))
+    assert np.array_equal(of_prompt(mixed, 1), of_prompt(plain, 1))
+    for prompt, number in ((0, 1), (2, 0)):
+        directory = write_merged(base, named[number][1], tmp_path / f"merged{number}", is_transposed=is_transposed)
+        expected = of_prompt(logits(load_model(directory, EXACT)), prompt)
+        assert np.abs(of_prompt(mixed, prompt) - expected).max() < 1e-4
+        assert np.abs(of_prompt(plain, prompt) - expected).max() > 1e-2, "the adapter changes nothing"
+        ours = replace(EXACT, adapters=AdapterOptions((named[number],), merges=True))
+        assert np.abs(of_prompt(logits(load_model(base, ours)), prompt) - expected).max() < 1e-4
