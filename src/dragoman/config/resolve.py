@@ -165,22 +165,16 @@ def resolve(
     has_code = _has_operator_file(values, (directory, model_dir))
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
-    if values["revision"] and not _hub_names(model_dir):
-        findings.notices.append(f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub")
-    findings.problems += _missing(model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
-    for place in dict.fromkeys((directory, model_dir)):
-        findings.problems += links_out(place)
-    if findings.problems:
-        raise ConfigError(findings.problems)
+    findings.notices += _useless_revision(values, origins, model_dir)
+    findings.check_places(directory, model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if entry and entry.name:
         values["name"] = _renamed(entry.name, values["name"])
         origins["name"] = Origin(entry.source)
     elif not values["name"]:
-        known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
         is_ovms = named != directory or (directory / GRAPH_NAME).is_file()  # its folders of models are called "1"
-        of_directory = known or model_name(named if is_ovms else model_dir) or DEMO_NAME
-        values["name"] = _hub_names(model_dir) or (of_directory,)
+        known = DEMO_NAME if model_dir == demo_dir else bundled_name(model_dir)
+        values["name"] = _usual_names(known, model_dir, named if is_ovms else model_dir)
     return Config(
         model=_build(ModelSettings, values),
         engine=_build(EngineSettings, values),
@@ -198,6 +192,18 @@ def resolve(
         own_options=own_options,
         engine_options=engine_options,
     )
+
+
+def _useless_revision(values: Mapping[str, Value], origins: Origins, model_dir: Path) -> list[str]:
+    """A notice if a revision is named of a model that has none."""
+    if not values["revision"] or _hub_names(model_dir):
+        return []
+    return [f"{cite('revision', values, origins)}: no effect; {model_dir} is no model of the hub"]
+
+
+def _usual_names(known: str | None, model_dir: Path, called: Path) -> tuple[str, ...]:
+    """What a model is called that nobody has named. `known`: as one that is bundled; `called`: the path with its name."""
+    return _hub_names(model_dir) or (known or model_name(called) or DEMO_NAME,)
 
 
 def _hub_names(model_dir: Path) -> tuple[str, ...]:
@@ -350,6 +356,14 @@ class _Findings:
         self.notices += graph.notices
         self.problems += graph.problems
         self.read(FILE, graph.givens)
+
+    def check_places(self, directory: Path, model_dir: Path, origin: Origin) -> None:
+        """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
+        self.problems += _missing(model_dir, origin)
+        for place in dict.fromkeys((directory, model_dir)):
+            self.problems += links_out(place)
+        if self.problems:
+            raise ConfigError(self.problems)
 
     def read_file(self, directory: Path) -> None:
         """Sort the values of the serving.properties in that directory. Raises: ConfigError if it cannot be read."""
