@@ -76,8 +76,9 @@ def test_what_vllm_says_of_a_model_is_told_on_one_line() -> None:
 
 
 def test_when_its_processes_die_every_request_fails_and_health_says_why() -> None:
+    others = multiprocessing.active_children()  # engines that other tests keep
     engine: Engine = factory.load(vllm_on_demo.setup_of(4, 256)).build(vllm_on_demo.tools(), 2**30).engine
-    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name)
+    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name and one not in others)
 
     async def test() -> None:
         await engine.start()
@@ -99,8 +100,9 @@ def test_when_its_processes_die_every_request_fails_and_health_says_why() -> Non
 
 
 def test_a_shutdown_ends_its_processes() -> None:
+    others = multiprocessing.active_children()  # engines that other tests keep
     engine: Engine = factory.load(vllm_on_demo.setup_of(4, 256)).build(vllm_on_demo.tools(), 2**30).engine
-    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name)
+    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name and one not in others)
     assert core.is_alive()
     asyncio.run(asyncio.wait_for(engine.shutdown(0.0), 60))
     assert not core.is_alive()
