@@ -201,7 +201,7 @@ def test_every_wrong_word_is_one_line(words: list[str], said: list[str], capsys:
 def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--help"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("usage: dragoman plan [MODEL_DIR]")
+    assert out.startswith("usage: dragoman plan [MODEL]")
     for option in OPTIONS:
         assert f"  {option.flag}" in out
 
