@@ -252,8 +252,12 @@ def model_profile(
 
 
 def _takes_adapters(config: Config) -> bool:
-    """Whether requests may ask for adapters: not where the only one is part of the model."""
-    return config.adapters.enable_lora or (bool(config.adapters.lora) and not config.adapters.merge_lora)
+    """Whether requests may ask for adapters: not where the only one is part of the model. Upstreams may have some."""
+    return (
+        config.engine.engine == "remote"
+        or config.adapters.enable_lora
+        or (bool(config.adapters.lora) and not config.adapters.merge_lora)
+    )
 
 
 def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | None:

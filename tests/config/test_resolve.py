@@ -492,8 +492,9 @@ class TestAdapters:
             ("--merge-lora", "must be given together with one adapter"),
             ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),
             ("--merge-lora --enable-lora --lora one=a", "must not be given together with enable_lora"),
-            ("--engine vllm --lora one=a", "adapters need the built-in one"),
-            ("--engine remote --upstream http://h:1 --enable-lora", "adapters need the built-in one"),
+            ("--engine vllm --lora one=a --merge-lora", "vLLM reads the weights by itself"),
+            ("--engine remote --upstream http://h:1 --enable-lora", "those that the servers behind it list"),
+            ("--engine remote --upstream http://h:1 --lora one=a", "those that the servers behind it list"),
         ],
     )
     def test_what_does_not_go_together_is_refused(self, model_dir: Path, line: str, said: str) -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from dragoman.config.resolve import demo_model_dir
+from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
 
 PROMPT = "What is deep learning?"
@@ -22,8 +23,12 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 
 
 @pytest.fixture(scope="module")
-def upstream() -> Iterator[ServerProcess]:
-    with serve("--name", "demo", "--dtype", "f32", environ={"DRAGOMAN_API_KEY": "of good news"}) as running:
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    modules = matrices_of(demo_model_dir(), ("q_proj", "v_proj", "down_proj"))
+    sql = write_adapter(tmp_path_factory.mktemp("adapters") / "sql", modules)
+    with serve(
+        "--name", "demo", "--dtype", "f32", "--lora", f"sql={sql}", environ={"DRAGOMAN_API_KEY": "of good news"}
+    ) as running:
         yield running
 
 
@@ -179,3 +184,40 @@ def _metric(server: ServerProcess, name: str) -> float:
 def test_a_start_without_a_server_that_answers_ends_with_one_line(given: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="upstream"), serve("--engine", "remote", *given, str(demo_model_dir())):
         pass
+
+
+def test_the_adapters_of_the_server_behind_are_asked_for_in_each_api(
+    upstream: ServerProcess, front: ServerProcess
+) -> None:
+    (listed,) = [
+        model
+        for model in httpx.get(f"{front.base_url}/v1/models", timeout=60).json()["data"]
+        if model.get("parent") == "demo"
+    ]
+    assert listed["id"] == "sql"
+    bodies: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "/v1/completions": (OPENAI, {"model": "sql"}),
+        "/v1/chat/completions": (CHAT, {"model": "sql"}),
+        "/invocations": (LMI, {"adapters": "sql"}),
+        "/generate": (LMI, {"parameters": {"max_new_tokens": 12, "adapter_id": "sql"}}),
+    }
+    for path, (body, asked) in bodies.items():
+        plain, there, here = (
+            httpx.post(server.base_url + path, json=sent, headers=headers, timeout=60)
+            for server, sent, headers in (
+                (front, body, {}),
+                (upstream, {**body, **asked}, KEY),
+                (front, {**body, **asked}, {}),
+            )
+        )
+        assert here.status_code == 200, here.text
+        assert texts_of(here.json()) == texts_of(there.json()) != texts_of(plain.json())
+    unknown = httpx.post(f"{front.base_url}/invocations", json={**LMI, "adapters": "no"}, timeout=60)
+    assert unknown.status_code == 424
+
+
+def texts_of(answer: Any) -> list[str]:
+    """The texts in an answer of any API."""
+    if "generated_text" in answer:
+        return [answer["generated_text"]]
+    return [choice.get("text") or choice["message"]["content"] for choice in answer["choices"]]

@@ -18,6 +18,8 @@ import httpx
 import openai
 import pytest
 
+from dragoman.config.bundled import BUNDLED
+from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
 
 pytestmark = [
@@ -226,3 +228,30 @@ def test_it_ends_when_it_is_told_to() -> None:
     with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
         assert post(server, "/v1/completions", COMPLETION).status_code == 200
         assert server.terminate() == 0
+
+
+def test_adapters_are_asked_for_and_come_and_go_as_on_the_built_in_engine(tmp_path: Path) -> None:
+    modules = matrices_of(BUNDLED["demo"], ("q_proj", "v_proj", "down_proj"))
+    for seed, name in enumerate(("one", "two")):
+        write_adapter(tmp_path / name, modules, seed=seed)
+    lora = ("--lora", f"one={tmp_path / 'one'}", "--enable-lora", "--max-loras", "2", "--lora-store", str(tmp_path))
+    told: list[list[Any]] = []
+    for engine in ((), ("--engine", "vllm", "--enforce-eager", "true")):
+        with serve(*engine, *COMMON, *lora, "--name", "demo", patience_s=600) as server:
+            loaded = post(server, "/v1/load_lora_adapter", {"lora_name": "sql", "lora_path": "two"})
+            assert loaded.status_code == 200, loaded.text
+            listed = httpx.get(f"{server.base_url}/v1/models", timeout=60).json()["data"]
+            models = [(model["id"], model.get("parent")) for model in listed]
+            texts = [
+                post(server, "/v1/completions", {**COMPLETION, "model": name}).json()["choices"][0]["text"]
+                for name in ("demo", "one", "sql")
+            ]
+            lmi = post(server, "/invocations", {**LMI, "adapters": "sql"}).json()["generated_text"]
+            tgi = post(server, "/generate", {**LMI, "parameters": {"max_new_tokens": 12, "adapter_id": "one"}}).json()
+            assert (lmi, tgi["generated_text"]) == (texts[2], texts[1])
+            assert len(set(texts)) == 3
+            assert post(server, "/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "no"}).status_code == 400
+            assert post(server, "/v1/unload_lora_adapter", {"lora_name": "sql"}).status_code == 200
+            assert post(server, "/v1/completions", {**COMPLETION, "model": "sql"}).status_code == 404
+            told.append([models, texts])
+    assert told[0] == told[1]

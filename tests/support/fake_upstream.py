@@ -23,8 +23,8 @@ class FakeUpstream:
 
     `accepts`: parameters; None = all, which it then ignores. `takes_ids`: prompts may be token ids. `token_ids`: those of
     the pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
-    `num_cached_tokens`: told with the usage. The others decide what becomes of the next requests: `status` of a refusal,
-    pieces after which it `dies` or `hangs`.
+    `num_cached_tokens`: told with the usage. `adapters`: name -> the model that it is listed with. The others
+    decide what becomes of the next requests: `status` of a refusal, pieces after which it `dies` or `hangs`.
     """
 
     pieces: Sequence[str] = ("one", " two", " three")
@@ -41,6 +41,7 @@ class FakeUpstream:
     dies_after: int | None = None
     hangs_after: int | None = None
     num_cached_tokens: int | None = None
+    adapters: Mapping[str, str] = field(default_factory=dict)
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     num_running: int = 0
@@ -78,7 +79,8 @@ class FakeUpstream:
             "max_model_len": self.max_model_len,
             "meta": self.meta,
         }
-        return web.json_response({"object": "list", "data": [entry]})
+        adapters = [{**entry, "id": name, "parent": parent} for name, parent in self.adapters.items()]
+        return web.json_response({"object": "list", "data": [entry, *adapters]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()

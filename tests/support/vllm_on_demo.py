@@ -40,6 +40,14 @@ class Shared:
         """As vLLM's."""
         return self._llm.generate(*arguments, **options)
 
+    async def add_lora(self, lora_request: Any) -> bool:
+        """As vLLM's."""
+        return await self._llm.add_lora(lora_request)
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """As vLLM's."""
+        return await self._llm.remove_lora(lora_id)
+
     def shutdown(self) -> None:
         """Nothing: others may use it."""
 

@@ -14,6 +14,13 @@ from dragoman.config.option import show
 
 Values = Mapping[str, Value]
 
+_OF_UPSTREAMS = "adapters are those that the servers behind it list"
+_NO_ADAPTERS: Mapping[str, Mapping[str, str]] = {
+    "remote": dict.fromkeys(("lora", "merge_lora", "enable_lora"), _OF_UPSTREAMS),
+    "vllm": {"merge_lora": "vLLM reads the weights by itself"},
+}
+"""Engine -> option about adapters that it refuses -> why."""
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -152,10 +159,9 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     if values["draft_model"] is not None and values["prompt_lookup"]:
         draft, lookup = (cite(name, values, origins) for name in ("draft_model", "prompt_lookup"))
         yield f"{draft}: must not be given together with {lookup}; choose one of them"
-    asked = [name for name in ("lora", "merge_lora", "enable_lora") if values[name]]
-    if asked and values["engine"] in ("remote", "vllm"):
-        engine = cite("engine", values, origins)
-        yield f"{cite(asked[0], values, origins)}: must not be given together with {engine}; adapters need the built-in one"
+    for name, why in _NO_ADAPTERS.get(str(values["engine"]), {}).items():
+        if values[name]:
+            yield f"{cite(name, values, origins)}: must not be given together with {cite('engine', values, origins)}; {why}"
     adapters = values["lora"]
     if values["merge_lora"] and not (isinstance(adapters, tuple) and len(adapters) == 1):
         yield f"{cite('merge_lora', values, origins)}: must be given together with one adapter in option.lora"

@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dragoman.engine.affinity import prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
-from dragoman.engine.remote.fleet import Fleet
+from dragoman.engine.remote.fleet import Fleet, Route
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
@@ -62,7 +62,7 @@ class _Run:
 
     def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
         self.request = request
-        self.prefix = prefix_key(request)
+        self.route = Route(prefix_key(request), request.adapter)
         self.trace = trace or Trace(request.request_id, request.trace)
         self.queue: _Queue = asyncio.Queue()
         self.num_open = request.sampling.n
@@ -110,7 +110,9 @@ class RemoteEngine:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What all upstreams can do."""
+        """What all upstreams can do, with the adapters that any of them has."""
+        if self._capabilities.adapters != self._fleet.adapters:
+            self._capabilities = replace(self._capabilities, adapters=self._fleet.adapters)
         return self._capabilities
 
     async def start(self) -> None:
@@ -180,7 +182,7 @@ class RemoteEngine:
 
     def _check(self, request: EngineRequest) -> None:
         """Raises: why a request cannot be begun."""
-        self._capabilities.check(request)
+        self.capabilities.check(request)
         if not request.prompt_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
         num_tokens, limit = len(request.prompt_ids) + request.max_tokens, self._capabilities.max_model_len
@@ -272,7 +274,7 @@ class RemoteEngine:
         request, num_top = run.request, run.request.sampling.prompt_logprobs or 0
         ask = Ask(self._prompt(request), request, 1, request.seed)
         chunk = await self._fleet.first_answer(
-            run.prefix,
+            run.route,
             lambda upstream: upstream.whole(prompt_body(ask, _known(upstream), num_top), run.trace),
         )
         run.num_cached_tokens = chunk.num_cached_tokens
@@ -292,7 +294,7 @@ class RemoteEngine:
         async def read_first(upstream: Upstream) -> Stream:
             return await upstream.open(body(ask, _known(upstream)), run.trace)
 
-        with closing(await self._fleet.first_answer(run.prefix, read_first, Stream.close)) as stream:
+        with closing(await self._fleet.first_answer(run.route, read_first, Stream.close)) as stream:
             try:
                 await _read(stream, sequences, run.put)
             except UpstreamError as error:  # too late for another one: part of the answer has gone out

@@ -10,11 +10,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from dragoman.engine.affinity import preferred
 from dragoman.engine.base import UpstreamHealth
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError, new_session
+from dragoman.engine.remote.wire import adapters_of
 from dragoman.errors import EngineFailed, Overloaded, ServerError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,13 @@ MAX_TRIES = 3  # of one request: what makes one server fail may make all of them
 
 Greet = Callable[[Upstream], Awaitable[None]]
 """Finds out what an upstream can do, if that is not known. Raises: UpstreamError if it is not up to what was promised."""
+
+
+class Route(NamedTuple):
+    """What decides where a request goes: the beginning of its prompt, and the adapter that an upstream has to have."""
+
+    prefix: bytes
+    adapter: str | None = None
 
 
 class Fleet:
@@ -77,8 +85,13 @@ class Fleet:
         """The gauges of each upstream."""
         return tuple(UpstreamHealth(one.url, one.is_healthy, one.num_outstanding) for one in self._upstreams.values())
 
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Those that some upstream listed last, whether it answers now or not."""
+        return tuple(dict.fromkeys(name for one in self._upstreams.values() for name in one.adapters))
+
     async def first_answer(
-        self, prefix: bytes, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
+        self, route: Route, ask: Callable[[Upstream], Awaitable[T]], drop: Callable[[T], None] | None = None
     ) -> T:
         """What `ask` gets from the upstream that the prompt belongs to, or from another one if that cannot, or is too slow.
 
@@ -87,11 +100,11 @@ class Fleet:
         """
         tried: dict[str, UpstreamError] = {}
         while len(tried) < MAX_TRIES:
-            upstream = self._next(prefix, tried)
+            upstream = self._next(route, tried)
             if upstream is None:
                 break
             if self._hedge_after_s is not None and drop is not None:
-                answer = await self._hedged(prefix, upstream, (ask, drop), tried)
+                answer = await self._hedged(route, upstream, (ask, drop), tried)
                 if answer is not None:
                     return answer
                 continue
@@ -100,20 +113,20 @@ class Fleet:
             except UpstreamError as error:
                 tried[upstream.url] = error
                 self._suspect(upstream, error)
-        raise self._failure(list(tried.values()))
+        raise self._failure(list(tried.values()), route)
 
-    def _next(self, prefix: bytes, without: Collection[str]) -> Upstream | None:
+    def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
         """The upstream to ask, None if there is none but those."""
         loads = {
             one.url: one.num_outstanding
             for one in self._upstreams.values()
-            if one.is_healthy and one.url not in without
+            if one.is_healthy and one.url not in without and (route.adapter is None or route.adapter in one.adapters)
         }
-        return self._upstreams[preferred(prefix, loads)[0]] if loads else None
+        return self._upstreams[preferred(route.prefix, loads)[0]] if loads else None
 
     async def _hedged(
         self,
-        prefix: bytes,
+        route: Route,
         first: Upstream,
         ways: tuple[Callable[[Upstream], Awaitable[T]], Callable[[T], None]],
         tried: dict[str, UpstreamError],
@@ -133,7 +146,7 @@ class Fleet:
                 )
                 if not done:
                     is_hedged = True
-                    second = self._next(prefix, {first.url, *tried})
+                    second = self._next(route, {first.url, *tried})
                     if second is not None:
                         self.num_hedges += 1
                         asked[asyncio.ensure_future(ask(second))] = second
@@ -151,9 +164,9 @@ class Fleet:
             await _drop(asked, drop)
         return won
 
-    def _failure(self, errors: Sequence[UpstreamError]) -> ServerError:
+    def _failure(self, errors: Sequence[UpstreamError], route: Route) -> ServerError:
         if not errors:
-            return Unavailable(self.problem or "no upstream answers")
+            return Unavailable(self.problem or f"no upstream that answers has the adapter {route.adapter}")
         busy = [error for error in errors if isinstance(error, UpstreamBusy)]
         if len(busy) == len(errors):
             return Overloaded(str(busy[0]), retry_after_s=min(error.retry_after_s for error in busy))
@@ -197,8 +210,10 @@ class Fleet:
     async def _check(self, upstream: Upstream) -> str:
         """What is wrong with an upstream, "" if nothing is."""
         try:
-            await upstream.models()
+            listed = await upstream.models()
             await self._greet(upstream)
+            if upstream.profile is not None:
+                upstream.adapters = adapters_of(upstream.profile.model, listed)
         except UpstreamError as error:
             return str(error)
         except ServerError as error:

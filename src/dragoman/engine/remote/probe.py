@@ -18,7 +18,7 @@ from dragoman.engine.remote.kinds import Kind, kind_of
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
-from dragoman.engine.remote.wire import Ask, Choice, Model, body, prompt_body
+from dragoman.engine.remote.wire import Ask, Choice, Model, adapters_of, body, prompt_body
 from dragoman.errors import InvalidRequest, ServerError
 from dragoman.types import EngineRequest, Grammar, SamplingParams
 
@@ -63,9 +63,11 @@ class Sample:
 
 async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None) -> Profile:
     """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
-    served = _served(upstream.url, await upstream.models(), wanted_model)
+    listed = await upstream.models()
+    served = _served(upstream.url, listed, wanted_model)
     kind = kind_of(served.owned_by or "", served.id)
-    profile = Profile(served.id, kind, served.context_len, names=_FIRST_NAMES)
+    adapters = adapters_of(served.id, listed)
+    profile = Profile(served.id, kind, served.context_len, names=_FIRST_NAMES, adapters=adapters)
     return await _Probe(upstream, sample).run(profile)
 
 

@@ -31,7 +31,8 @@ class Profile:
 
     `takes_ids`: prompts may be token ids. `gives_ids`: the tokens of answers are told. `max_logprobs` None = no
     log-probabilities by token. `names`: the fields of SamplingParams that it takes, with their names there. `grammars`: a
-    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for.
+    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for. `adapters`: those that the
+    model had when the upstream was asked; they may come and go.
     """
 
     model: str
@@ -45,6 +46,7 @@ class Profile:
     has_usage: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
+    adapters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,5 +132,6 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
         grammar=bool(grammars),
         grammar_kinds=grammars,
         cache_salt=all(profile.kind.cache_salt for profile in profiles),
+        adapters=tuple(dict.fromkeys(name for profile in profiles for name in profile.adapters)),
         unsupported=frozenset(unsupported),
     )

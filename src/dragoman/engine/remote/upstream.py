@@ -63,13 +63,15 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
 class Upstream:
     """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
 
-    `problem`: why it is not healthy, "" = it is. `timeout_s`: how long it may be silent while it answers.
+    `problem`: why it is not healthy, "" = it is. `adapters`: those that it listed last. `timeout_s`: how long it may be
+    silent while it answers.
     """
 
     def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
         self.url = url
         self.profile = profile
         self.problem = "" if profile is not None else "it has not answered yet"
+        self.adapters = () if profile is None else profile.adapters
         self.num_outstanding = 0
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
         self._session: aiohttp.ClientSession | None = None

@@ -53,13 +53,13 @@ def body(ask: Ask, profile: Profile) -> bytes:
 def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
     """The body that asks for the log-probabilities of the prompt, in one piece: servers do not stream them."""
     few = {"prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
-    return msgspec.json.encode({"model": profile.model, "prompt": ask.prompt, "temperature": 0.0} | few)
+    return msgspec.json.encode({"model": _asked(ask, profile), "prompt": ask.prompt, "temperature": 0.0} | few)
 
 
 def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
     """The parameters, by the upstream's names for them."""
     request, sampling = ask.request, ask.request.sampling
-    found: dict[str, Any] = {"model": profile.model, "prompt": ask.prompt, "max_tokens": request.max_tokens}
+    found: dict[str, Any] = {"model": _asked(ask, profile), "prompt": ask.prompt, "max_tokens": request.max_tokens}
     for name in SENT:
         there = profile.names.get(name)
         value = getattr(sampling, name)
@@ -82,6 +82,11 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
         _put(found, profile.grammars[sampling.grammar.kind], sampling.grammar)
     _ask_for_tokens(found, ask, profile)
     return found
+
+
+def _asked(ask: Ask, profile: Profile) -> str:
+    """The name of the model, or of the adapter, which servers take in the same place."""
+    return ask.request.adapter or profile.model
 
 
 def _ends(request: EngineRequest) -> list[int]:
@@ -193,10 +198,11 @@ class ModelMeta(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """One entry of `/v1/models`."""
+    """One entry of `/v1/models`. `parent`: of an adapter, the model that it changes."""
 
     id: str
     owned_by: str | None = ""
+    parent: str | None = None
     max_model_len: int | None = None
     meta: ModelMeta | None = None
 
@@ -210,6 +216,11 @@ class ModelList(msgspec.Struct):
     """The answer of `/v1/models`."""
 
     data: list[Model] = []
+
+
+def adapters_of(model: str, listed: Sequence[Model]) -> tuple[str, ...]:
+    """The names of the model's adapters in a list of models."""
+    return tuple(one.id for one in listed if one.parent == model and one.id != model)
 
 
 chunks = msgspec.json.Decoder(Chunk)

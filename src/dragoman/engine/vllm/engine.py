@@ -11,13 +11,15 @@ import itertools
 import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
+from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
 from dragoman.engine.vllm.sampling import check_temperature, sampling_arguments
@@ -51,16 +53,29 @@ class Driver:
     num_blocks: int = 0
 
 
+class _Words(NamedTuple):
+    """What vLLM is told of a whole request: its grammar, and the adapter that it began with."""
+
+    lark: str | None
+    adapter: Any
+
+
 class VllmEngine:
     """Runs requests on vLLM. It owns the engine in `driver` and shuts it down."""
 
-    def __init__(self, driver: Driver, capabilities: Capabilities, tools: EngineTools) -> None:
+    def __init__(
+        self, driver: Driver, capabilities: Capabilities, tools: EngineTools, adapters: AdapterPlan | None = None
+    ) -> None:
+        """`adapters`: for which vLLM was started, None = without any."""
         self._llm: AsyncEngine | None = driver.llm  # None = it was shut down; what is left of it would speak up at exit
         self._surface = driver.surface
         self._gauges = driver.gauges
         self._num_blocks = driver.num_blocks
         self._capabilities = capabilities
         self._tools = tools
+        make_words = driver.surface.make_adapter
+        self._adapters = None if adapters is None else VllmAdapters(adapters, driver.llm, make_words)
+        self._has_first_adapters = adapters is None
         self._runs: dict[asyncio.Task[None], _Queue] = {}
         self._ids = itertools.count()
         self._num_live = 0  # sequences that vLLM has
@@ -72,12 +87,24 @@ class VllmEngine:
     @property
     def capabilities(self) -> Capabilities:
         """See `Engine`."""
+        if self._adapters is not None and self._capabilities.adapters != self._adapters.names:
+            self._capabilities = replace(self._capabilities, adapters=self._adapters.names)
         return self._capabilities
 
     async def start(self) -> None:
-        """Take requests from now on; the model was loaded when the engine was built."""
+        """Take requests from now on; the model was loaded when the engine was built.
+
+        Raises: EngineDead; ModelError if vLLM does not take one of the first adapters, which ends the engine.
+        """
         if self._is_draining or self._has_died():
             raise EngineDead(self._reason())
+        if self._adapters is not None and not self._has_first_adapters:
+            try:
+                await self._adapters.load_first()
+            except BaseException:
+                await self.shutdown(0.0)
+                raise
+            self._has_first_adapters = True
         self._end = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
@@ -100,6 +127,18 @@ class VllmEngine:
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
             self._runs.pop(run, None)
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        assert self._adapters is not None
+        if reason := self._reason():
+            raise EngineDead(reason)
+        await self._adapters.load(name, directory, is_replacing=is_replacing)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        assert self._adapters is not None
+        await self._adapters.unload(name)
 
     def health(self) -> Health:
         """What vLLM told with its last step, of no more sequences than it has now."""
@@ -138,7 +177,7 @@ class VllmEngine:
         return self._end if self._end not in ("", _NOT_STARTED) else _DIED if self._has_died() else self._end
 
     def _check(self, request: EngineRequest) -> None:
-        self._capabilities.check(request)
+        self.capabilities.check(request)
         check_temperature(request)
         if not request.prompt_ids:
             raise InvalidRequest("the prompt is empty", param="prompt")
@@ -152,15 +191,21 @@ class VllmEngine:
     async def _run(self, request: EngineRequest, queue: _Queue) -> None:
         """Put the request's outputs into the queue, and None or an error behind them."""
         timeout = asyncio.timeout(None if request.deadline_s is None else request.deadline_s - time.time())
+        held = None
         try:
+            if request.adapter is not None and self._adapters is not None:
+                held = self._adapters.use(request.adapter)
             async with timeout:
-                await self._generate(request, queue)
+                await self._generate(request, queue, None if held is None else held.words)
             queue.put_nowait(None)
         except Exception as error:
             if timeout.expired():
                 queue.put_nowait(RequestTimeout("the request's deadline has passed"))
             else:
                 queue.put_nowait(self._told(error))
+        finally:
+            if held is not None and self._adapters is not None:
+                self._adapters.release(held)
 
     def _told(self, error: Exception) -> ServerError:
         """What is said of an error that ended a request."""
@@ -177,17 +222,17 @@ class VllmEngine:
             return Overloaded(f"vLLM takes no more requests: {text}")
         return EngineFailed(f"generation failed: {text}")
 
-    async def _generate(self, request: EngineRequest, queue: _Queue) -> None:
-        lark = await self._lark(request)
+    async def _generate(self, request: EngineRequest, queue: _Queue, adapter: Any) -> None:
+        words = _Words(await self._lark(request), adapter)
         if not request.max_tokens:
-            await self._draw_nothing(request, queue, lark)
+            await self._draw_nothing(request, queue, words)
         elif request.sampling.num_beams > 1:
-            await self._search(request, queue)
+            await self._search(request, queue, words)
         elif request.is_ranked:
-            await self._draw_best(request, queue, lark)
+            await self._draw_best(request, queue, words)
         else:
             indices = range(request.sampling.n)
-            await _all(self._draw_into(request, index, lark, queue) for index in indices)
+            await _all(self._draw_into(request, index, words, queue) for index in indices)
 
     async def _lark(self, request: EngineRequest) -> str | None:
         """The grammar as vLLM takes it; compiled here first, which tells in this server's words what is wrong with it."""
@@ -198,25 +243,25 @@ class VllmEngine:
         assert self._tools.lark_of is not None  # else the engine is not capable of grammars
         return self._tools.lark_of(grammar)
 
-    async def _draw_nothing(self, request: EngineRequest, queue: _Queue, lark: str | None) -> None:
+    async def _draw_nothing(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The outputs where only the prompt is computed."""
-        async with aclosing(self._draw(request, 0, lark)) as outputs:
+        async with aclosing(self._draw(request, 0, words)) as outputs:
             async for output in outputs:
                 queue.put_nowait(output)
         for index in range(1, request.sampling.n):
             queue.put_nowait(EngineOutput(request.request_id, index, [], FinishReason.LENGTH))
 
-    async def _draw_into(self, request: EngineRequest, index: int, lark: str | None, queue: _Queue) -> None:
-        async with aclosing(self._draw(request, index, lark)) as outputs:
+    async def _draw_into(self, request: EngineRequest, index: int, words: _Words, queue: _Queue) -> None:
+        async with aclosing(self._draw(request, index, words)) as outputs:
             async for output in outputs:
                 queue.put_nowait(output)
 
-    async def _draw_best(self, request: EngineRequest, queue: _Queue, lark: str | None) -> None:
+    async def _draw_best(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The best sequences, once all have ended; each ends at its own stop string, without the others."""
         drawn = [Drawn(self._criterion(request)) for _ in range(request.sampling.num_sequences)]
 
         async def draw(index: int) -> None:
-            async with aclosing(self._draw(request, index, lark)) as outputs:
+            async with aclosing(self._draw(request, index, words)) as outputs:
                 async for output in outputs:
                     if drawn[index].take(output):
                         return
@@ -225,16 +270,16 @@ class VllmEngine:
         for output in ranked(request, drawn):
             queue.put_nowait(output)
 
-    async def _search(self, request: EngineRequest, queue: _Queue) -> None:
+    async def _search(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The best beams. The prompt's log-probabilities, if they are wanted, are computed before."""
         search = OneTokenBeams(request, self._capabilities.vocab_size, self._criterion(request))
         prompt: EngineOutput | None = None
         if request.sampling.prompt_logprobs is not None:
             alone = SamplingParams(temperature=0.0, prompt_logprobs=request.sampling.prompt_logprobs)
-            prompt = await self._last(msgspec.structs.replace(request, sampling=alone, max_tokens=0))
+            prompt = await self._last(msgspec.structs.replace(request, sampling=alone, max_tokens=0), words)
 
         async def next_tokens(one: EngineRequest) -> Sequence[Logprob]:
-            told = (await self._last(one)).top_logprobs
+            told = (await self._last(one, words)).top_logprobs
             assert told is not None
             return told[0]
 
@@ -244,9 +289,9 @@ class VllmEngine:
         for output in outputs:
             queue.put_nowait(output)
 
-    async def _last(self, request: EngineRequest) -> EngineOutput:
+    async def _last(self, request: EngineRequest, words: _Words) -> EngineOutput:
         """The one output of a request for one token, or for none."""
-        async with aclosing(self._draw(request, 0, None)) as outputs:
+        async with aclosing(self._draw(request, 0, words)) as outputs:
             found = [output async for output in outputs]
         return found[-1]
 
@@ -255,14 +300,14 @@ class VllmEngine:
             return None
         return self._tools.watch_stops(request.stop, request.sampling.min_tokens)
 
-    async def _draw(self, request: EngineRequest, index: int, lark: str | None) -> AsyncGenerator[EngineOutput, None]:
+    async def _draw(self, request: EngineRequest, index: int, words: _Words) -> AsyncGenerator[EngineOutput, None]:
         """The outputs of one sequence, as vLLM makes them. Closing it ends the sequence."""
         if self._llm is None:
             raise EngineDead(self._reason())
-        params = self._surface.make_params(sampling_arguments(request, index), lark)
+        params = self._surface.make_params(sampling_arguments(request, index), words.lark)
         prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None)
         request_id = f"{request.request_id}-{next(self._ids)}"
-        outputs = self._llm.generate(prompt, params, request_id, priority=-request.priority)
+        outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=-request.priority)
         is_first = True
         self._num_live += 1
         try:

@@ -14,6 +14,7 @@ from dragoman.accelerators import has_vllm, vllm_uses_gpu
 from dragoman.engine.base import Capabilities, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.vllm import surface
+from dragoman.engine.vllm.adapters import AdapterPlan, plan_adapters
 from dragoman.engine.vllm.arguments import GIB, extra_arguments, shared_arguments
 from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
@@ -45,6 +46,9 @@ class VllmFactory:
         """The options, checked by vLLM. Raises: EngineOptionError, ModelError."""
         _check_installed()
         arguments = shared_arguments(setup)
+        adapters = plan_adapters(setup)
+        if adapters is not None:
+            arguments |= adapters.arguments()
         setup.progress("importing vLLM", 0.0)
         try:
             words = surface.import_surface()
@@ -54,7 +58,7 @@ class VllmFactory:
         for name, (given, text) in extra.items():
             arguments[name] = _value(name, given, text)
         setup.progress("importing vLLM", 1.0)
-        return LoadedVllm(setup, arguments, words)
+        return LoadedVllm(setup, arguments, words, adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class LoadedVllm:
     setup: EngineSetup
     arguments: dict[str, Any]
     words: surface.Surface
+    adapters: AdapterPlan | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine, its model loaded. Raises: ModelError with what vLLM says, if it does not start."""
@@ -71,14 +76,17 @@ class LoadedVllm:
         capabilities = capabilities_of(config.model_config, self.setup, tools)
         dtype = str(config.model_config.dtype).removeprefix("torch.")
         cache_bytes = (config.cache_config.kv_cache_memory_bytes or 0) if surface.is_on_cpu() else 0
-        engine = VllmEngine(driver, capabilities, tools)
-        return BuiltEngine(engine, _facts(config, dtype, capabilities), dtype, cache_bytes)
+        engine = VllmEngine(driver, capabilities, tools, self.adapters)
+        facts = _facts(config, dtype, capabilities) + _adapter_facts(self.adapters)
+        takes_more = self.adapters is not None and self.adapters.takes_more
+        return BuiltEngine(engine, facts, dtype, cache_bytes, adapters=engine if takes_more else None)
 
     def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
         """vLLM's engine, started, and its configuration. Raises: as `build`."""
         arguments = dict(self.arguments)
         if surface.is_on_cpu() and not arguments.keys() & {"kv_cache_memory_bytes", "gpu_memory_utilization"}:
-            room = (memory_bytes - _weight_bytes(self.setup)) // 2
+            taken = _weight_bytes(self.setup) + (0 if self.adapters is None else self.adapters.num_bytes)
+            room = (memory_bytes - taken) // 2
             arguments["kv_cache_memory_bytes"] = min(USEFUL_CACHE, max(LEAST_CACHE, room))
         self.setup.progress("starting vLLM", 0.0)
         gauges = Gauges()
@@ -117,6 +125,14 @@ def _facts(config: Any, dtype: str, capabilities: Capabilities) -> tuple[str, ..
     if parallel.world_size > 1:
         facts.append(f"{parallel.tensor_parallel_size} x {parallel.pipeline_parallel_size} devices")
     return tuple(facts)
+
+
+def _adapter_facts(adapters: AdapterPlan | None) -> tuple[str, ...]:
+    """The adapters, for people."""
+    if adapters is None:
+        return ()
+    named = f"adapters {', '.join(adapters.first)}" if adapters.first else "no adapter yet"
+    return (f"{named}, room for {adapters.num_slots}" if adapters.takes_more else named,)
 
 
 def _value(name: str, given: str, text: str) -> Any:

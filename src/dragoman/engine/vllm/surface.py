@@ -32,8 +32,12 @@ class AsyncEngine(Protocol):
     def errored(self) -> bool: ...
 
     def generate(
-        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+        self, prompt: Any, sampling_params: Any, request_id: str, *, lora_request: Any = None, priority: int = 0
     ) -> AsyncGenerator[Any, None]: ...
+
+    async def add_lora(self, lora_request: Any) -> bool: ...
+
+    async def remove_lora(self, lora_id: int) -> bool: ...
 
     def shutdown(self) -> None: ...
 
@@ -43,12 +47,14 @@ class Surface:
     """The words of vLLM that requests are put into, and the errors that come back.
 
     `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams for one sequence; its outputs are what
-    each step added. `make_prompt`: (token ids, salt or None) -> a prompt. `refusals`: what is the request's fault.
-    `overflows`: what says that there are too many. `dead`: that its processes have ended.
+    each step added. `make_prompt`: (token ids, salt or None) -> a prompt. `make_adapter`: (name, number, directory) -> an
+    adapter. `refusals`: what is the request's fault. `overflows`: what says that there are too many. `dead`: that its
+    processes have ended.
     """
 
     make_params: Callable[[Mapping[str, Any], str | None], Any]
     make_prompt: Callable[[list[int], str | None], Any]
+    make_adapter: Callable[[str, int, str], Any]
     refusals: tuple[type[Exception], ...]
     overflows: tuple[type[Exception], ...]
     dead: tuple[type[Exception], ...]
@@ -59,6 +65,7 @@ def import_surface() -> Surface:
     _prepare()
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.inputs import tokens_input
+    from vllm.lora.request import LoRARequest
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -71,7 +78,7 @@ def import_surface() -> Surface:
     def make_prompt(token_ids: list[int], salt: str | None) -> Any:
         return tokens_input(token_ids, cache_salt=salt)
 
-    return Surface(make_params, make_prompt, (VLLMClientError,), (GracefulHTTPError,), (EngineDeadError,))
+    return Surface(make_params, make_prompt, LoRARequest, (VLLMClientError,), (GracefulHTTPError,), (EngineDeadError,))
 
 
 def argument_names() -> frozenset[str]:

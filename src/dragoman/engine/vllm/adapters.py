@@ -1,0 +1,218 @@
+"""Adapters (LoRA) on vLLM: what it is started with for them, which it holds, and which request uses which.
+
+Does: check an adapter's files against the checkpoint before vLLM sees them, keep within its room, number them. Does not:
+import vllm. `plan_adapters` runs where the model is loaded, the rest on the event loop.
+
+vLLM checks less than is promised here: modules that it has no place for may be ignored, and an adapter that it cannot load
+while requests run ends its processes. So adapters are checked and loaded before the first request asks for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.vllm.surface import AsyncEngine
+from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
+from dragoman.models.adapters.merging import check_shapes, refuse_unknown
+from dragoman.models.adapters.peft import Adapter, read_adapter
+from dragoman.models.config import ModelError, read_json
+from dragoman.models.sources.opening import stored_weights
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM's argument max_lora_rank may be."""
+
+_USUAL_RANK = 16
+_NUMBER_BYTES = 4
+_SENSES = ("vision_config", "audio_config", "text_config")  # in config.json of models that have more than a decoder
+_TEXT_PARTS = ("language_model", "text_model")
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlan:
+    """What vLLM is started with. `first`: the adapters that are there from the start; `shapes`: of the matrices they fit."""
+
+    first: Mapping[str, Path]
+    num_slots: int
+    rank: int
+    takes_more: bool
+    shapes: Mapping[str, tuple[int, ...]]
+
+    def arguments(self) -> dict[str, Any]:
+        """vLLM's engine arguments."""
+        return {"enable_lora": True, "max_loras": self.num_slots, "max_lora_rank": self._rank_there}
+
+    @property
+    def num_bytes(self) -> int:
+        """What vLLM allocates for them on a processor, at most."""
+        return self.num_slots * self._rank_there * _NUMBER_BYTES * sum(map(sum, self.shapes.values()))
+
+    @property
+    def _rank_there(self) -> int:
+        return next(rank for rank in RANKS if rank >= self.rank)
+
+    def check(self, adapter: Adapter) -> None:
+        """Raises: ModelError if the model has no such matrices, or the rank is too large."""
+        if adapter.rank > self.rank:
+            raise ModelError(
+                f"{adapter.directory}: the adapter has rank {adapter.rank}, allowed: at most max_lora_rank {self.rank}"
+            )
+        refuse_unknown(adapter, [module for module in adapter.modules if module not in self.shapes])
+        for module in adapter.modules:
+            check_shapes(adapter, module, self.shapes[module])
+
+
+def plan_adapters(setup: EngineSetup) -> AdapterPlan | None:
+    """What the options about adapters mean, None if there are none and none may come.
+
+    Raises: EngineOptionError; ModelError if a directory holds no adapter that fits the model.
+    """
+    options = setup.options
+    first = {name: Path(path).resolve() for name, _, path in (text.partition("=") for text in options.get("lora", ()))}
+    takes_more = bool(options.get("enable_lora"))
+    if not first and not takes_more:
+        return None
+    adapters = [read_adapter(directory) for directory in first.values()]
+    largest = max((adapter.rank for adapter in adapters), default=0)
+    num_slots, rank = (len(first), largest) if not takes_more else _room(options, len(first), largest)
+    if rank > RANKS[-1]:
+        name = "max_lora_rank" if takes_more and options.get("max_lora_rank") else "lora"
+        raise EngineOptionError(name, f"must be of rank {RANKS[-1]} at most with engine=vllm, got {rank}")
+    plan = AdapterPlan(first, num_slots, rank, takes_more, _shapes(setup.model_dir))
+    for adapter in adapters:
+        plan.check(adapter)
+    return plan
+
+
+def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int, int]:
+    """How many adapters there is room for, and of which rank."""
+    num_slots, rank = options.get("max_loras", 4), options.get("max_lora_rank")
+    if num_first > num_slots:
+        raise EngineOptionError("max_loras", f"must be at least {num_first}, the number of adapters in lora")
+    if rank is not None and largest > rank:
+        raise EngineOptionError(
+            "max_lora_rank", f"must be at least {largest}, the largest rank of the adapters in lora"
+        )
+    return num_slots, rank or max(largest, _USUAL_RANK)
+
+
+def _shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
+    """The decoder's matrices by their modules' names in the checkpoint; not of experts, nor of what chooses among them."""
+    has_senses = any(read_json(model_dir / "config.json").get(key) for key in _SENSES)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, shape in stored_weights(model_dir).shapes().items():
+        module, _, kind = name.rpartition(".")
+        parts = module.split(".")
+        is_text = not has_senses or parts[:2] == ["model", "layers"] or any(part in _TEXT_PARTS for part in parts)
+        is_dense = "experts" not in parts and parts[-1] not in ("gate", "router")
+        if kind == "weight" and len(shape) == 2 and is_text and is_dense:
+            shapes[module] = shape
+    return shapes
+
+
+@dataclass(slots=True)
+class Held:
+    """An adapter that vLLM has. `words`: vLLM's request for it; its name there is never used twice.
+
+    vLLM's prefix cache goes by that name, and an adapter that comes later may have the same name and directory here.
+    """
+
+    number: int
+    words: Any
+    num_users: int = 0
+
+
+class VllmAdapters:
+    """The adapters of one engine on vLLM. `make_words`: (name, number, directory) -> vLLM's request for an adapter."""
+
+    def __init__(self, plan: AdapterPlan, llm: AsyncEngine, make_words: Callable[[str, int, str], Any]) -> None:
+        self._plan = plan
+        self._llm = llm
+        self._make_words = make_words
+        self._numbers = count(1)
+        self._by_name: dict[str, Held] = {}
+        self._held: list[Held] = []  # also those that were unloaded and have not had to make room yet
+        self._changes = asyncio.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        return tuple(self._by_name)
+
+    async def load_first(self) -> None:
+        """Have vLLM load those that are there from the start. Raises: ModelError with what it says."""
+        for name, directory in self._plan.first.items():
+            try:
+                self._by_name[name] = await self._add(name, directory)
+            except Exception as error:  # vLLM tells what its processes raised as a plain one
+                raise ModelError(f"{directory}: vLLM does not load this adapter: {error}") from error
+
+    def use(self, name: str) -> Held:
+        """The adapter, kept until it is released. Raises: UnsupportedFeature if it is gone."""
+        if name not in self._by_name:
+            raise UnsupportedFeature(f"adapter {name} has just been unloaded", param="adapter")
+        held = self._by_name[name]
+        held.num_users += 1
+        return held
+
+    def release(self, held: Held) -> None:
+        """The request has ended."""
+        held.num_users -= 1
+
+    async def load(self, name: str, directory: Path, *, is_replacing: bool) -> None:
+        """Check an adapter and serve it. Raises: as `base.AdapterLoading`."""
+        async with self._changes:
+            if name in self._by_name and not is_replacing:
+                raise Conflict(f"Adapter {name} is already loaded", param="name")
+            try:
+                self._plan.check(await asyncio.to_thread(read_adapter, directory))
+            except ModelError as error:
+                raise InvalidRequest(f"Adapter {name} cannot be loaded: {error}", param="src") from error
+            await self._make_room(name)
+            try:
+                self._by_name[name] = await self._add(name, directory)
+            except Exception as error:
+                if self._llm.errored:
+                    raise EngineDead(f"Adapter {name} cannot be loaded: vLLM's engine has died") from error
+                raise InvalidRequest(f"Adapter {name} cannot be loaded: vLLM says {error}", param="src") from error
+
+    async def unload(self, name: str) -> None:
+        """Let nobody else use the adapter. Raises: NotFound."""
+        async with self._changes:
+            if name not in self._by_name:
+                raise NotFound(f"Adapter {name} is not loaded", param="name")
+            del self._by_name[name]
+
+    async def _add(self, name: str, directory: Path) -> Held:
+        number = next(self._numbers)
+        held = Held(number, self._make_words(f"{name}#{number}", number, str(directory)))
+        try:
+            await self._llm.add_lora(held.words)
+        except Exception:
+            with contextlib.suppress(Exception):  # it may not have come that far
+                await self._llm.remove_lora(number)
+            raise
+        self._held.append(held)
+        return held
+
+    async def _make_room(self, name: str) -> None:
+        """Have vLLM forget an adapter that nobody can ask for, if there is no room. Raises: NoMemory, Overloaded."""
+        if len(self._held) < self._plan.num_slots:
+            return
+        served = {held.number for held in self._by_name.values()}
+        gone = [held for held in self._held if held.number not in served]
+        if not gone:
+            raise NoMemory(
+                f"Adapter {name} does not fit: max_loras is {self._plan.num_slots}, loaded: {', '.join(self._by_name)}"
+            )
+        idle = [held for held in gone if not held.num_users]
+        if not idle:
+            raise Overloaded(f"Adapter {name} has to wait: requests still use an adapter that was unloaded")
+        await self._llm.remove_lora(idle[0].number)
+        self._held.remove(idle[0])
