@@ -286,7 +286,7 @@ def quantised_lines() -> Iterator[str]:
     yield QUANTISED_END
 
 
-STARTS = """Llama of 386 million parameters on two cores with AVX-512 and bf16, files out of the page cache, medians of one run
+STARTS = """Llama of 386 million parameters on two cores with AVX-512 and bf16, files not in the page cache
 (`python -m benchmarks.start MODEL --dtype TYPE`): **cold** builds the graph and keeps it, **kept** maps the one that an
 earlier start kept. Memory is the process's own; the kept graph is mapped besides.
 
