@@ -199,6 +199,18 @@ def test_beside_decoding_sequences_a_prompt_is_computed_within_its_own_budget() 
     assert planned(bench.step(8)) == [(0, 1), (1, 4), (2, 2)]
 
 
+@pytest.mark.parametrize("budget", [17, 24, 28, 31])
+def test_a_budget_below_a_block_is_not_spent_on_small_pieces_up_to_edges(budget: int) -> None:
+    bench = Bench(RollingConfig(max_batch_tokens=64), block_size=32)
+    bench.add(128)
+    pieces = []
+    while sum(pieces) < 128:
+        batch = bench.step(budget)
+        pieces.append(batch.num_prefill_tokens)
+    assert len(pieces) <= -(-128 // budget) + 2
+    assert all(2 * piece >= budget for piece in pieces[:-2])
+
+
 def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() -> None:
     bench = Bench(RollingConfig(prefix_cache="off", assumed_output_tokens=1), num_blocks=6)
     bench.add(12, max_tokens=9)  # 3 of the 6 blocks, soon 4

@@ -374,13 +374,16 @@ class Scheduler:
         return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest legal part of a row that exceeds the budget, ending on a block's edge if possible.
+        """The longest legal part of a row that exceeds the budget, ending on a block's edge if that is at least half of it.
 
         A prompt token never runs alone (see `_match_prefix`), so neither the chunk nor the remainder may be one token.
-        Whole blocks, because a cache quantised by channel depends on how many of a block's tokens came together.
+        Whole blocks, because a cache quantised by channel depends on how many of a block's tokens came together; with a
+        budget below a block's size that would make every other step one of a few tokens.
         """
-        edge = begin + budget - (begin + budget) % self._blocks.block_size
-        ends = [edge, edge - self._blocks.block_size, begin + budget, begin + budget - 1]
+        size = self._blocks.block_size
+        edge = begin + budget - (begin + budget) % size
+        edges = [end for end in (edge, edge - size) if 2 * (end - begin) >= budget]
+        ends = [*edges, begin + budget, begin + budget - 1]
         if sequence.group.pictures is not None:
             ends = [sequence.group.pictures.cut_before(end) for end in ends]
         for end in ends:
