@@ -48,6 +48,10 @@ class Shared:
         """As vLLM's."""
         return await self._llm.remove_lora(lora_id)
 
+    async def collective_rpc(self, method: str, *, args: tuple[Any, ...]) -> list[Any]:
+        """As vLLM's."""
+        return await self._llm.collective_rpc(method, args=args)
+
     def shutdown(self) -> None:
         """Nothing: others may use it."""
 

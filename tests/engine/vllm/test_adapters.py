@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from dragoman.config.bundled import BUNDLED
 from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.vllm.adapters import VllmAdapters, plan_adapters
+from dragoman.engine.vllm.worker import AdapterWitness
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models import ModelError
 from tests.support.adapters import matrices_of, write_adapter
@@ -22,12 +24,13 @@ Check = Callable[["FakeVllm", VllmAdapters], Coroutine[Any, Any, None]]
 
 
 class FakeVllm:
-    """Keeps adapters as vLLM does. `problem`: what it says of the next one."""
+    """Keeps adapters as vLLM does. `problem`: what it says of the next one; `left_out`: what its workers do."""
 
     def __init__(self) -> None:
         self.held: dict[int, tuple[str, str]] = {}
         self.errored = False
         self.problem = ""
+        self.left_out: list[list[str]] = [[], []]
 
     def generate(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
         raise NotImplementedError
@@ -42,6 +45,11 @@ class FakeVllm:
     async def remove_lora(self, lora_id: int) -> bool:
         return self.held.pop(lora_id, None) is not None
 
+    async def collective_rpc(self, method: str, *, args: tuple[Any, ...]) -> list[Any]:
+        assert method in dir(AdapterWitness)
+        assert args[0] in self.held
+        return self.left_out
+
     def shutdown(self) -> None:
         raise NotImplementedError
 
@@ -53,6 +61,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_adapter(root / name, MODULES, seed=seed)
     write_adapter(root / "large", MODULES, rank=20)
     write_adapter(root / "huge", MODULES, rank=600)
+    write_adapter(root / "embeddings", matrices_of(DEMO, ("embed_tokens",)))
     write_adapter(root / "foreign", {"model.layers.99.self_attn.q_proj": (64, 64)})
     write_adapter(root / "misshapen", {module: (shape[0], shape[1] // 2) for module, shape in MODULES.items()})
     return root
@@ -83,7 +92,8 @@ def test_vllm_is_started_with_room_for_them(
     plan = plan_adapters(setup_of(lora=named(store, *names), **options))
     assert plan is not None
     num_slots, rank = expected
-    assert plan.arguments() == {"enable_lora": True, "max_loras": num_slots, "max_lora_rank": rank}
+    arguments = plan.arguments()
+    assert (arguments["enable_lora"], arguments["max_loras"], arguments["max_lora_rank"]) == (True, num_slots, rank)
     assert plan.num_bytes > num_slots * rank * 4 * sum(map(sum, MODULES.values()))
     assert plan.takes_more is bool(options)
 
@@ -100,6 +110,7 @@ def test_without_the_options_vllm_is_started_as_ever() -> None:
         (("huge",), {}, EngineOptionError, "rank 512 at most with engine=vllm, got 600"),
         ((), {"enable_lora": True, "max_lora_rank": 1000}, EngineOptionError, "rank 512 at most"),
         (("foreign",), {}, ModelError, "layers.99"),
+        (("embeddings",), {}, ModelError, "embed_tokens"),
         (("misshapen",), {}, ModelError, "allowed: "),
         (("missing",), {}, ModelError, "is no directory"),
     ],
@@ -185,3 +196,27 @@ def test_what_vllm_says_is_told_and_takes_no_room(store: Path) -> None:
         assert adapters.names == ("one", "two")
 
     run(store, check)
+
+
+def test_an_adapter_of_which_vllm_leaves_out_a_part_is_refused(store: Path) -> None:
+    async def check(vllm: FakeVllm, adapters: VllmAdapters) -> None:
+        vllm.left_out = [["a", "b"], ["b"]]
+        with pytest.raises(InvalidRequest, match=r"has no place for b$"):
+            await adapters.load("two", store / "two", is_replacing=False)
+        assert len(vllm.held) == 1
+        vllm.left_out = [["a"], ["b"]]  # each has the layer that the other one lacks
+        await adapters.load("two", store / "two", is_replacing=False)
+
+    run(store, check)
+
+
+def test_what_a_worker_leaves_out_is_what_it_has_no_module_for() -> None:
+    class Worker(AdapterWitness):
+        """As far as it is looked at."""
+
+        def __init__(self) -> None:
+            adapter = SimpleNamespace(loras={"x.qkv_proj": 1, "tower.fc1": 1})
+            manager = SimpleNamespace(get_adapter={7: adapter}.get, modules={"x.qkv_proj": 1, "x.down_proj": 1})
+            self.model_runner = SimpleNamespace(lora_manager=SimpleNamespace(_adapter_manager=manager))
+
+    assert Worker().unapplied_adapter_modules(7) == ["tower.fc1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from dragoman.engine.factory import BuiltEngine
 from dragoman.engine.rolling.factory import factory as rolling_factory
 from dragoman.engine.vllm.factory import factory
 from dragoman.errors import InvalidRequest, NoMemory, UnsupportedFeature
+from dragoman.models import ModelError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.support import vllm_on_demo
 from tests.support.adapters import matrices_of, write_adapter
@@ -110,3 +112,17 @@ def test_adapters_answer_as_on_the_built_in_engine_and_come_and_go(store: Path) 
     assert theirs == ours
     assert len(set(ours[0].values())) == len(WANTED), "adapters change answers"
     assert ours[1][1] == ours[0]["one", PROMPTS[0]], "nothing is left of the adapter that had the name before"
+
+
+def test_a_start_with_an_adapter_that_vllm_would_only_compute_a_part_of_fails(store: Path) -> None:
+    setup = vllm_on_demo.setup_of(8, 256)
+    setup = replace(
+        setup, options={**setup.options, **options_of(store)}, extra={**setup.extra, "lora_target_modules": "o_proj"}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        built = factory.load(setup).build(vllm_on_demo.tools(), 2**30)
+        (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name)
+        with pytest.raises(ModelError, match=r"one: vLLM does not load this adapter: it has no place for .*q"):
+            asyncio.run(built.engine.start())
+    assert not core.is_alive()

@@ -3,8 +3,9 @@
 Does: check an adapter's files against the checkpoint before vLLM sees them, keep within its room, number them. Does not:
 import vllm. `plan_adapters` runs where the model is loaded, the rest on the event loop.
 
-vLLM checks less than is promised here: modules that it has no place for may be ignored, and an adapter that it cannot load
-while requests run ends its processes. So adapters are checked and loaded before the first request asks for them.
+vLLM checks less than is promised here: modules that it has no place for may be left out, and an adapter that it cannot load
+while requests run ends its processes. So adapters are checked and loaded before the first request asks for them, and vLLM's
+workers tell what they left out.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any
 
 from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.vllm.surface import AsyncEngine
+from dragoman.engine.vllm.worker import METHOD, AdapterWitness
 from dragoman.errors import Conflict, EngineDead, InvalidRequest, NoMemory, NotFound, Overloaded, UnsupportedFeature
 from dragoman.models.adapters.merging import check_shapes, refuse_unknown
 from dragoman.models.adapters.peft import Adapter, read_adapter
-from dragoman.models.config import ModelError, read_json
+from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -30,8 +32,6 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 _USUAL_RANK = 16
 _NUMBER_BYTES = 4
-_SENSES = ("vision_config", "audio_config", "text_config")  # in config.json of models that have more than a decoder
-_TEXT_PARTS = ("language_model", "text_model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class AdapterPlan:
 
     def arguments(self) -> dict[str, Any]:
         """vLLM's engine arguments."""
-        return {"enable_lora": True, "max_loras": self.num_slots, "max_lora_rank": self._rank_there}
+        witness = f"{AdapterWitness.__module__}.{AdapterWitness.__qualname__}"
+        room = {"max_loras": self.num_slots, "max_lora_rank": self._rank_there}
+        return {"enable_lora": True, "worker_extension_cls": witness} | room
 
     @property
     def num_bytes(self) -> int:
@@ -103,15 +105,13 @@ def _room(options: Mapping[str, Any], num_first: int, largest: int) -> tuple[int
 
 
 def _shapes(model_dir: Path) -> dict[str, tuple[int, ...]]:
-    """The decoder's matrices by their modules' names in the checkpoint; not of experts, nor of what chooses among them."""
-    has_senses = any(read_json(model_dir / "config.json").get(key) for key in _SENSES)
+    """The matrices of layers by their modules' names in the checkpoint; not of experts, nor of what chooses among them."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, shape in stored_weights(model_dir).shapes().items():
         module, _, kind = name.rpartition(".")
         parts = module.split(".")
-        is_text = not has_senses or parts[:2] == ["model", "layers"] or any(part in _TEXT_PARTS for part in parts)
         is_dense = "experts" not in parts and parts[-1] not in ("gate", "router")
-        if kind == "weight" and len(shape) == 2 and is_text and is_dense:
+        if kind == "weight" and len(shape) == 2 and is_dense and any(part.isdigit() for part in parts):
             shapes[module] = shape
     return shapes
 
@@ -194,8 +194,12 @@ class VllmAdapters:
         held = Held(number, self._make_words(f"{name}#{number}", number, str(directory)))
         try:
             await self._llm.add_lora(held.words)
+            told = await self._llm.collective_rpc(METHOD, args=(number,))
+            left_out = set.intersection(*map(set, told))  # a worker may have only some layers
+            if left_out:
+                raise ModelError(f"it has no place for {', '.join(sorted(left_out)[:3])}")
         except Exception:
-            with contextlib.suppress(Exception):  # it may not have come that far
+            with contextlib.suppress(Exception):  # vLLM may not have it
                 await self._llm.remove_lora(number)
             raise
         self._held.append(held)

@@ -27,6 +27,7 @@ _DECIDED = """
 model model_weights tokenizer served_model_name skip_tokenizer_init runner convert pooler_config enable_prompt_embeds
 generation_config override_generation_config logprobs_mode max_logprobs scheduling_policy structured_outputs_config
 guided_decoding_backend reasoning_parser reasoning_parser_plugin stream_interval enable_lora hf_token enable_log_requests
+worker_extension_cls
 """
 DECIDED = frozenset(_DECIDED.split())
 """Arguments of vLLM that follow from the model, or from what engines promise here; nobody may set them."""
