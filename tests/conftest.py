@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 import pytest
+
+MANY = 8  # cases of one test, from which on `--fewer` leaves some out
+KEPT = 4  # of so many cases one is kept
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--update-golden`."""
+    """Declare `--update-golden` and `--fewer`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected answers of golden tests")
+    parser.addoption("--fewer", action="store_true", help=f"of tests with {MANY} cases or more run every {KEPT}th case")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--fewer`: every test runs, but not with all of its cases."""
+    if not config.getoption("--fewer"):
+        return
+    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    kept = {item for alike in cases.values() for item in (alike if len(alike) < MANY else alike[::KEPT])}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture
