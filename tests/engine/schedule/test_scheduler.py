@@ -203,7 +203,7 @@ def test_beside_decoding_sequences_a_prompt_is_computed_within_its_own_budget() 
 def test_a_budget_below_a_block_is_not_spent_on_small_pieces_up_to_edges(budget: int) -> None:
     bench = Bench(RollingConfig(max_batch_tokens=64), block_size=32)
     bench.add(128)
-    pieces = []
+    pieces: list[int] = []
     while sum(pieces) < 128:
         batch = bench.step(budget)
         pieces.append(batch.num_prefill_tokens)
