@@ -98,7 +98,7 @@ def bare_loop(runner: TableRunner, prompts: Sequence[Sequence[int]], num_tokens:
     """The greedy answers of all prompts by the least that can drive a model: no requests, no blocks, no outputs.
 
     `budget`: tokens per forward. Those who have their prompt behind them come first, then pieces of prompts in order,
-    cut at a block's edge if half of the room ends there, never to one token (the attention of a lone token runs another kernel).
+    cut at a block's edge if half of the room ends there, never to one token (a lone token's attention is another kernel).
     """
     answers: list[list[int]] = [[] for _ in prompts]
     num_computed = [0] * len(prompts)
