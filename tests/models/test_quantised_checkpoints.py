@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_quantised_weights_are_the_numbers_that_they_stand_for(layout: str, tmp_
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        *((name, layout) for name in FAMILIES for layout in SMALL_GROUPS),
+        *zip(FAMILIES, cycle(SMALL_GROUPS)),  # each layout with every third family: all would take a minute
         *((name, "fp8 in blocks that rows do not fill") for name in ("phi3", "deepseek_v3", "qwen3_moe")),
     ],
 )
