@@ -178,6 +178,15 @@ def test_a_client_may_say_how_long_it_waits(watched: ServerProcess, header: tupl
     wait_until_idle(watched)
 
 
+def test_a_stream_may_take_longer_than_its_client_waits_for_each_byte(watched: ServerProcess) -> None:
+    headers = {"x-stainless-timeout": "0.05"}
+    answer = httpx.post(f"{watched.base_url}/v1/completions", json=STREAMED, headers=headers, timeout=60)
+    assert answer.text.endswith("data: [DONE]\n\n")
+    assert "error" not in answer.text
+    (line,) = lines_of(watched)
+    assert line["total_ms"] > 50
+
+
 @pytest.mark.parametrize(
     "header", [("x-request-timeout-ms", "soon"), ("x-request-timeout-ms", "0"), ("grpc-timeout", "5")]
 )

@@ -94,7 +94,10 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     own = {"plan": _run_plan, "eval": _run_eval, "compress": _run_compress}
     if command in own:
-        return own[command](arguments[1:])
+        try:
+            return own[command](arguments[1:])
+        except KeyboardInterrupt:
+            return INTERRUPTED
     if command in ("pull", "models"):
         return _run_hub_command(command, arguments[1:])
     if command not in ("serve", "config"):
@@ -153,10 +156,7 @@ def _run_plan(words: list[str]) -> int:
         return 0
     asked, server_words, problems = read_plan_arguments(words)
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    try:
-        read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
     if asked is None or read is None:
         return USAGE_ERROR
     configs = read[1].models
@@ -164,12 +164,9 @@ def _run_plan(words: list[str]) -> int:
         sys.stderr.write("dragoman: a plan is for one model; name its directory\n")
         return USAGE_ERROR
     sys.stderr.write("".join(f"dragoman: note: {notice}\n" for notice in configs[0].notices))
-    try:
-        from dragoman.cli.plan_command import plan
+    from dragoman.cli.plan_command import plan
 
-        return plan(configs[0], asked, sys.stdout, sys.stderr)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return plan(configs[0], asked, sys.stdout, sys.stderr)
 
 
 def _run_eval(words: list[str]) -> int:
@@ -179,10 +176,7 @@ def _run_eval(words: list[str]) -> int:
         return 0
     asked, server_words, problems = read_eval_arguments(words)
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
-    try:
-        read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    read = _read(server_words, environment(), sys.stderr, may_download=asked is not None)
     if asked is None or read is None:
         return USAGE_ERROR
     configs = list(read[1].models)
@@ -195,12 +189,9 @@ def _run_eval(words: list[str]) -> int:
     if len(configs) != 1 + asked.compares:
         sys.stderr.write("dragoman: an evaluation is of one model; name its directory\n")
         return USAGE_ERROR
-    try:
-        from dragoman.cli.eval_command import run_eval
+    from dragoman.cli.eval_command import run_eval
 
-        return run_eval(configs[0], configs[1] if asked.compares else None, asked, sys.stdout, sys.stderr)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_eval(configs[0], configs[1] if asked.compares else None, asked, sys.stdout, sys.stderr)
 
 
 def _run_compress(words: list[str]) -> int:
@@ -212,12 +203,9 @@ def _run_compress(words: list[str]) -> int:
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
     if asked is None:
         return USAGE_ERROR
-    try:
-        from dragoman.cli.compress_command import run_compress
+    from dragoman.cli.compress_command import run_compress
 
-        return run_compress(asked, sys.stdout, sys.stderr)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return run_compress(asked, sys.stdout, sys.stderr)
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:

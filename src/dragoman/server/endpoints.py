@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 from dragoman.errors import NotFound, ServerError, Unauthorized
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.http.deadlines import timeout_of
+from dragoman.server.http.deadlines import patience_of, timeout_of
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
@@ -235,7 +235,7 @@ def _check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
 
     Raises: InvalidParameter if it says that wrongly, NotFound if it asks for a version that the model does not have.
     """
-    record.timeout_s = timeout_of(http.headers)
+    record.timeout_s, record.patience_s = timeout_of(http.headers), patience_of(http.headers)
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

@@ -86,6 +86,7 @@ class Responder:
                     if await _answer(exchange, opening.answer(), http):
                         return
             call = await _parse(exchange, model, opening)
+            _note_patience(call)
             trace = trace_of(http)
             if trace is not None:
                 call = replace(call, requests=tuple(replace(request, trace=trace) for request in call.requests))
@@ -147,6 +148,13 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
             _note_failure(failure)
             await exchange.finish(made.stream_error(failure))
     return True
+
+
+def _note_patience(call: Call) -> None:
+    """An answer that comes whole has to come while its client waits for the first byte."""
+    record = current_call()
+    if record is not None and record.timeout_s is None and not call.stream:
+        record.timeout_s = record.patience_s
 
 
 def _note_failure(failure: ServerError) -> None:

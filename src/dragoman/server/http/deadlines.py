@@ -1,7 +1,8 @@
 """How long a client wants to wait for an answer, as its header fields say.
 
 Does: read them. Does not: watch the clock (the service does). Called by the endpoints, on the event loop.
-Source: gRPC over HTTP/2, "Timeout"; the `x-stainless-timeout` of OpenAI's and Anthropic's client libraries, in seconds.
+Source: gRPC over HTTP/2, "Timeout"; the `x-stainless-timeout` of OpenAI's and Anthropic's client libraries, in seconds,
+which bounds each read and not a stream as a whole.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _GRPC_FORM = re.compile(r"([0-9]{1,8})([HMSmun])")
 
 
 def timeout_of(headers: Mapping[str, str]) -> float | None:
-    """Seconds; None = the client names none. The first of the three fields that is there counts.
+    """Seconds for the whole answer; None = the client names none. The first of the two fields that is there counts.
 
-    Raises: InvalidParameter for a field that says something else. What a library sends by itself is not refused.
+    Raises: InvalidParameter for a field that says something else.
     """
     if (text := headers.get(MILLISECONDS)) is not None:
         if not text.isascii() or not text.isdigit() or int(text[:16]) < 1:
@@ -37,12 +38,13 @@ def timeout_of(headers: Mapping[str, str]) -> float | None:
                 f"{GRPC} must be up to 8 digits and one of H, M, S, m, u, n, got {text[:40]!r}", param=GRPC
             )
         return int(match[1]) * _GRPC_UNITS[match[2]]
-    return _seconds(headers.get(STAINLESS, ""))
+    return None
 
 
-def _seconds(text: str) -> float | None:
+def patience_of(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a client waits for the next byte, as its library says by itself; None = it says none, or no number."""
     try:
-        seconds = float(text)
+        seconds = float(headers.get(STAINLESS, ""))
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds > 0 else None

@@ -28,7 +28,7 @@ _HISTOGRAMS = {
 
 
 class CallMetrics:
-    """What calls came to. Its names end in `_total` or in what Prometheus adds to histograms."""
+    """What calls came to."""
 
     def __init__(self) -> None:
         self._calls: Counter[tuple[str, str, str]] = Counter()  # API, model, outcome

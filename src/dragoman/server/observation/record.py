@@ -26,11 +26,15 @@ class Outcome(StrEnum):
     CLIENT_GONE = "client_gone"
 
 
+_FAILURES = frozenset({"timeout", "cancelled", "engine_failed", "engine_dead", "hook_error", "server_error"})
+"""Kinds of errors that end a call which was taken; statuses do not tell, each API has its own."""
+
+
 @dataclass(slots=True)
 class RequestRecord:
     """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not tell.
 
-    `event_s`: of each sequence, when its events came. `prompt_text` is kept only while nobody has taken the record.
+    `event_s`: of each sequence, when its events came.
     """
 
     request_id: str
@@ -73,8 +77,9 @@ class RequestRecord:
 class CallRecord:
     """One call over HTTP. `status` 0 = nothing was sent. `error`: what failed, None = nothing did.
 
-    `timeout_s`: how long the client wants to wait, None = as long as it takes. `cancel` ends the call with an error.
-    `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic clock.
+    `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
+    it takes. `cancel` ends the call with an error. `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic
+    clock.
     """
 
     call_id: str
@@ -89,6 +94,7 @@ class CallRecord:
     status: int = 0
     is_client_gone: bool = False
     timeout_s: float | None = None
+    patience_s: float | None = None
     cancel: Callable[[ServerError], None] = lambda error: None
     error: ServerError | None = None
 
@@ -99,7 +105,7 @@ class CallRecord:
             return Outcome.CLIENT_GONE
         if self.error is None:
             return Outcome.FINISHED
-        return Outcome.FAILED if self.status >= 500 or self.num_completion_tokens else Outcome.REFUSED
+        return Outcome.FAILED if self.error.kind in _FAILURES or self.num_completion_tokens else Outcome.REFUSED
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -73,10 +73,10 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _sentence(facts: dict[str, Any]) -> str:
-    """`name=value` for all that there is, quoted as JSON where a value could be taken for more than one word."""
+    """`name=value` for all that is not zero, quoted as JSON where a value could be taken for more than one word."""
     words = []
     for name, value in facts.items():
-        if value is None or value == "" or name == "time":
+        if value in (None, "", 0) or name == "time":
             continue
         is_plain = isinstance(value, (int, float)) or (isinstance(value, str) and value.isascii() and value.isalnum())
         words.append(f"{name}={value if is_plain else _quoted(value)}")

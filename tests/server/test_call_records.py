@@ -1,0 +1,27 @@
+"""How a call ended, whatever its API calls the status."""
+
+from __future__ import annotations
+
+import pytest
+
+from dragoman.errors import EngineFailed, InvalidRequest, Overloaded, RequestTimeout, ServerError
+from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "num_tokens", "outcome"),
+    [
+        (None, 200, 5, Outcome.FINISHED),
+        (InvalidRequest("no"), 424, 0, Outcome.REFUSED),
+        (Overloaded("no"), 503, 0, Outcome.REFUSED),
+        (EngineFailed("no"), 424, 0, Outcome.FAILED),  # as LMI tells it
+        (RequestTimeout("no"), 503, 0, Outcome.FAILED),
+        (InvalidRequest("no"), 200, 5, Outcome.FAILED),
+    ],
+    ids=str,
+)
+def test_the_kind_of_error_tells_refused_from_failed(
+    error: ServerError | None, status: int, num_tokens: int, outcome: Outcome
+) -> None:
+    request = RequestRecord("a", num_completion_tokens=num_tokens)
+    assert CallRecord("a", "lmi", "/", requests=[request], status=status, error=error).outcome is outcome
