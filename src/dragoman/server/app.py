@@ -92,13 +92,8 @@ class App:
         allow = match.route.allow
         if exchange.method == "OPTIONS":
             return await exchange.send_reply(json_reply(200, {}, {"allow": allow}))
-        refusal = match.route.refusals.get(exchange.method)
-        if refusal is None:
-            why = match.route.absences.get(exchange.method)
-            raise WrongMethod(
-                f"{exchange.method} is not allowed for {shown(exchange.path)}: {why or f'{allow} are'}", allow=allow
-            )
-        return await exchange.send_reply(refusal)
+        why = match.route.absences.get(exchange.method) or f"{allow} are"
+        raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {why}", allow=allow)
 
 
 def build_app(registry: ModelRegistry, config: ServerConfig, hosting: ModelHosting | None = None) -> App:

@@ -94,12 +94,10 @@ class Endpoints:
                 await kept.aclose()
 
     def routes(self) -> Iterator[Route]:
-        """One route per operation and per refusal, in the order of the APIs."""
+        """One route per operation, in the order of the APIs."""
         for api in self.apis:
             for operation in api.operations:
                 yield Route(operation.path, {operation.method: self._handler(api, operation)})
-            for refusal in api.refusals:
-                yield Route(refusal.path, refusals=dict.fromkeys(refusal.methods, refusal.reply))
         for operation in self._absent:
             yield Route(operation.path, absences={operation.method: _ABSENCE})
 

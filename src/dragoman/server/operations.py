@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile, Reply
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelProfile
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import Exchange
@@ -125,15 +125,6 @@ class AnswerOperation(Operation):
     answer: AnswerCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Methods of a path that other servers have and this one has not: each call gets `reply`. Nothing describes them."""
-
-    path: str
-    methods: tuple[str, ...]
-    reply: Reply
-
-
 Components = Mapping[str, Any]
 
 
@@ -153,7 +144,6 @@ class Api:
     name: str
     title: str
     operations: tuple[Operation, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
     owns: tuple[str, ...] = ()
     set_up: Callable[[ModelProfile], Dialects] = lambda profile: {}
     teller: Callable[[Dialects], ErrorTeller] | None = None

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from dragoman.server.api import Reply
 from dragoman.server.http.exchange import Exchange
 
 PathParams = Mapping[str, str]
@@ -26,13 +25,11 @@ MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the length
 class Route:
     """One path and its handlers by method. In `path`, each `{name}` stands for any text, slashes included.
 
-    `refusals`: by method, what is answered to calls that other servers serve here and this one does not; `absences`: by
-    method, why this server does not serve it as it was started. Neither counts as allowed.
+    `absences`: by method, why this server does not serve it as it was started; they do not count as allowed.
     """
 
     path: str
     handlers: Mapping[str, Handler] = field(default_factory=dict)
-    refusals: Mapping[str, Reply] = field(default_factory=dict)
     absences: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -111,7 +108,6 @@ def joined_routes(routes: Sequence[Route]) -> list[Route]:
         by_path[route.path] = Route(
             route.path,
             {**known.handlers, **route.handlers},
-            {**known.refusals, **route.refusals},
             {**known.absences, **route.absences},
         )
     return list(by_path.values())
