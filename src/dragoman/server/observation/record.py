@@ -75,7 +75,7 @@ class RequestRecord:
 
 @dataclass(slots=True)
 class CallRecord:
-    """One call over HTTP. `status` 0 = nothing was sent. `error`: what failed, None = nothing did.
+    """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent. `error`: None = none.
 
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
     it takes. `cancel` ends the call with an error. `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic
@@ -87,6 +87,7 @@ class CallRecord:
     path: str
     model: str = ""
     adapter: str = ""
+    caller: str = ""
     requests: list[RequestRecord] = field(default_factory=list)
     begin_s: float = field(default_factory=perf_counter)
     began_s: float = field(default_factory=time)
