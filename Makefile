@@ -5,13 +5,13 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
-VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py
+VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_pictures.py
 # vLLM leaves a socket's context open when the process ends, which would be an error.
 VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm test-ray check fix bench costs docs pin clean
+.PHONY: help serve test test-vllm test-ray check fix fuzz bench soak costs docs pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,11 +29,16 @@ test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-
 	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
 	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
-check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes
+fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of all APIs; ARGS="--cases 100000" for more
+	$(RUN) -m tests.fuzz $(ARGS)
+	$(RUN) -m tests.fuzz --schemathesis .venv-fuzz/bin/schemathesis
+
+check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes, dependencies
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(RUN) scripts/check_sizes.py
+	$(RUN) scripts/audit_dependencies.py
 
 fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 	$(RUN) -m ruff check --fix .
@@ -41,6 +46,9 @@ fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 
 bench: $(VENV)/.installed-dev  ## measure the cost of a step without the model, and speculation
 	$(RUN) -m benchmarks $(ARGS)
+
+soak: $(VENV)/.installed-dev  ## ask a server for everything at once, and settle the accounts; ARGS="--requests 200000" for longer
+	$(RUN) -m benchmarks.soak $(ARGS)
 
 costs: $(VENV)/.installed-dev  ## record the instructions that guarded work takes with this Python
 	$(RUN) -m tests.performance.record $(ARGS)
@@ -67,6 +75,12 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
 
 .venv-vllm/.installed: pyproject.toml benchmarks/serving/peers.py scripts/vllm_environment.py $(VENV)/.installed-dev
 	$(RUN) scripts/vllm_environment.py .venv-vllm
+	@touch $@
+
+# As Ray: its own versions are not pinned. It needs nothing of ours, and we nothing of it.
+.venv-fuzz/.installed: | $(RUN)
+	$(RUN) -m venv .venv-fuzz
+	.venv-fuzz/bin/python -m pip install --quiet schemathesis
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)

@@ -160,7 +160,8 @@ class HttpContender:
         return asyncio.run(send())
 
     def gaps(self, num_streams: int, quiet_s: float, phases: dict[str, list[int]], seed: str) -> dict[str, list[float]]:
-        """The gaps between tokens of streams that decode: "quiet", and while the requests of each kind were answered.
+        """The gaps between tokens of streams that decode: "quiet", while the requests of each kind were answered, and
+        "tower", while a new picture was embedded, as far as that can be told.
 
         `phases`: the numbers of the requests of each kind, which are sent one after the other.
         """
@@ -203,7 +204,15 @@ class HttpContender:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        if embedding := tower_windows(windows["new"], windows["moved"]):
+            windows["tower"] = embedding
         return {kind: list(gaps_in(times, windows[kind])) for kind in windows}
+
+
+def tower_windows(new: list[tuple[float, float]], moved: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """When a tower computed: the time of a new picture without the longest that a prompt with a known one took."""
+    prompt_s = max(end - begin for begin, end in moved)
+    return [(begin, end - prompt_s) for begin, end in new if end - prompt_s > begin]
 
 
 def gaps_in(times: list[list[float]], windows: list[tuple[float, float]]) -> Iterator[float]:

@@ -131,7 +131,8 @@ is neither read nor known to change nothing."""
 GGUF = """`dragoman serve ./model-Q4_0.gguf`, or the directory with the file, or with the parts of a split one (any of
 them may be named). A directory with several models says which to name. Beside the file nothing is needed:
 config.json, tokenizer.json, chat template and the tokens that end a text are made from its metadata. A file
-with what sees (mmproj) is not read; texts alone are taken in.
+with what sees (mmproj) is not read; texts alone are taken in, by models that see as by others. Layers that guess
+further tokens are not read either.
 
 - **Types**: {types}; a file with others is refused by their name.
 - **Exact**: Q8_0 and Q4_0 stay as they are, as groups of 32 columns with a scale each; only a table of embeddings
@@ -144,7 +145,10 @@ with what sees (mmproj) is not read; texts alone are taken in.
   looks up is named when the model is refused.
 - **Not in the format**: the converter leaves out the window of Mistral 7B v0.1 and Qwen 2, Falcon 2's base of
   positions, and which layers of SmolLM3 do not turn; what llama.cpp takes in their place is taken here, too.
-  gpt-oss's positions are scaled without rounding, as its checkpoints say, where llama.cpp rounds.
+  gpt-oss's positions are scaled without rounding, as its checkpoints say, where llama.cpp rounds. Of GLM-4 in the layout
+  of transformers it leaves out base, epsilon and context; files made of the layout with code have them.
+- **Also**: `granite` is Granite 4 without recurrent layers, too, and `mistral3` the text of Mistral Small 3.1; Ministral 3,
+  which scales attention by the position, is refused by that key.
 - **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
   scores (llama) and unigrams (t5). A kind that is not listed is refused by its name.
 """

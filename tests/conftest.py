@@ -6,8 +6,8 @@ from collections import defaultdict
 
 import pytest
 
-MANY = 8  # cases of one test, from which on `--fewer` leaves some out
-KEPT = 4  # of so many cases one is kept
+MANY = 4  # cases of one test, from which on `--fewer` leaves some out
+KEPT = 8  # of so many cases one is kept
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -81,6 +81,8 @@ def observed(name: str, found: Dialects) -> object:
         "max_best_of": lambda: is_refused(completions, "/v1/completions", prompt="a", n=3),
         "max_stop_strings": lambda: is_refused(completions, "/v1/completions", prompt="a", stop=["x", "y", "z"]),
         "max_logprobs": lambda: is_refused(completions, "/v1/completions", prompt="a", logprobs=3),
+        "max_prompts": lambda: is_refused(completions, "/v1/completions", prompt=["a", "b", "c"]),
+        "min_priority": lambda: is_refused(completions, "/v1/completions", prompt="a", priority=-3),
     }
     return seen[name]()
 
@@ -100,6 +102,8 @@ LINES = {
     "max_best_of": "--max-best-of 2",
     "max_stop_strings": "--max-stop-strings 2",
     "max_logprobs": "--max-logprobs 2",
+    "max_prompts": "--max-prompts 2",
+    "min_priority": "--min-priority -3",
 }
 # these act on a model.py, not on dialects: see tests/hooks
 HOOK_OPTIONS = ("entry_point", "hooks", "hook_timeout_s", "handler", "handler_threads")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,18 +19,19 @@ from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
+from dragoman.engine.renewable import RenewableEngine
 from dragoman.errors import HookError
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
-from dragoman.host.loading import ModelLoad, citing, has_model, memory_needs
-from dragoman.host.machine import available_memory_bytes
+from dragoman.host.loading import ModelLoad, has_model, memory_needs
+from dragoman.host.making import EngineMaking
 from dragoman.models import ModelError
 from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.server.adapters import ServedAdapters
-from dragoman.server.admission import Admission
+from dragoman.server.admission import Admission, QueueBounds
 from dragoman.server.api import Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
@@ -64,12 +66,20 @@ logger = logging.getLogger("dragoman")
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """How a model gets another engine."""
+
+    engine: RenewableEngine
+    making: EngineMaking
+
+
+@dataclass(frozen=True, slots=True)
 class ComposedModel:
     """A model that answers. `facts`: short descriptions for people; `has_chat_template`: whether chat works.
 
     `can_generate` False = only the operator's handler answers. `memory`: what it takes, None = nothing worth counting.
     `hooks`: the operator's file. `loader`: what brings its pictures, `pictures`: how they stand in prompts; None for a model
-    that takes none.
+    that takes none. `renewal`: None = there is no engine.
     """
 
     served: ServedModel
@@ -80,6 +90,17 @@ class ComposedModel:
     hooks: Hooks | None = None
     loader: PictureLoader | None = None
     pictures: PictureRules | None = None
+    renewal: Renewal | None = None
+
+    async def renew(self, progress: Progress) -> None:
+        """See `BuiltModel`."""
+        if self.renewal is not None:
+            await self.renewal.engine.renew(partial(self.renewal.making.again, progress))
+
+    def give_up(self, reason: str) -> None:
+        """See `BuiltModel`."""
+        if self.renewal is not None:
+            self.renewal.engine.give_up(reason)
 
     def close(self) -> None:
         """Forget the operator's code, and bring no more pictures; after the engine's shutdown, when no call is left."""
@@ -102,6 +123,8 @@ class Composer:
     async def build(self, config: Config, progress: Progress, memory_bytes: int | None) -> ComposedModel:
         """As `build_served_model`."""
         begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.watch(progress)
         return await build_served_model(config, progress, memory_bytes, begun)
 
 
@@ -165,27 +188,37 @@ async def _build_generating(
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
     tools = engine_tools(text.tokenizer, text.turn_end_ids)
-    built = await asyncio.to_thread(_build_engine, config, loading, memory_bytes, tools)
-    await built.engine.start()
+    making = EngineMaking(config, tools, memory_bytes)
+    built = await asyncio.to_thread(making.build, loading)
+    engine = RenewableEngine(built)
+    built = replace(built, engine=engine, adapters=None if built.adapters is None else engine)
+    try:
+        limits = _service_limits(config, engine)
+    except ConfigError:
+        await engine.shutdown(0.0)
+        raise
+    await engine.start()
     loader = None if built.pictures is None else PictureLoader(picture_limits(config))
     service = Service(
         name=config.name,
-        engine=built.engine,
+        engine=engine,
         tokenizer=text.tokenizer,
         chat_template=text.chat_template,
-        limits=ServiceLimits(request_timeout_s=config.server.predict_timeout),
+        limits=limits,
         extensions=replace(_extensions(text, tools), pictures=_picture_prompts(config, built, loader)),
     )
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
-    dialects = set_up_all(model_profile(config, code, adapters))
-    served = replace(_served(config, service, built.engine, dialects, built.dtype), adapters=adapters)
+    profile = model_profile(config, code, adapters)
+    dialects = set_up_all(profile)
+    served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)
+    served = replace(served, adapters=adapters, profile=profile)
     needs, hooks = memory_needs(config), None if code is None else code.hooks
     memory = ModelMemory(needs.weights, built.cache_bytes, needs.drafts)
     has_template = text.chat_template is not None
     composed = ComposedModel(served, built.facts, has_template, memory=memory, hooks=hooks, loader=loader)
-    return replace(composed, pictures=built.pictures)
+    return replace(composed, pictures=built.pictures, renewal=Renewal(engine, making))
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
@@ -196,7 +229,28 @@ def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> Comp
     return ComposedModel(served, facts, has_chat_template=False, can_generate=False, hooks=code.hooks)
 
 
-def _served(config: Config, service: GenerationService, engine: Engine, dialects: Dialects, dtype: str) -> ServedModel:
+def _service_limits(config: Config, engine: Engine) -> ServiceLimits:
+    """The operator's bounds on one request. Raises: ConfigError for one that the engine cannot keep."""
+    if config.server.queue_timeout is not None and not engine.capabilities.queue_timeout:
+        problem = f"engine {config.engine.engine} does not tell when a request begins; leave it out"
+        raise ConfigError([f"{config.cite('queue_timeout')}: {problem}"])
+    return ServiceLimits(
+        request_timeout_s=config.server.predict_timeout,
+        queue_timeout_s=config.server.queue_timeout,
+        max_prompt_tokens=config.server.max_prompt_tokens,
+        max_completion_tokens=config.server.max_completion_tokens,
+    )
+
+
+def _served(
+    config: Config,
+    service: GenerationService,
+    engine: Engine,
+    dialects: Dialects,
+    dtype: str,
+    max_token_chars: int = 1,
+) -> ServedModel:
+    server = config.server
     return ServedModel(
         name=config.name,
         aliases=(*config.model.name[1:], *_merged_name(config)),
@@ -204,7 +258,10 @@ def _served(config: Config, service: GenerationService, engine: Engine, dialects
         engine=engine,
         dialects=dialects,
         admission=Admission(
-            config.name, max_running=config.engine.max_num_seqs, max_queued=config.server.job_queue_size
+            config.name,
+            max_running=config.engine.max_num_seqs,
+            max_queued=server.job_queue_size,
+            bounds=QueueBounds(server.max_queued_tokens, server.max_requests_per_key, max_token_chars),
         ),
         url=str(config.model_dir),
         dtype=dtype,
@@ -308,7 +365,8 @@ def picture_limits(config: Config) -> PictureLimits:
 def _limits(config: Config) -> Limits:
     settings = config.clients
     names = {field.name for field in fields(settings)}
-    return Limits(**{field.name: getattr(settings, field.name) for field in fields(Limits) if field.name in names})
+    limits = Limits(**{field.name: getattr(settings, field.name) for field in fields(Limits) if field.name in names})
+    return replace(limits, max_prompt_tokens=config.server.max_prompt_tokens)
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
@@ -350,16 +408,6 @@ def _is_file(text: str) -> bool:
         return Path(text).is_file()
     except OSError:
         return False
-
-
-# --- engine -----------------------------------------------------------------------------------------------------------
-
-
-def _build_engine(config: Config, loading: ModelLoad, memory_bytes: int | None, tools: EngineTools) -> BuiltEngine:
-    """The engine over the loaded model, not started yet. Blocks while the model loads."""
-    loaded = loading.result()
-    with citing(config):
-        return loaded.build(tools, available_memory_bytes() if memory_bytes is None else memory_bytes)
 
 
 # --- an operator's own code -------------------------------------------------------------------------------------------

@@ -12,10 +12,15 @@
     ├── UnknownPath             no such route
     ├── WrongMethod             the route answers to other methods
     ├── Unauthorized            the API key is missing or wrong
+    │   └── BadSignature        likewise, an AWS client's signature
+    ├── Forbidden               the key is right, and does not open this
     ├── TooLarge                the body exceeds the size limit
     ├── Overloaded              the queue is full; try again later
-    │   └── Unavailable         the server loads its models, or shuts down; try again later, or elsewhere
+    │   ├── Unavailable         the server loads its models, or shuts down; try again later, or elsewhere
+      │   ├── QueueTimeout        the request waited longer than the operator allows
+      │   └── RateLimited         this caller has asked for as much as it may; try again later
     ├── RequestTimeout          the request took longer than the operator allows
+    │   └── DeadlineTooShort    it would, by the forecast: nothing was begun
     ├── Cancelled               the client went away or the server stopped the request
     ├── CapacityError           the request can never fit (context length, KV cache)
     ├── EngineFailed            this request's generation failed
@@ -120,6 +125,16 @@ class Unauthorized(ServerError):
     kind = "unauthorized"
 
 
+class BadSignature(Unauthorized):
+    """An AWS client's signature does not hold; of the same kind, but AWS clients know a name of its own for it."""
+
+
+class Forbidden(ServerError):
+    """The key is known, and does not open this operation."""
+
+    kind = "forbidden"
+
+
 class TooLarge(ServerError):
     """The request body is larger than the operator allows."""
 
@@ -142,10 +157,28 @@ class Unavailable(Overloaded):
     kind = "unavailable"
 
 
+class QueueTimeout(Overloaded):
+    """The request had not begun when the time was over that the operator lets requests wait."""
+
+
+class RateLimited(Overloaded):
+    """The caller has used up its share of requests or tokens for now, however few others there are."""
+
+    kind = "rate_limited"
+
+
 class RequestTimeout(ServerError):
     """The request ran longer than the operator allows."""
 
     kind = "timeout"
+
+
+class DeadlineTooShort(RequestTimeout):
+    """The time could not suffice, so nothing was begun. `needed_s`: seconds until its first token, at the least."""
+
+    def __init__(self, message: str, *, param: str | None = None, needed_s: float = 0.0) -> None:
+        super().__init__(message, param=param)
+        self.needed_s = needed_s
 
 
 class Cancelled(ServerError):
@@ -199,8 +232,8 @@ ALL_KINDS: tuple[str, ...] = tuple(
     cls.kind
     for cls in (
         InvalidRequest, InvalidPayload, InvalidParameter, UnsupportedFeature, NotFound, Conflict, NoMemory,
-        UnknownPath, WrongMethod, Unauthorized, TooLarge, Overloaded, Unavailable, RequestTimeout, Cancelled,
-        CapacityError, EngineFailed, EngineDead, HookError, ServerError,
+        UnknownPath, WrongMethod, Unauthorized, Forbidden, TooLarge, Overloaded, Unavailable, RateLimited, RequestTimeout,
+        Cancelled, CapacityError, EngineFailed, EngineDead, HookError, ServerError,
     )
 )  # fmt: skip
 """Every kind; a meta-test asserts that each dialect's error table covers all of them."""

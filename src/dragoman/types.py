@@ -59,15 +59,17 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds on what one call may ask, in every dialect; each is the largest value allowed.
+    """The bounds on what one call may ask, in every dialect; each is the largest value allowed, but for the priority.
 
-    The first three are the operator's. The others are far beyond use, and keep a body from becoming minutes of work.
+    The first six are the operator's. The others are far beyond use, and keep a body from becoming minutes of work.
     """
 
     max_best_of: int = 20  # bounds n, best_of and the beam width. 20: best_of_limit of OpenVINO Model Server
     max_logprobs: int = 20  # 20: vLLM's and LMI's max_logprobs, and the OpenAI reference's limit of top_logprobs
     max_stop_strings: int = 64
-    max_prompts: int = 1024
+    max_prompts: int = 1024  # of a call
+    max_prompt_tokens: int | None = None  # None = what fits
+    min_priority: int = 0  # the smallest goes first, so that clients may only let others go before
     max_messages: int = 10_000  # of a conversation; also bounds the parts and the tool calls in all of them
     max_tools: int = 1024
     max_bad_words: int = 1024
@@ -162,12 +164,14 @@ Prompt = TextPrompt | TokenPrompt | ChatPrompt
 class TraceContext(msgspec.Struct, frozen=True):
     """The trace that a client's call belongs to, as its header fields tell it. Source: W3C Trace Context.
 
-    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" if there is none.
+    `trace_id`: 32 hexadecimal digits. `state`: its `tracestate`, "" if there is none. `span_id`: 16 hexadecimal digits, the
+    span that is recorded for the call; "" = none is.
     """
 
     trace_id: str
     is_sampled: bool = False
     state: str = ""
+    span_id: str = ""
 
 
 # --- what a client asked ----------------------------------------------------------------------------------------------
@@ -260,6 +264,7 @@ class GenerationRequest:
     parse_reasoning: bool = False
     tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools
     parallel_tool_calls: bool = True  # more than one tool may be called at a time
+    priority: int = 0  # of requests that wait, those with the highest go first
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------
@@ -315,8 +320,10 @@ class EngineRequest(msgspec.Struct, frozen=True):
     engine can run it, the engine decides (`engine.base`). `max_tokens` >= 0 (0 = only the prompt's log-probabilities).
     `stop`: an engine must watch for them where it ranks sequences, because nobody sees their text before; elsewhere it may.
     `adapter`: one of the engine's, None = the model as it is. `cache_salt`: requests share cached prompts only with those of
-    the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `deadline_s`: when the
-    engine gives the request up, in seconds since the epoch, as it may have been made on another machine; None = never.
+    the same salt. `priority`: of the requests that wait, those with the highest are admitted first. `caller`: who asks;
+    engines that can share what they have fairly among callers. `deadline_s`: when the engine gives the request up, in
+    seconds since the epoch, as it may have been made on another machine; `start_by_s`: when it gives it up unless its first
+    step has begun; None = never.
     `pictures`: in the order of their places in the prompt, which do not overlap. `trace`: the client's, which servers that
     an engine asks are to continue; None = it has named none.
     """
@@ -335,6 +342,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
     deadline_s: float | None = None
     pictures: tuple[PictureSpan, ...] = ()
     trace: TraceContext | None = None
+    caller: str = ""
+    start_by_s: float | None = None
 
     @property
     def is_ranked(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.pictures import CHAT, Asking, fold, gaps_in, tell
+from benchmarks.pictures import CHAT, Asking, fold, gaps_in, tell, tower_windows
 from benchmarks.serving.model import BenchShape
 from benchmarks.serving.picture_model import PICTURE_TOKENS, PLACEHOLDER_ID, TowerShape, draw_jpeg, write_picture_model
 from dragoman.models import ModelOptions, load_model
@@ -67,6 +67,11 @@ def test_gaps_count_where_they_touch_a_window() -> None:
     times = [[0.0, 1.0, 3.0, 4.0], [2.5, 2.75, 9.0]]
     assert list(gaps_in(times, [(1.5, 2.6)])) == [2.0, 0.25]
     assert list(gaps_in(times, [(0.0, 0.5), (5.0, 6.0)])) == [1.0, 6.25]
+
+
+def test_a_tower_computes_before_what_a_prompt_takes_at_the_most() -> None:
+    assert tower_windows([(0.0, 3.0), (10.0, 11.0)], [(20.0, 21.0), (30.0, 31.5)]) == [(0.0, 1.5)]
+    assert tower_windows([(0.0, 1.0)], [(2.0, 4.0)]) == []
 
 
 def turn(first_ms: float, gaps: list[float] | None) -> dict[str, Any]:

@@ -14,8 +14,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from dragoman.cli.arguments import read_arguments
 from dragoman.cli.banner import calls_of
-from dragoman.config.resolve import demo_model_dir
+from dragoman.cli.serve import failure_policy
+from dragoman.config.resolve import demo_model_dir, resolve
+from dragoman.host.recovery import FailurePolicy
 from dragoman.server.apis import all_apis
 from tests.support.server_process import ServerProcess, serve
 
@@ -61,7 +64,7 @@ def test_a_variable_acts_where_the_file_is_silent(server: ServerProcess) -> None
 
 
 def test_the_cache_has_the_size_that_was_asked_for(server: ServerProcess) -> None:
-    samples = server.metrics()
+    samples = server.metrics("first-key")
     bytes_per_block = 32 * 2 * 2 * 64 * 2 * 6  # tokens, keys and values, heads, head size, bf16, layers
     assert samples["dragoman_kv_blocks"] <= 0.01 * 1024**3 / bytes_per_block * 2  # u8 or bf16, never f32
     assert samples["dragoman_kv_blocks"] >= 1
@@ -186,3 +189,11 @@ def test_a_key_file_without_keys_is_told_in_one_line(tmp_path: Path) -> None:
     empty.touch()
     assert "must hold at least one key, one per line" in failing("--api-key-file", str(empty))
     assert "must be a readable UTF-8 file" in failing("--api-key-file", str(tmp_path / "none"))
+
+
+def test_what_follows_a_dead_engine_is_the_operators_choice(tmp_path: Path) -> None:
+    line = "--on-engine-failure restart-then-exit --max-engine-restarts 5 --engine-restart-window 60"
+    assert failure_policy(resolve(read_arguments(line.split()).givens, {}, tmp_path)) == FailurePolicy(
+        "restart-then-exit", 5, 60.0
+    )
+    assert failure_policy(resolve([], {}, tmp_path)) == FailurePolicy()

@@ -45,6 +45,7 @@ def example(option: Option) -> str:
         "true",
         "false",
         "17",
+        "-17",
         "bf16",
         "all",
         "vllm",
@@ -58,8 +59,11 @@ def example(option: Option) -> str:
         "none",
         "some-name",
         "a.b:c",
+        "grpc",
+        "exit",
         '{"max_pixels":9}',
         "http://host:1/v1",
+        "http://host:1",
         "name=/directory",
     ):
         try:
@@ -139,6 +143,7 @@ def test_every_option_with_a_key_acts_from_the_file_and_from_its_variable(option
         ("MAX_BATCH_SIZE", "8", "max_num_seqs", 8),
         ("MAX_CONCURRENT_REQUESTS", "9", "job_queue_size", 9),
         ("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS", "60", "predict_timeout", 60.0),
+        ("SAGEMAKER_BIND_TO_PORT", "9321", "port", 9321),
         ("PREDICT_TIMEOUT", "61", "predict_timeout", 61.0),
         ("DRAGOMAN_API_KEY", "secret", "api_key", "secret"),
         ("API_KEY", "secret", "api_key", "secret"),
@@ -470,6 +475,14 @@ def test_a_secret_is_never_shown(model_dir: Path) -> None:
     assert "hush-hush" not in repr(config.server)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "remote --upstream http://h:1"])
+def test_a_queue_timeout_is_refused_for_engines_that_do_not_tell_when_requests_begin(
+    model_dir: Path, engine: str
+) -> None:
+    (problem,) = problems(model_dir, line=f"--queue-timeout 3 --engine {engine}")
+    assert problem.startswith("--queue-timeout=3.0 (command line): must not be given together with --engine=")
+
+
 class TestAdapters:
     def test_names_and_directories_add_up_and_count_from_the_file_that_has_them(self, model_dir: Path) -> None:
         line = "--lora one=/a --lora two=b"
@@ -492,6 +505,10 @@ class TestAdapters:
             ("--merge-lora", "must be given together with one adapter"),
             ("--merge-lora --lora one=a,two=b", "must be given together with one adapter"),
             ("--merge-lora --enable-lora --lora one=a", "must not be given together with enable_lora"),
+            (
+                "--queue-timeout 3 --engine vllm",
+                "must not be given together with --engine=vllm (command line); it does not",
+            ),
             ("--engine vllm --lora one=a --merge-lora", "vLLM reads the weights by itself"),
             ("--engine remote --upstream http://h:1 --enable-lora", "those that the servers behind it list"),
             ("--engine remote --upstream http://h:1 --lora one=a", "those that the servers behind it list"),

@@ -7,10 +7,11 @@ import time
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engine.base import Engine
-from dragoman.errors import Cancelled, EngineDead, Overloaded, RequestTimeout
+from dragoman.errors import Cancelled, EngineDead, Overloaded, QueueTimeout, RequestTimeout, UnsupportedFeature
 from tests.contract.asking import Answer, asking, collect, collect_if, first_output, run, running, until, until_idle
 from tests.contract.engines import MAX_MODEL_LEN, EngineUnderTest
 
@@ -212,6 +213,22 @@ def test_a_request_past_its_deadline_is_ended_and_others_are_not(under_test: Eng
             assert punctual == expected
             with pytest.raises(RequestTimeout):
                 await collect(engine, asking(under_test, deadline_s=time.time() - 1))
+
+    run(test())
+
+
+def test_who_has_not_begun_in_time_is_given_up_where_the_engine_tells(under_test: EngineUnderTest) -> None:
+    async def test() -> None:
+        async with running(under_test) as engine:
+            late = asking(under_test, 5, start_by_s=time.time() - 1, caller="somebody")
+            if not engine.capabilities.queue_timeout:
+                with pytest.raises(UnsupportedFeature, match="queue_timeout"):
+                    await collect(engine, late)
+                return
+            with pytest.raises(QueueTimeout):
+                await collect(engine, late)
+            in_time = msgspec.structs.replace(late, start_by_s=time.time() + 3600)
+            assert len((await collect(engine, in_time)).tokens[0]) == 5
 
     run(test())
 

@@ -13,7 +13,6 @@ from dragoman.config.resolve import Config, ConfigError, demo_model_dir, resolve
 from dragoman.config.sources import Given
 from dragoman.host.loading import memory_needs
 from dragoman.types import GenerationRequest, GenerationResult, SamplingParams, TextPrompt
-from tests.support.toy_engine import ToyEngine
 
 TOY = Path(__file__).resolve().parents[1] / "support" / "toy_engine.py"
 
@@ -48,10 +47,21 @@ def test_an_engine_in_a_module_of_its_own_is_chosen_by_an_option_and_serves(modu
     assert len(sequence.tokens) == 5
     assert all(token.id < 32 for token in sequence.tokens)  # the toy's vocabulary
     assert composed.facts == ("a toy",)  # type: ignore[attr-defined]
-    engine = composed.served.engine  # type: ignore[attr-defined]
-    assert type(engine).__module__ == module
-    assert not isinstance(engine, ToyEngine)
+    assert module in sys.modules
     assert memory_needs(config).least == 0
+
+
+def test_a_queue_timeout_is_refused_at_the_start_for_an_engine_that_does_not_tell_when_requests_begin(
+    module: str,
+) -> None:
+    givens = [
+        Given("--engine", "option.engine", f"{module}:factory", "command line"),
+        Given("--queue-timeout", "queue_timeout", "3", "command line"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        asyncio.run(build_served_model(resolve(givens, {}, demo_model_dir()), lambda stage, fraction: None))
+    (problem,) = caught.value.problems
+    assert problem.startswith("--queue-timeout=3.0 (command line): engine somebodys_engine:factory does not tell when")
 
 
 @pytest.mark.parametrize("name", ["no_such_module:factory", "json:nothing", "json:loads"])

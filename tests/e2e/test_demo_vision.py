@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -12,9 +10,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from PIL import Image
 
 from demo.evaluate_pictures import Case, cases, messages_of
+from tests.support.drawn_pictures import messages
 from tests.support.server_process import ServerProcess, serve
 
 EACH = 3  # questions of every kind
@@ -32,22 +30,6 @@ def server() -> Iterator[ServerProcess]:
 def asked() -> list[Case]:
     """Pictures and wordings that training never saw."""
     return cases(EACH, Random("drawn for the tests"))
-
-
-def image_part(picture: Image.Image, format: str = "PNG") -> dict[str, Any]:
-    """A picture as clients send it."""
-    file = io.BytesIO()
-    picture.convert("RGB").save(file, format)
-    data = base64.b64encode(file.getvalue()).decode()
-    return {"type": "image_url", "image_url": {"url": f"data:image/{format.lower()};base64,{data}"}}
-
-
-def messages(case: Case, format: str = "PNG") -> list[dict[str, Any]]:
-    """The conversation that asks a case's question."""
-    picture = case.picture()
-    part = None if picture is None else image_part(picture, format)
-    found: list[dict[str, Any]] = messages_of(case.question, part, case.comes_first)
-    return found
 
 
 def through_client(server: ServerProcess, case: Case, route: str = "v1") -> str:

@@ -11,6 +11,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dragoman.server.observation.tracing import missing_package
+from tests.support.collector import Collector, attributes
 from tests.support.server_process import ServerProcess, serve
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -206,3 +208,58 @@ def test_what_is_refused_at_the_door_has_a_line_too() -> None:
         lines = [line for line in server.output if "dragoman.requests" in line]
     assert ["status=401" in line or "status=413" in line for line in lines] == [True, True]
     assert all("outcome=refused" in line for line in lines)
+
+
+@pytest.mark.skipif(bool(missing_package("http/protobuf")), reason="needs dragoman[otel]")
+def test_a_calls_span_holds_its_phases_one_after_the_other() -> None:
+    collector = Collector()
+    try:
+        with serve("--dtype", "f32", "--otlp-traces-endpoint", collector.url) as running:
+            body = {"model": "demo", "prompt": ["The sea", "The sky was"], "max_tokens": 5, "ignore_eos": True}
+            httpx.post(f"{running.base_url}/v1/completions", json=body, timeout=60).raise_for_status()
+            running.terminate()
+    finally:
+        collector.close()
+    [whole] = [span for span in collector.spans if span.name == "text_completion demo"]
+    assert attributes(whole)["gen_ai.usage.output_tokens"] == 10
+    assert attributes(whole)["gen_ai.request.max_tokens"] == 5
+    phases = [span for span in collector.spans if span.parent_span_id == whole.span_id]
+    assert len(phases) == len(collector.spans) - 1
+    by_request: dict[str, list[Any]] = {}
+    for span in phases:
+        by_request.setdefault(attributes(span)["dragoman.request.id"], []).append(span)
+    assert len(by_request) == 2
+    for spans in by_request.values():
+        assert [span.name for span in spans] == ["prepare", "queue", "prefill", "decode"]
+        times = [whole.start_time_unix_nano]
+        for span in spans:
+            times += [span.start_time_unix_nano, span.end_time_unix_nano]
+        assert [*times, whole.end_time_unix_nano] == sorted([*times, whole.end_time_unix_nano])
+
+
+def test_an_answers_own_timings_agree_with_its_usage(server: ServerProcess) -> None:
+    body = {"model": "demo", "prompt": "The sea was calm and", "max_tokens": 9, "ignore_eos": True}
+    for _ in range(2):  # the second time the prompt may be cached
+        answer = httpx.post(
+            f"{server.base_url}/v1/completions", json=body, headers={"x-dragoman-timings": "1"}, timeout=60
+        ).json()
+        timings, usage = answer["timings"], answer["usage"]
+        assert timings["prompt_n"] + timings["cache_n"] == usage["prompt_tokens"]
+        assert timings["cache_n"] == usage["prompt_tokens_details"]["cached_tokens"]
+        assert timings["predicted_n"] == usage["completion_tokens"] == 9
+        assert timings["prompt_ms"] > 0
+        assert timings["queue_ms"] is not None
+        assert timings["predicted_per_second"] == pytest.approx(9000 / timings["predicted_ms"], rel=0.01)
+
+
+def test_loads_masks_and_sequences_are_counted(server: ServerProcess) -> None:
+    before = server.metrics()
+    assert before["dragoman_model_loads_total"] == 1
+    assert before["dragoman_model_load_seconds_count"] == 1
+    body = {"model": "demo", "prompt": "Say", "max_tokens": 4, "guided_choice": ["yes, it is", "no, it is not"], "n": 2}
+    httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60).raise_for_status()
+    after = server.metrics()
+    assert after["dragoman_mask_wait_seconds_count"] >= before["dragoman_mask_wait_seconds_count"] + 4
+    num_steps = after["dragoman_step_sequences_count"] - before["dragoman_step_sequences_count"]
+    assert num_steps >= 2
+    assert after["dragoman_step_sequences_sum"] - before["dragoman_step_sequences_sum"] > num_steps  # two at a time

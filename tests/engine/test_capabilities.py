@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.engine.base import Capabilities
@@ -48,3 +49,10 @@ def test_grammars_of_other_kinds_and_in_frames_are_refused_where_only_some_can_b
             able.check(request(grammar=grammar))
         Capabilities(64, 32, grammar=True).check(request(grammar=grammar))
     assert not Capabilities(64, 32, grammar_kinds=frozenset({"regex"})).can_follow(Grammar("regex", "a"))
+
+
+def test_a_priority_is_refused_by_the_number_that_the_client_sent() -> None:
+    urgent = msgspec.structs.replace(request(), priority=7)  # the client's are the other way round
+    with pytest.raises(UnsupportedFeature, match="priority -7 is not supported by this engine: it must be 0"):
+        Capabilities(64, 32).check(urgent)
+    Capabilities(64, 32, priority=True).check(urgent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -237,24 +237,137 @@ def test_requests_that_the_engine_cannot_run_are_refused_alone() -> None:
     assert collector.sequence(2) == naive_sequence(make_request([1, 2]), 0, VOCAB_SIZE)
 
 
-def test_a_failing_forward_fails_the_requests_of_its_batch_and_no_other() -> None:
-    failing = 3
+def failing_runner(fails: Callable[[FakeRunner, ForwardBatch], bool], **options: Any) -> FakeRunner:
+    """A runner whose forwards fail when the function says so."""
 
     def before_forward(batch: ForwardBatch) -> None:
-        if runner.num_forwards == failing:
+        if fails(runner, batch):
             raise RuntimeError("the kernel\ngave up")
 
-    runner = FakeRunner(vocab_size=VOCAB_SIZE, before_forward=before_forward)
-    collector = make_collector(runner, max_num_seqs=2)
-    requests = [unending([key + 1, 2, 3], max_tokens=5, name=str(key)) for key in range(4)]
+    runner = FakeRunner(vocab_size=VOCAB_SIZE, before_forward=before_forward, **options)
+    return runner
+
+
+MIXED: list[dict[str, Any]] = [
+    {},
+    {"n": 3, "temperature": 1.0},
+    {"num_beams": 3, "n": 2, "best_of": 3},
+    {"best_of": 3, "temperature": 0.8},
+    {"prompt_logprobs": 1},
+    {"max_tokens": 0, "prompt_logprobs": 0},
+]
+BAD = 23  # a token that no kernel survives
+
+
+def mixed_requests() -> list[EngineRequest]:
+    """Requests of all kinds, with prompts that begin alike."""
+    found = []
+    for number, kind in enumerate(MIXED):
+        options = {"max_tokens": 6, **kind}
+        found.append(make_request([1, 2, 3, 4, 5, 6, 7, number + 1], name=str(number), ignore_eos=True, **options))
+    return found
+
+
+def answers_of(runner: FakeRunner, requests: Sequence[EngineRequest], **config: Any) -> Collector:
+    collector = make_collector(runner, **config)
     for key, request in enumerate(requests):
         collector.add(key, request)
     collector.run()
-    assert set(collector.errors) == {0, 1}
-    assert isinstance(collector.errors[0], EngineFailed)
-    assert collector.errors[0].message == "generation failed: RuntimeError: the kernel gave up"
-    assert collector.errors[0] is not collector.errors[1]
-    for key in (2, 3):
+    assert collector.core.stats.num_used_blocks == 0
+    return collector
+
+
+def told(collector: Collector, key: int) -> list[Any]:
+    """What a request got; how many of its tokens were cached is nobody's answer."""
+    return [
+        [collector.sequence(key, output.index), output.prompt_logprobs]
+        for output in collector.outputs[key]
+        if output.finish_reason is not None
+    ]
+
+
+@pytest.mark.parametrize("config", [{}, {"max_num_seqs": 3}, {"max_batch_tokens": 8}, {"repeats_steps": False}])
+@pytest.mark.parametrize("failing", [1, 2, 3, 5, 8])
+def test_a_forward_that_fails_once_changes_nobodys_tokens(failing: int, config: dict[str, Any]) -> None:
+    requests = mixed_requests()
+    expected = answers_of(FakeRunner(vocab_size=VOCAB_SIZE), requests, **config)
+    runner = failing_runner(lambda runner, batch: runner.num_forwards == failing and len(batch.past_lens) > 1)
+    collector = answers_of(runner, requests, **config)
+    num_lost = len(collector.errors)
+    assert num_lost <= 1, "a batch of several sequences of one request"
+    for key in range(len(requests)):
+        assert key in collector.errors or told(collector, key) == told(expected, key)
+
+
+@pytest.mark.parametrize("config", [{}, {"max_num_seqs": 3}, {"max_batch_tokens": 8}])
+@pytest.mark.parametrize("position", [0, 5, 11])
+def test_a_request_that_no_forward_survives_fails_alone(position: int, config: dict[str, Any]) -> None:
+    prompt = [9] * 12
+    prompt[position] = BAD
+    runner = failing_runner(lambda runner, batch: BAD in batch.input_ids.tolist())
+    mixed = mixed_requests()
+    safe = [
+        msgspec.structs.replace(one, sampling=replace(one.sampling, allowed_token_ids=tuple(range(BAD))))
+        for one in mixed
+    ]
+    expected = answers_of(FakeRunner(vocab_size=VOCAB_SIZE), safe, **config)
+    collector = answers_of(runner, [*safe, make_request(prompt), make_request(prompt, name="again")], **config)
+    assert set(collector.errors) == {len(safe), len(safe) + 1}
+    assert all(isinstance(error, EngineFailed) for error in collector.errors.values())
+    assert collector.errors[len(safe)].message == "generation failed: RuntimeError: the kernel gave up"
+    assert collector.errors[len(safe)] is not collector.errors[len(safe) + 1]
+    for key in range(len(safe)):
+        assert told(collector, key) == told(expected, key)
+
+
+def test_a_forward_that_always_fails_fails_everybody_once() -> None:
+    collector = answers_of(failing_runner(lambda runner, batch: True), mixed_requests())
+    assert set(collector.errors) == set(range(len(MIXED)))
+    assert not collector.outputs
+
+
+def test_a_forward_that_fails_in_company_only_is_not_tried_for_ever() -> None:
+    collector = answers_of(failing_runner(lambda runner, batch: len(batch.past_lens) > 1), mixed_requests()[:1] * 4)
+    assert len(collector.errors) == 4
+    assert collector.core.stats.num_steps < 20
+
+
+def test_a_copy_of_blocks_that_fails_changes_nobodys_tokens() -> None:
+    class FailingCopies(FakeRunner):
+        num_failures = 0
+
+        def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+            if self.num_failures < 1:
+                self.num_failures += 1
+                raise MemoryError("no room to copy")
+            super().copy_blocks(pairs, kind)
+
+    requests = mixed_requests()
+    expected = answers_of(FakeRunner(vocab_size=VOCAB_SIZE), requests)
+    runner = FailingCopies(vocab_size=VOCAB_SIZE)
+    collector = answers_of(runner, requests)
+    assert runner.num_failures == 1
+    assert not collector.errors
+    assert [told(collector, key) for key in range(len(requests))] == [
+        told(expected, key) for key in range(len(requests))
+    ]
+
+
+def test_requests_come_and_go_while_others_are_computed_alone() -> None:
+    requests = [unending([key + 1, 2, 3], max_tokens=5, name=str(key)) for key in range(5)]
+    collector = make_collector(failing_runner(lambda runner, batch: runner.num_forwards == 2))
+    for key in range(3):
+        collector.add(key, requests[key])
+    for _ in range(2):
+        collector.step()
+    collector.add(3, requests[3])
+    collector.core.inbox.put(AbortRequest(0))
+    collector.step()
+    collector.core.inbox.put(AbortRequest(2))
+    collector.add(4, requests[4])
+    collector.run()
+    assert not collector.errors
+    for key in (1, 3, 4):
         assert collector.sequence(key) == naive_sequence(requests[key], 0, VOCAB_SIZE)
     assert collector.core.stats.num_used_blocks == 0
 

@@ -53,7 +53,10 @@ def requests(draw: st.DrawFn, prefixes: list[list[int]]) -> EngineRequest:
         stop_token_ids=tuple(draw(st.lists(token_ids, max_size=1))),
     )
     return msgspec.structs.replace(
-        request, priority=draw(st.sampled_from([0, 0, 0, 1, -1])), cache_salt=draw(st.sampled_from(["", "", "s"]))
+        request,
+        priority=draw(st.sampled_from([0, 0, 0, 1, -1])),
+        caller=draw(st.sampled_from(["", "a", "b"])),
+        cache_salt=draw(st.sampled_from(["", "", "s"])),
     )
 
 
@@ -139,6 +142,7 @@ def fewest_blocks(window: int, block_size: int) -> int:
         max_prompt_logprob_rows=st.sampled_from([4, 9, 64]),
         max_slowdown=st.sampled_from([0.0, 1.1, 2.5]),
         best_step_tokens=st.sampled_from([None, 24]),
+        panel_tokens=st.sampled_from([None, 8]),
         assumed_output_tokens=st.sampled_from([1, 256]),
     ),
 )

@@ -24,7 +24,7 @@ from dragoman.models.vision.tower import Tower
 from dragoman.types import EngineRequest, PictureSpan
 from tests.engine.naive import Collector, make_request
 from tests.support.live_parts import criterion_of, masker_of
-from tests.support.vision_model import SeeingModel
+from tests.support.vision_model import SeeingModel, embedded
 
 MODELS = {"bidirectional": "gemma3", "three positions": "qwen2_vl", "levels": "qwen3_vl", "plain": "idefics3_whole"}
 NUM_IDS = 300
@@ -83,11 +83,11 @@ class Seeing:
         collector = Collector(core)
         for key in keys:
             request = self.requests[key]
-            embedded = [
-                EmbeddedPicture(self.tower.embed(s.picture, s.detail), self.tower.grid(s.picture, s.detail))
+            shown = [
+                EmbeddedPicture(embedded(self.tower, s.picture, s.detail), self.tower.grid(s.picture, s.detail))
                 for s in request.pictures
             ]
-            pictures = PromptPictures(request, embedded, self.tower.facts) if embedded else None
+            pictures = PromptPictures(request, shown, self.tower.facts) if shown else None
             core.inbox.put(AddRequest(key, request, Prepared(masker_of(request), criterion_of(request), pictures)))
         collector.run()
         assert not collector.errors

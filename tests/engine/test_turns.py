@@ -1,4 +1,4 @@
-"""Who goes first, who shares what was computed, who is given up: priority, cache salt and deadline of a request."""
+"""Who goes first, who shares what was computed, who is given up: priority, cache salt and deadlines of a request."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.errors import RequestTimeout
+from dragoman.errors import DeadlineTooShort, QueueTimeout, RequestTimeout
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
@@ -197,5 +198,107 @@ def test_a_deadline_after_the_end_changes_nothing() -> None:
     collector.run()
     clock.now_s += 61
     collector.add(1, asking([1, 2]))
+    collector.run()
+    assert not collector.errors
+
+
+def test_a_request_that_has_not_begun_in_time_is_given_up_and_one_that_has_goes_on() -> None:
+    clock = Clock()
+    collector = make_collector(clock, max_num_seqs=1)
+    for key in range(3):
+        collector.add(key, asking([1, 2, key], 9, start_by_s=time.time() + (60 if key < 2 else 600)))
+    collector.step()
+    clock.now_s += 61
+    collector.run()
+    assert {key: type(error) for key, error in collector.errors.items()} == {1: QueueTimeout}
+    assert [len(collector.sequence(key).token_ids) for key in range(3)] == [9, 0, 9]
+
+
+def test_a_preempted_request_has_begun() -> None:
+    clock = Clock()
+    collector = make_collector(clock, num_blocks=8, assumed_output_tokens=1)
+    for key in range(2):
+        collector.add(key, asking([4, 5, key], 18, start_by_s=time.time() + 60))
+    while not collector.core.stats.num_preemptions:
+        collector.step()
+    clock.now_s += 61
+    collector.run()
+    assert not collector.errors
+
+
+# --- deadlines that cannot be met -------------------------------------------------------------------------------------
+
+TOKEN_S = 0.5
+
+
+def make_timed(clock: Clock, **config: Any) -> Collector:
+    """An engine whose tokens take TOKEN_S each, as it has found out."""
+
+    def take_time(batch: ForwardBatch) -> None:
+        clock.now_s += TOKEN_S * len(batch.input_ids)
+
+    runner = FakeRunner(num_blocks=256, vocab_size=VOCAB_SIZE, before_forward=take_time)
+    core = EngineCore(
+        runner, Sampler(VOCAB_SIZE), RollingConfig(**{"max_batch_tokens": 16, "max_num_seqs": 2, **config}), clock=clock
+    )
+    collector = Collector(core)
+    collector.add(1000, asking([index % 7 for index in range(64)], 1))
+    collector.run()
+    return collector
+
+
+def fresh(key: int, size: int) -> list[int]:
+    """A prompt that shares no block with those of other keys."""
+    return [key % VOCAB_SIZE, key // VOCAB_SIZE, *[(key + index) % VOCAB_SIZE for index in range(size - 2)]]
+
+
+@pytest.mark.parametrize(("seconds", "is_possible"), [(19.9, False), (20.5, True)])
+def test_a_prompt_that_takes_longer_than_the_deadline_is_refused_before_it_begins(
+    seconds: float, is_possible: bool
+) -> None:
+    collector = make_timed(Clock())
+    num_steps = collector.core.stats.num_steps
+    collector.add(1, asking(fresh(1, 40), 1, deadline_s=time.time() + seconds))
+    collector.run()
+    if is_possible:
+        assert collector.sequence(1).token_ids
+        return
+    error = collector.errors[1]
+    assert isinstance(error, DeadlineTooShort)
+    assert error.needed_s == pytest.approx(20.0)
+    assert collector.core.stats.num_steps == num_steps
+
+
+def test_what_waits_before_counts_and_what_waits_behind_does_not() -> None:
+    collector = make_timed(Clock(), max_num_seqs=1)
+    collector.add(0, asking([1, 2], 9))
+    collector.step()
+    collector.add(1, asking(fresh(1, 40), 1))
+    collector.add(2, asking(fresh(2, 40), 1, priority=-1))
+    collector.add(3, asking(fresh(3, 40), 1, caller="b"))
+    collector.add(4, asking(fresh(4, 20), 1, deadline_s=time.time() + 29))
+    collector.add(5, asking(fresh(5, 20), 1, deadline_s=time.time() + 29, caller="c"))  # its turn may be at once
+    collector.step()
+    assert list(collector.errors) == [4]
+    assert collector.errors[4].needed_s >= 29  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("prefix_cache", ["prompt", "off"])
+def test_cached_and_common_blocks_cost_nothing(prefix_cache: str) -> None:
+    collector = make_timed(Clock(), prefix_cache=prefix_cache)
+    known = [index % 7 for index in range(64)]
+    common = fresh(3, 32)
+    collector.add(1, asking([*known, 8], 1, deadline_s=time.time() + 4))
+    collector.add(2, asking([*common, 1], 1))
+    collector.add(3, asking([*common, 2], 1, deadline_s=time.time() + 20))
+    collector.step()
+    assert list(collector.errors) == ([] if prefix_cache == "prompt" else [1, 3])
+
+
+def test_nothing_is_refused_before_it_is_known_what_a_full_step_takes() -> None:
+    collector = make_collector(max_batch_tokens=64)
+    collector.add(0, asking([1, 2], 9))
+    collector.run()
+    collector.add(1, asking([1] * 60, 1, deadline_s=time.time() + 0.5))
     collector.run()
     assert not collector.errors

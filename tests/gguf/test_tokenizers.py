@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from dragoman.config.generation import generation_defaults
 from dragoman.config.resolve import demo_model_dir
 from dragoman.errors import ModelError
+from dragoman.gguf.texts import gguf_text
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.model_files import read_text_files
 from tests.support.family_checkpoint import read_case
@@ -153,6 +154,37 @@ def _whole(tokenizer: Tokenizer, ids: list[int]) -> str:
 def test_byte_level_bpe(pre: str, tmp_path: Path) -> None:
     tokenizer = byte_level(pre)
     check_alike(through_gguf(tokenizer, "gpt2", pre, tmp_path, add_bos_token=False), tokenizer)
+
+
+CUTS = {
+    "exaone": "I|'|LL| pay| |2|0|2|4| dollars|!|\n\n | (|ok|)|你好ok",
+    "exaone4": "I|'|LL| pay| 2024| dollars|!|\n\n | (|ok|)|你好ok",
+    "hunyuan": "I|'LL| pay| |2|0|2|4| dollars|!\n\n| | (|ok|)你好ok",
+    "hunyuan-dense": "I|'LL| pay| |202|4| dollars|!\n\n| | (|ok|)|你好|ok",
+    "kimi-k2": "I'LL| pay| |202|4| dollars|!\n\n| | (|ok|)|你好|ok",
+    "lfm2": "I|'LL| pay| |202|4| dollars|!\n\n| | (|ok|)你好ok",
+    "mpt": "I|'|LL| pay| 2024| dollars|!|\n\n | (|ok|)|你好ok",
+    "stablelm2": "I|'LL| pay| |2|0|2|4| dollars|!\n\n| | (|ok|)你好ok",
+}
+"""Where the rules that llama.cpp has for these kinds cut a text on which they differ (llama-vocab.cpp)."""
+
+
+@pytest.mark.parametrize("pre", CUTS)
+def test_kinds_cut_as_their_rules_say(pre: str, tmp_path: Path) -> None:
+    keys = tokenizer_metadata(byte_level("gpt-2"), "gpt2", pre)
+    spec = gguf_text(
+        write_gguf("llama_default", read_case("llama_default"), tmp_path, tokenizer=keys), "tokenizer.json"
+    )
+    assert spec is not None
+    text = CUTS[pre].replace("|", "")
+    pieces = Tokenizer.from_str(spec).pre_tokenizer.pre_tokenize_str(text)
+    assert "|".join(text[begin:end] for _, (begin, end) in pieces) == CUTS[pre]
+
+
+def test_mistrals_kind_adds_its_bos_token_where_nothing_is_said(tmp_path: Path) -> None:
+    tokenizer = byte_level("tekken")
+    found = through_gguf(tokenizer, "gpt2", "tekken", tmp_path)
+    assert found.encode("a")[0] == tokenizer.token_to_id("<s>")
 
 
 @pytest.mark.parametrize("prefix", [True, False])

@@ -35,7 +35,7 @@ from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
 from tests.support.fake_models import MIB, FakeBuilder, FakeBuilt, answer, write_models
 
-NUM_OPERATIONS = 150
+NUM_OPERATIONS = 90
 NUM_WARM_UP = 60  # operations after which memory has reached what it needs: buffers, kernels, thread pools
 NUM_WORKERS = 3  # who load and unload side by side
 TOLERANCE_BYTES = 48 * MIB  # a real model takes 25 MiB, and dozens of them come and go after the warm-up

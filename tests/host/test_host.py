@@ -37,10 +37,15 @@ from tests.support.fake_models import (
 def test_a_model_is_served_once_it_is_loaded_and_never_before(tmp_path: Path) -> None:
     async def scenario(found: Hosting) -> None:
         found.builder.gates["a"] = asyncio.Event()
+        (found.store / "a" / "model.safetensors").write_bytes(bytes(1000))
         loading = asyncio.create_task(found.host.load(ModelSource("a", version="2")))
         await until(lambda: found.builder.started)
         assert states(found) == {"a": "loading"}
         assert found.registry.expected_names == ("a",)
+        progress = found.registry.progress_of("a")
+        assert progress is not None
+        assert (progress.stage, progress.fraction) == ("building the graph", 0.5)
+        assert progress.bytes_read == progress.bytes_total // 2 == 500
         with pytest.raises(Unavailable, match="still loading"):
             found.registry.find("a")
         found.builder.gates["a"].set()

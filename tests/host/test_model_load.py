@@ -47,6 +47,24 @@ def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tm
     assert list(dict.fromkeys(stages)) == ["mapping weights", "warming up"]
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_how_much_of_a_model_was_read_grows_to_all_of_it(is_kept: bool, directory: Path, tmp_path: Path) -> None:
+    config = config_of(directory, cache_dir=str(tmp_path))
+    if is_kept:
+        ModelLoad(config, lambda *_: None).wait()
+    told: list[tuple[str, float]] = []
+    late: list[tuple[str, float]] = []
+    loading = ModelLoad(config, lambda stage, fraction: told.append((stage, fraction)))
+    loading.wait()
+    stage = "mapping weights" if is_kept else "building the graph"
+    fractions = [fraction for one, fraction in told if one == stage]
+    assert fractions == sorted(fractions)
+    assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+    assert is_kept or any(0 < fraction < 1 for fraction in fractions), "told while it goes on"
+    loading.watch(lambda stage, fraction: late.append((stage, fraction)))
+    assert late == told[-1:], "who begins to watch is told where it stands"
+
+
 def test_a_model_is_loaded_for_a_process_with_others_if_it_has_them(directory: Path, tmp_path: Path) -> None:
     config = config_of(directory, cache_dir=str(tmp_path))
     assert not _model_of(ModelLoad(config, lambda *_: None)).options.has_neighbours

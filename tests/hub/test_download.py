@@ -263,3 +263,24 @@ def test_the_cache_lies_where_the_library_has_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "is_offline"), [("1", True), ("ON", True), ("true", True), ("0", False), ("", False)])
 def test_offline_mode_is_read_as_the_library_reads_it(text: str, is_offline: bool) -> None:
     assert hub_environment({"HF_HUB_OFFLINE": text}).is_offline is is_offline
+
+
+SEEING = ("language", "text_embeddings", "vision_embeddings", "vision_projection")
+
+
+@pytest.mark.parametrize("broken", [None, "openvino_vision_projection_model.bin"])
+def test_offline_an_exported_model_that_sees_is_taken_if_it_is_whole(
+    broken: str | None, hub: FakeHub, environ: dict[str, str]
+) -> None:
+    names = [f"openvino_{part}_model.{end}" for part in SEEING for end in ("xml", "bin")]
+    parts = {name: name.encode() + WEIGHTS for name in names}
+    hub.add("org/name", {"config.json": b'{"model_type": "phi3_v"}', "preprocessor_config.json": b"{}", **parts})
+    offline = {**environ, "HF_HUB_OFFLINE": "1"}
+    if broken is None:
+        directory = pull("org/name", environ)
+        assert pull("org/name", offline) == directory
+        assert len(contents(directory)) == 10
+    else:
+        hub.breaks[broken] = [10] * 50
+        failure("org/name", environ)
+        assert f"{broken} is missing" in failure("org/name", offline)

@@ -10,7 +10,9 @@ from prometheus_client import REGISTRY, Counter
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.engine.base import EngineStats, Health, UpstreamHealth
+from dragoman.histogram import Histogram
 from dragoman.metrics import MetricsRegistry
+from tests.support.openmetrics import openmetrics_families
 
 
 @dataclass
@@ -70,3 +72,35 @@ def test_what_an_engines_library_counts_stands_beside_it() -> None:
     finally:
         REGISTRY.unregister(theirs)
         REGISTRY.unregister(other)
+
+
+def test_openmetrics_has_the_same_numbers_and_ends() -> None:
+    registry = MetricsRegistry(lambda: [Model("a", engine(1, num_steps=5))])
+    text = registry.render(as_openmetrics=True).decode()
+    assert text.endswith("# EOF\n")
+    families = openmetrics_families(text)
+    shown = {(one.name, one.labels["model"]): one.value for family in families for one in family.samples}
+    assert shown == samples(registry)
+
+
+def test_a_bucket_shows_the_last_trace_that_fell_into_it() -> None:
+    histogram = Histogram([1.0, 2.0])
+    for value, trace_id in ((0.5, "a" * 32), (0.7, "b" * 32), (0.9, ""), (3.0, "c" * 32)):
+        histogram.add(value, trace_id)
+    registry = MetricsRegistry(lambda: [Model("m", engine(1, step_s=histogram))])
+    families = openmetrics_families(registry.render(as_openmetrics=True).decode())
+    found = {
+        one.labels["le"]: (one.exemplar.labels["trace_id"], one.exemplar.value)
+        for family in families
+        for one in family.samples
+        if one.exemplar is not None
+    }
+    assert found == {"1.0": ("b" * 32, 0.7), "+Inf": ("c" * 32, 3.0)}
+    assert "trace_id" not in registry.render().decode()
+
+
+def test_merged_histograms_keep_examples() -> None:
+    one, other = Histogram([1.0]), Histogram([1.0])
+    other.add(0.5, "d" * 32)
+    one.merge(other)
+    assert [example.trace_id for example in one.examples.values()] == ["d" * 32]

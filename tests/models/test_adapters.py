@@ -13,6 +13,7 @@ from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
+from dragoman.models.storage.constants import WeightType
 from tests.support.adapters import matrices_of, write_adapter, write_merged
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.forward import forward_batch
@@ -49,11 +50,11 @@ def runner_of(loaded: LoadedModel, num_slots: int = 3, rank: int = 8) -> OpenVin
 
 
 def logits(loaded: LoadedModel, slots: tuple[int, ...] = ()) -> Array:
-    """Those of all tokens of the prompts, each with the adapter in its slot, in one step."""
-    rows = [(prompt, 0, [index]) for index, prompt in enumerate(PROMPTS)]
-    batch = forward_batch([(ids, past, blocks) for ids, past, blocks in rows], range(sum(map(len, PROMPTS))))
+    """Those of all tokens of the prompts, each with the adapter in its slot, in one step; of as many as there are slots."""
+    prompts = PROMPTS[: len(slots)] if slots else PROMPTS
+    batch = forward_batch([(prompt, 0, [index]) for index, prompt in enumerate(prompts)], range(sum(map(len, prompts))))
     if slots:
-        owners = np.repeat(np.array(slots, dtype=np.int64), [len(prompt) for prompt in PROMPTS])
+        owners = np.repeat(np.array(slots, dtype=np.int64), [len(prompt) for prompt in prompts])
         batch = replace(batch, adapter_slots=owners)
     runner = runner_of(loaded)
     result = runner.forward(batch).copy()
@@ -88,3 +89,32 @@ def test_adapters_in_one_step_equal_merged_weights_and_leave_other_rows_alone(na
         assert np.abs(of_prompt(plain, prompt) - expected).max() > 1e-2, "the adapter changes nothing"
         ours = replace(EXACT, adapters=AdapterOptions((named[number],), merges=True))
         assert np.abs(of_prompt(logits(load_model(base, ours)), prompt) - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("weight_type", ["f32", "int8"])
+def test_what_an_adapter_computes_does_not_depend_on_the_adapters_of_others(
+    weight_type: WeightType, tmp_path: Path
+) -> None:
+    base = write_family_checkpoint("qwen3", tmp_path / "base")
+    modules = matrices_of(base, ALL_SEVEN)
+    named = tuple(
+        (f"a{seed}", write_adapter(tmp_path / f"a{seed}", modules, rank=rank, seed=seed))
+        for seed, rank in ((0, 8), (1, 3), (2, 8))
+    )
+    loaded = load_model(base, ModelOptions(weight_type, num_threads=1, adapters=AdapterOptions(named)))
+    alone = logits(loaded, (1,))
+    assert np.abs(alone - logits(loaded, (-1,))).max() > 1e-2, "the adapter changes nothing"
+    for others in ((1, 1), (-1, -1), (0, 2), (2, -1)):
+        assert np.array_equal(of_prompt(logits(loaded, (1, *others)), 0), alone)
+
+
+def test_adapters_are_kept_in_the_type_that_is_computed_in(tmp_path: Path) -> None:
+    base = write_family_checkpoint("qwen3", tmp_path / "base")
+    adapter = write_adapter(tmp_path / "a", matrices_of(base, ("q_proj",)))
+    loaded = load_model(base, ModelOptions("int8", adapters=AdapterOptions((("a", adapter),))))
+    assert loaded.adapters is not None
+    bits = {"bf16": 16, "f32": 32}[loaded.profile.inference_type]
+    for place in loaded.adapters.places:
+        num_outputs = sum(len(part.rows) for part in place.parts)
+        assert place.down.get_element_type().bitwidth == bits
+        assert place.row_bytes == (place.num_columns + num_outputs) * bits // 8

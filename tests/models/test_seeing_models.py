@@ -14,7 +14,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
 from tests.support.family_checkpoint import write_case
 from tests.support.vision_checkpoint import read_vision_case, write_vision_case
-from tests.support.vision_model import SeeingModel
+from tests.support.vision_model import SeeingModel, embedded
 
 
 @pytest.fixture
@@ -30,10 +30,15 @@ def test_a_kept_tower_embeds_as_the_one_that_was_built(directory: Path, tmp_path
         loaded = load_model(directory, options)
         assert loaded.from_cache == is_kept
         assert loaded.tower is not None
-        found.append(loaded.tower.embed(case.picture("odd"), "auto"))
+        found.append(embedded(loaded.tower, case.picture("odd")))
     assert (found[0] == found[1]).all()
     assert np.allclose(found[0], case.embed(case.picture("odd")), atol=1e-5)
-    assert len(list((tmp_path / "graphs").glob("*.blob"))) == 2
+    num_layers = case.vision.transformer.num_layers  # type: ignore[attr-defined]
+    assert len(list((tmp_path / "graphs").glob("*.blob"))) == 1 + 2 * num_layers + 1, (
+        "the decoder, each half of a layer, the connector"
+    )
+    next((tmp_path / "graphs").glob("*.blob")).unlink()
+    assert load_model(directory, options).tower is not None
 
 
 def test_without_pictures_the_same_directory_serves_texts(directory: Path, tmp_path: Path) -> None:

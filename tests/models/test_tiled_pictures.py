@@ -19,12 +19,13 @@ from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
+from dragoman.models.vision.base import PictureProcessor, VisionFamily
+from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 from tests.models.test_family_configs import ODD_VALUES
 from tests.support.family_checkpoint import Array
 from tests.support.vision_checkpoint import draw, read_vision_case, write_vision_case
-from tests.support.vision_model import SeeingModel
+from tests.support.vision_model import SeeingModel, embedded
 
 CASES = ("idefics3", "smolvlm", "internvl", "internvl_norms")
 PICTURE = draw([230, 150, "noise", 1])
@@ -117,10 +118,11 @@ def test_internvl_is_found_below_model_too(tmp_path: Path) -> None:
     profile = kernel_profile(ModelOptions(weight_type="f32"))
     with Checkpoint(directory) as checkpoint, RowParts() as parts:
         source = Renamed(checkpoint, ("vision_tower.", "multi_modal_projector."))
-        graph = usual.vision.build(Weights(source, WeightStorage(profile.weights, parts)))
+        graphs = usual.vision.build(Weights(source, WeightStorage(profile.weights, parts)))
         parts.finish()
-        compiled = ov.Core().compile_model(graph, "CPU", dict(profile.properties))
-    assert np.array_equal(compiled(usual.processor.inputs(PICTURE, "auto"))[EMBEDDINGS], usual.embed(PICTURE))
+        compiled = [ov.Core().compile_model(graph, "CPU", dict(profile.properties)) for graph in graphs]
+    tower = Tower(compiled, [], usual.vision.facts, usual.processor)
+    assert np.array_equal(embedded(tower, PICTURE), usual.embed(PICTURE))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def bare_loop(runner: TableRunner, prompts: Sequence[Sequence[int]], num_tokens:
     """The greedy answers of all prompts by the least that can drive a model: no requests, no blocks, no outputs.
 
     `budget`: tokens per forward. Those who have their prompt behind them come first, then pieces of prompts in order,
-    cut at a block's edge if half of the room ends there, never to one token (a lone token's attention is another kernel).
+    never cut to one token (a lone token's attention is another kernel).
     """
     answers: list[list[int]] = [[] for _ in prompts]
     num_computed = [0] * len(prompts)
@@ -109,8 +109,7 @@ def bare_loop(runner: TableRunner, prompts: Sequence[Sequence[int]], num_tokens:
         for i in sorted(running, key=lambda i: not answers[i]):
             new = [*prompts[i], *answers[i]][num_computed[i] :]
             if len(new) > room:
-                at_edge = room - (num_computed[i] + room) % BLOCK_SIZE
-                new = new[: at_edge if 2 * at_edge >= room else room if room > 1 else 0]
+                new = new[: room if room > 1 else 0]
             if new:
                 rows.append((i, new))
                 room -= len(new)

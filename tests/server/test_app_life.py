@@ -16,7 +16,7 @@ import pytest
 
 from dragoman import __version__
 from dragoman.server.admission import Admission
-from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
+from dragoman.server.registry import LoadProgress, ModelRegistry, ServedModel, ServerState
 from dragoman.server.run import ListenConfig, bind
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate, Script
 from tests.support.line_dialect import line_dialects
@@ -134,6 +134,16 @@ class TestLoading:
                 pending = httpx.get(f"{server.url}{path}")
                 assert (pending.status_code, pending.json()) == (503, {"fake": {"status": "PENDING"}})
             assert httpx.get(f"{server.url}/").status_code == 503
+            server.registry.note_progress("fake", LoadProgress("building the graph", 0.25, 250, 1000))
+            told = httpx.get(f"{server.url}/ping").json()["fake"]
+            assert told.pop("seconds") >= 0
+            assert told == {
+                "status": "PENDING",
+                "stage": "building the graph",
+                "fraction": 0.25,
+                "bytes_read": 250,
+                "bytes_total": 1000,
+            }
             assert httpx.get(f"{server.url}/v2/health/live").status_code == 200
             refused = httpx.post(f"{server.url}/v1/completions", json={"model": "fake"})
             assert (refused.status_code, refused.json()["dialect"]) == (503, "openai.completions")

@@ -12,8 +12,10 @@ import pytest
 
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
-from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.endpoints import Endpoints
 from dragoman.server.registry import ModelRegistry
+from dragoman.server.security.cors import CorsRules
+from dragoman.server.security.gate import Gate
 from tests.support.fake_service import FakeService
 from tests.support.line_dialect import line_dialects
 from tests.support.live_routes import live_operations
@@ -154,7 +156,7 @@ def test_an_endless_unknown_path_is_told_shortly_and_soon(client: httpx.Client) 
 
 
 def test_who_owns_an_endless_path_takes_no_longer_to_tell_than_of_any_other() -> None:
-    endpoints = Endpoints(all_apis(), ModelRegistry(line_dialects()), Gate(1, frozenset()))
+    endpoints = Endpoints(all_apis(), ModelRegistry(line_dialects()), Gate(1))
     work = [_num_lines(endpoints, "/" + "a/" * segments) for segments in (10, 10_000)]
     assert work[0] == work[1]
 
@@ -443,7 +445,7 @@ def test_a_deeply_nested_body_is_the_clients_error(client: httpx.Client) -> None
 
 
 def test_cors_headers_are_sent_when_configured() -> None:
-    with running_server(ServerConfig(cors_allowed_origin="*", cors_allowed_headers="authorization")) as server:
+    with running_server(ServerConfig(cors=CorsRules("*", headers="authorization"))) as server:
         headers = httpx.options(f"{server.url}/v1/completions").headers
         assert headers["access-control-allow-origin"] == "*"
         assert headers["access-control-allow-headers"] == "authorization"
@@ -454,9 +456,7 @@ def test_cors_headers_are_sent_when_configured() -> None:
 def test_a_preflight_passes_without_a_key(path: str) -> None:
     config = ServerConfig(
         api_keys=frozenset({"secret"}),
-        cors_allowed_origin="https://page.example",
-        cors_allowed_methods="POST",
-        cors_allowed_headers="authorization, content-type",
+        cors=CorsRules("https://page.example", "POST", "authorization, content-type"),
     )
     asked = {
         "origin": "https://page.example",

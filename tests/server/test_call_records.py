@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from dragoman.errors import EngineFailed, InvalidRequest, Overloaded, RequestTimeout, ServerError
-from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
+from dragoman.errors import (
+    DeadlineTooShort,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    QueueTimeout,
+    RequestTimeout,
+    ServerError,
+)
+from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord, SequenceRecord
 
 
 @pytest.mark.parametrize(
@@ -16,6 +24,8 @@ from dragoman.server.observation.record import CallRecord, Outcome, RequestRecor
         (Overloaded("no"), 503, 0, Outcome.REFUSED),
         (EngineFailed("no"), 424, 0, Outcome.FAILED),  # as LMI tells it
         (RequestTimeout("no"), 503, 0, Outcome.FAILED),
+        (DeadlineTooShort("no"), 503, 0, Outcome.REFUSED),
+        (QueueTimeout("no"), 429, 0, Outcome.REFUSED),
         (InvalidRequest("no"), 200, 5, Outcome.FAILED),
     ],
     ids=str,
@@ -23,5 +33,5 @@ from dragoman.server.observation.record import CallRecord, Outcome, RequestRecor
 def test_the_kind_of_error_tells_refused_from_failed(
     error: ServerError | None, status: int, num_tokens: int, outcome: Outcome
 ) -> None:
-    request = RequestRecord("a", num_completion_tokens=num_tokens)
+    request = RequestRecord("a", sequences=[SequenceRecord(num_tokens=num_tokens)])
     assert CallRecord("a", "lmi", "/", requests=[request], status=status, error=error).outcome is outcome

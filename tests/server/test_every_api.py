@@ -19,10 +19,12 @@ from dragoman.server import apis
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.app import ServerConfig
 from dragoman.server.describe.answers import GENERATING, WORDS
-from dragoman.server.endpoints import Endpoints, Gate, dialect_of
+from dragoman.server.endpoints import Endpoints, dialect_of
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import error_reply
+from dragoman.server.security.gate import Gate
+from dragoman.server.security.scopes import Scope
 from tests.support.api_document import Checker
 from tests.support.every_api import (
     APIS,
@@ -34,6 +36,7 @@ from tests.support.every_api import (
     document_of,
     example_bodies,
     filled,
+    name_of_dialect,
     operations,
 )
 from tests.support.real_dialects import fake_profile
@@ -112,9 +115,9 @@ def test_every_kind_of_error_is_told_as_documented_by_every_operation(api: Api, 
 @pytest.mark.parametrize("api", APIS, ids=lambda api: api.name)
 def test_what_the_owner_of_a_path_tells_is_documented_for_every_operation(api: Api) -> None:
     registry = ModelRegistry(dialects_of(PROFILES[0]))
-    endpoints, checker = Endpoints(APIS, registry, Gate(0, frozenset())), CHECKERS[id(PROFILES[0])]
+    endpoints, checker = Endpoints(APIS, registry, Gate(0)), CHECKERS[id(PROFILES[0])]
     for operation in (
-        one for one in api.operations if one.needs_key
+        one for one in api.operations if one.scope is not Scope.OPEN
     ):  # others fail at nothing that an owner would tell
         http = HttpCall(operation.method, filled(operation.path), b"", request_id="r")
         for kind in ALL_KINDS:
@@ -155,12 +158,6 @@ def test_every_dialect_of_an_api_is_reached_by_a_call(api: Api) -> None:
     reached = {name_of_dialect(calling) for calling in callings(api)}
     assert reached >= set(api.set_up(PROFILES[0]))
     assert reached <= set(dialects)
-
-
-def name_of_dialect(calling: Calling) -> str:
-    """The name that the operation says, or chooses for the call."""
-    pick = calling.operation.dialect
-    return pick if isinstance(pick, str) else pick(calling.http)
 
 
 # --- the same over HTTP ------------------------------------------------------------------------------------------------
@@ -212,7 +209,7 @@ def check_everywhere(
     `expected`: the error that the owner of the path tells, None = the operation, or its dialect, answers.
     """
     checker = CHECKERS[id(PROFILES[0])]
-    endpoints = Endpoints(APIS, server.registry, Gate(0, frozenset()))
+    endpoints = Endpoints(APIS, server.registry, Gate(0))
     with httpx.Client(base_url=server.url, timeout=20) as client:
         for operation in OPERATIONS:
             path = filled(operation.path)
@@ -230,7 +227,7 @@ def check_everywhere(
 def test_a_missing_key_is_answered_as_documented() -> None:
     config = ServerConfig(api_keys=frozenset({"secret"}))
     with serving(config) as server:
-        check_everywhere(server, lambda operation: Unauthorized("no") if operation.needs_key else None)
+        check_everywhere(server, lambda operation: None if operation.scope is Scope.OPEN else Unauthorized("no"))
 
 
 def test_a_body_that_is_too_large_is_answered_as_documented() -> None:

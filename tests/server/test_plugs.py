@@ -16,10 +16,11 @@ from dragoman.cli.banner import BannerFacts, banner
 from dragoman.server import apis
 from dragoman.server.apis import all_apis
 from dragoman.server.app import ServerConfig
-from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.endpoints import Endpoints
 from dragoman.server.http.routes import joined_routes
 from dragoman.server.operations import Api
 from dragoman.server.registry import ModelRegistry
+from dragoman.server.security.gate import Gate
 from tests.support.api_document import Checker
 from tests.support.every_api import NAMES_WITH_TOY
 from tests.support.every_api import TOY as TOY_NAME
@@ -113,7 +114,7 @@ def test_it_is_described(document: Any) -> None:
     assert {"Question", "Squawk", "Complaint", "Perches"} <= set(schemas)
     say = document["paths"]["/parrot/say"]["post"]
     assert say["requestBody"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/Question"}
-    assert set(say["responses"]) == {"200", "400", "401", "404", "413", "500", "503", "504"}
+    assert set(say["responses"]) == {"200", "400", "401", "403", "404", "413", "429", "500", "503", "504"}
     assert {"name": "Parrot"} in document["tags"]  # by which the page groups what it shows
     assert "`/parrot` Parrot" in document["info"]["description"]
 
@@ -153,13 +154,13 @@ PARROT = import_module(TOY_NAME).API
 )
 def test_paths_that_two_apis_own_or_none_are_noticed_at_start(listed: tuple[Api, ...]) -> None:
     with pytest.raises(ValueError, match="own"):
-        Endpoints(listed, ModelRegistry({}), Gate(0, frozenset()))
+        Endpoints(listed, ModelRegistry({}), Gate(0))
 
 
 def test_an_operation_that_two_apis_have_is_noticed_at_start() -> None:
     twice = (*all_apis(), replace(PARROT, name="macaw", owns=()))
     with pytest.raises(ValueError, match="route POST /parrot/say is declared twice"):
-        joined_routes(list(Endpoints(twice, ModelRegistry({}), Gate(0, frozenset())).routes()))
+        joined_routes(list(Endpoints(twice, ModelRegistry({}), Gate(0)).routes()))
 
 
 def test_the_page_on_adding_an_api_shows_this_one() -> None:

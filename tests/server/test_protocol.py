@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +16,13 @@ import uvicorn
 
 from dragoman.errors import EngineFailed
 from dragoman.server.app import ServerConfig
-from dragoman.server.http.protocol import CUT_EXTENSION, MAX_HEAD_SIZE_BYTES, TRAILERS_EXTENSION, protocol_class
+from dragoman.server.http.protocol import (
+    CUT_EXTENSION,
+    LEAST_BODY_RATE,
+    MAX_HEAD_SIZE_BYTES,
+    TRAILERS_EXTENSION,
+    protocol_class,
+)
 from dragoman.server.run import ListenConfig
 from tests.support.fake_service import PATIENCE_S, Gate, Script
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
@@ -229,6 +237,84 @@ class TestHttp10:
                 read_to_end(connection)
 
 
+UPGRADES = [
+    "upgrade: h2c\r\nconnection: Upgrade, HTTP2-Settings\r\nhttp2-settings: AAEAAEAA",
+    "upgrade: x\r\nconnection: upgrade",
+]
+
+
+@pytest.mark.parametrize("wish", UPGRADES, ids=["HTTP/2, as Java's client", "anything"])
+class TestUpgrades:
+    """Java's HTTP client offers HTTP/2 with every request: it is answered in HTTP/1.1, with its body."""
+
+    @pytest.mark.parametrize("size", [1, 7, 10_000])
+    def test_the_request_is_answered_however_its_bytes_come(self, server: RunningServer, wish: str, size: int) -> None:
+        request = post_bytes("/invocations", STREAM, wish)
+        with server.connect() as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for _ in range(2):  # the connection is kept
+                for begin in range(0, len(request), size):
+                    connection.sendall(request[begin : begin + size])
+                assert b"the end\n" in read_until(connection, b"0\r\n\r\n")
+
+    def test_a_body_in_chunks_is_read(self, server: RunningServer, wish: str) -> None:
+        head = f"POST /invocations HTTP/1.1\r\nhost: x\r\n{wish}\r\ntransfer-encoding: chunked\r\n\r\n".encode()
+        with server.connect() as connection:
+            connection.sendall(head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(STREAM), STREAM))
+            assert b"the end\n" in read_until(connection, b"0\r\n\r\n")
+
+    def test_what_follows_is_another_request(self, server: RunningServer, wish: str) -> None:
+        ping = f"GET /ping HTTP/1.1\r\nhost: x\r\n{wish}\r\n\r\n".encode()
+        with server.connect() as connection:
+            connection.sendall(ping + ping + post_bytes("/invocations", STREAM, wish))
+            answer = read_until(connection, b"the end\n\r\n0\r\n\r\n")
+            assert answer.count(b"Healthy") == 2
+
+
+SMUGGLED = {
+    "a length beside chunks": "content-length: 4\r\ntransfer-encoding: chunked",
+    "chunks beside a length": "transfer-encoding: chunked\r\ncontent-length: 4",
+    "two lengths": "content-length: 2\r\ncontent-length: 3",
+    "a list of lengths": "content-length: 2, 2",
+    "a length with a sign": "content-length: +2",
+    "a hexadecimal length": "content-length: 0x2",
+    "an endless length": "content-length: 99999999999999999999999",
+    "a blank before the colon": "transfer-encoding : chunked",
+    "an unknown coding": "transfer-encoding: xchunked",
+    "chunked not last": "transfer-encoding: chunked, gzip",
+    "two codings": "transfer-encoding: chunked\r\ntransfer-encoding: identity",
+    "a folded field": "x-a: 1\r\n content-length: 2",
+    "a lone carriage return": "x-a: 1\rcontent-length: 2",
+    "a lone line feed": "x-a: 1\ncontent-length: 2",
+    "a null": "x-a: a\0b",
+    "a blank in a name": "x a: 1",
+}
+CHUNKS = {
+    "an endless size": b"ffffffffffffffffff\r\n",
+    "a size with a sign": b"-1\r\n",
+    "lone line feeds": b"2\n{}\n0\n\n",
+    "more than its size": b"2\r\n{}xx\r\n0\r\n\r\n",
+}
+
+
+class TestSmuggling:
+    """What two servers in a row could take for different requests is no request, and ends the connection."""
+
+    @pytest.mark.parametrize("fields", SMUGGLED.values(), ids=SMUGGLED)
+    def test_heads_that_could_be_read_in_two_ways(self, server: RunningServer, fields: str) -> None:
+        head = f"POST /invocations HTTP/1.1\r\nhost: x\r\n{fields}\r\n\r\n".encode()
+        answer = ask(server.connect, head + b"0\r\n\r\nGET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"Healthy" not in answer
+
+    @pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
+    def test_chunks_that_could_be_read_in_two_ways(self, server: RunningServer, chunks: bytes) -> None:
+        head = b"POST /invocations HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+        answer = ask(server.connect, head + chunks + b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"Healthy" not in answer
+
+
 class TestBounds:
     @pytest.mark.parametrize("filler", [b"x-more: 1\r\n", b"y"], ids=["many headers", "one long header"])
     def test_an_endless_head_is_431(self, server: RunningServer, filler: bytes) -> None:
@@ -253,6 +339,38 @@ class TestBounds:
 
     def test_what_is_not_http_is_400(self, server: RunningServer) -> None:
         assert ask(server.connect, b"\x16\x03\x01 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
+
+    @pytest.mark.parametrize(
+        "beginning",
+        [b"G", b"POST /invocations HTTP/1.1\r\nhost: x\r\nx-slow: ", post_bytes("/invocations", b"{} ")[:-1]],
+        ids=["request line", "head", "body"],
+    )
+    def test_what_does_not_arrive_in_time_is_408(self, beginning: bytes) -> None:
+        with running_server(listen=ListenConfig(port=0, arrival_timeout_s=0.1)) as server, server.connect() as slow:
+            slow.sendall(b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n" + beginning)
+            assert read_to_end(slow).partition(b"Healthy")[2].lstrip(b'"} \r\n').startswith(b"HTTP/1.1 408 ")
+
+    def test_a_connection_on_which_nothing_comes_is_closed(self) -> None:
+        with running_server(listen=ListenConfig(port=0, keep_alive_s=1)) as server, server.connect() as idle:
+            assert read_to_end(idle) == b""
+
+    def test_a_trickle_of_a_body_does_not_hold_a_connection_for_ever(self) -> None:
+        with running_server(listen=ListenConfig(port=0, arrival_timeout_s=0.2)) as server, server.connect() as slow:
+            slow.sendall(post_bytes("/invocations", b" " * 100_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+            while not select.select([slow], [], [], 0.02)[0]:  # a byte, as long as there is no answer
+                slow.sendall(b" ")
+            assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+    def test_a_large_body_has_the_time_that_its_size_needs(self) -> None:
+        body = b"{" + b" " * (3 * LEAST_BODY_RATE) + b"}"
+        request = post_bytes("/invocations", body, "connection: close")
+        with running_server(listen=ListenConfig(port=0, arrival_timeout_s=0.3)) as server, server.connect() as slow:
+            slow.sendall(request[:-2])  # brings three seconds
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + 0.7:
+                pass
+            slow.sendall(request[-2:])
+            assert read_to_end(slow).startswith(b"HTTP/1.1 200 ")
 
     def test_a_client_that_stops_reading_is_dropped_after_a_while(self) -> None:
         with running_server(listen=ListenConfig(port=0, stall_timeout_s=0.1)) as server, server.connect() as lazy:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.engine.base import PictureRules
 from dragoman.errors import (
     CapacityError,
     InvalidParameter,
@@ -22,7 +23,7 @@ from dragoman.server.generation.service import Service
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import ChatPrompt, EngineRequest, GenerationRequest, GenerationResult, TextPrompt, TokenPrompt
 from tests.pictures.drawing import data_url, pixels_of, png
-from tests.support.byte_tokenizer import ByteTokenizer
+from tests.support.byte_tokenizer import BOS_ID, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.seeing import (
     PARTS,
@@ -30,6 +31,7 @@ from tests.support.seeing import (
     PLACEHOLDER_ID,
     SEEING,
     STRINGS,
+    GridProcessor,
     HeldLoader,
     SeeingTokenizer,
     seeing_service,
@@ -126,6 +128,24 @@ def test_a_text_may_say_itself_where_the_picture_goes() -> None:
     for template in (STRINGS, PARTS):
         request = prepared(asking(text("See <image> here"), image(2, 1)), chat_template=template)
         assert list(request.prompt_ids) == [*b"[user]See {", p, p, *b"} here"]
+
+
+def test_numbered_markers_say_which_picture_goes_where() -> None:
+    rules = PictureRules(GridProcessor(marker="<{}>"), PLACEHOLDER_ID)
+    request = prepared(asking(text("<2> or <1>?"), image(1, 1), image(2, 1)), rules=rules, chat_template=STRINGS)
+    p = PLACEHOLDER_ID
+    assert list(request.prompt_ids) == [*b"[user]{", p, p, *b"} or {", p, *b"}?"]
+    assert [(span.picture.width, span.begin) for span in request.pictures] == [(2, 7), (1, 15)]
+
+
+def test_texts_around_pictures_may_each_begin_as_texts_do() -> None:
+    rules = PictureRules(GridProcessor(), PLACEHOLDER_ID, splits_texts=True)
+    request = prepared(
+        asking(image(2, 1), image(1, 1), text("a")), rules=rules, tokenizer=SeeingTokenizer(adds_bos=True)
+    )
+    p, begin = PLACEHOLDER_ID, BOS_ID
+    assert list(request.prompt_ids) == [begin, *b"[user]{", p, p, *b"}", begin, *b"{", p, *b"}", begin, *b"a"]
+    assert [(span.begin, span.length) for span in request.pictures] == [(8, 2), (13, 1)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from dragoman.server.api import HttpCall, trace_of
 from dragoman.types import TraceContext
+from tests.support.openmetrics import openmetrics_families
 from tests.support.running_server import running_server
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
@@ -55,3 +56,36 @@ def test_each_request_of_a_call_belongs_to_its_trace() -> None:
         first, second = (request.trace for request in server.service.requests)
     assert first == TraceContext(TRACE_ID, is_sampled=True, state="a=1")
     assert second is None
+
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.3"
+
+
+def test_metrics_name_the_traces_of_calls_where_they_are_asked_for_as_openmetrics() -> None:
+    with running_server() as server:
+        for parent in (PARENT, PARENT[:-2] + "00"):  # the second one is recorded by nobody
+            httpx.post(f"{server.url}/invocations", json={}, headers={"traceparent": parent})
+        plain = httpx.get(f"{server.url}/metrics")
+        refused = httpx.get(f"{server.url}/metrics", headers={"accept": "application/openmetrics-text;q=0, */*"})
+        full = httpx.get(f"{server.url}/metrics", headers={"accept": OPENMETRICS})
+    assert (
+        plain.headers["content-type"] == refused.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    )
+    assert TRACE_ID not in plain.text
+    assert full.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    samples = [one for family in openmetrics_families(full.text) for one in family.samples if one.exemplar is not None]
+    assert {one.exemplar.labels["trace_id"] for one in samples} == {TRACE_ID}
+    assert {one.name for one in samples} >= {
+        "dragoman_request_seconds_bucket", "dragoman_time_to_first_token_seconds_bucket",
+        "dragoman_inter_token_seconds_bucket", "dragoman_request_prompt_tokens_bucket",
+    }  # fmt: skip
+
+
+def test_loads_are_counted() -> None:
+    with running_server() as server:
+        server.registry.loads.loaded("one", 2.5)
+        server.registry.loads.failed("two")
+        text = httpx.get(f"{server.url}/metrics").text
+    assert 'dragoman_model_loads_total{model="one",outcome="loaded"} 1.0' in text
+    assert 'dragoman_model_loads_total{model="two",outcome="failed"} 1.0' in text
+    assert 'dragoman_model_load_seconds_sum{model="one"} 2.5' in text

@@ -81,7 +81,7 @@ def values_of(media_type: str, body: bytes) -> Iterator[Any]:
     """The values in a body that its schema is about."""
     text = body.decode("utf-8", "replace")
     if media_type == JSONLINES_MEDIA_TYPE:
-        yield from (json.loads(line) for line in text.splitlines())
+        yield from (json.loads(line) for line in text.split("\n") if line)  # text may hold other line separators
     elif media_type == SSE_MEDIA_TYPE:
         events = (event.removeprefix("data: ") for event in text.split("\n\n") if event)
         yield from (json.loads(event) for event in events if event != "[DONE]")

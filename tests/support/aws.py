@@ -11,14 +11,14 @@ from botocore.config import Config  # type: ignore[import-untyped]
 
 
 @contextmanager
-def aws_runtime(url: str, **config: Any) -> Iterator[Any]:
-    """A `sagemaker-runtime` client that does not retry; its connections are closed at the end."""
+def aws_runtime(url: str, key: tuple[str, str] = ("any", "any"), **config: Any) -> Iterator[Any]:
+    """A `sagemaker-runtime` client that does not retry and signs with that key; its connections are closed at the end."""
     client = boto3.client(
         "sagemaker-runtime",
         endpoint_url=url,
         region_name="us-east-1",
-        aws_access_key_id="any",
-        aws_secret_access_key="any",
+        aws_access_key_id=key[0],
+        aws_secret_access_key=key[1],
         config=Config(retries={"max_attempts": 0}, **config),
     )
     try:

@@ -69,6 +69,12 @@ def callings(api: Api) -> Iterator[Calling]:
                 yield Calling(operation, http)
 
 
+def name_of_dialect(calling: Calling) -> str:
+    """The name that the operation says, or chooses for the call."""
+    pick = calling.operation.dialect
+    return pick if isinstance(pick, str) else pick(calling.http)
+
+
 def example_bodies() -> list[Any]:
     """The examples of all operations, each as it is, streamed and whole, without those that say the same."""
     examples = [operation.example for operation in operations() if operation.example is not None]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import tarfile
 import tempfile
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -44,12 +45,17 @@ def case_of(name: str) -> str:
 
 def write_exported(name: str, directory: Path) -> Path:
     """Write the recorded export `name`; returns `directory`."""
-    with tarfile.open(EXPORTED / f"{name}.tar.xz") as archive:
+    return unpacked(EXPORTED / f"{name}.tar.xz", directory, lambda: _tensors(case_of(name)))
+
+
+def unpacked(path: Path, directory: Path, tensors_of_case: Callable[[], dict[str, Array]]) -> Path:
+    """Write the export in an archive; returns `directory`."""
+    with tarfile.open(path) as archive:
         archive.extractall(directory, filter="data")
     files: dict[str, list[Part]] = json.loads((directory / "parts.json").read_text(encoding="utf-8"))
     rest = (directory / "rest.bin").read_bytes()
     has_case = any(source for parts in files.values() for _, _, source in parts)
-    tensors = _tensors(case_of(name)) if has_case else {}
+    tensors = tensors_of_case() if has_case else {}
     for file, parts in files.items():
         pieces = []
         for _, size, source in parts:

@@ -23,6 +23,7 @@ from dragoman.engine.factory import Progress
 from dragoman.errors import Cancelled, ServerError
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
+from dragoman.host.recovery import FailurePolicy
 from dragoman.server.admission import Admission
 from dragoman.server.hosting import ModelMemory, ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
@@ -35,12 +36,16 @@ SIZE = 20 * MIB  # of a model of which nothing else is said: 15 MiB of weights, 
 
 
 class EndingEngine(FakeEngine):
-    """An engine whose shutdown ends the calls that wait on it. `num_shutdowns`: how often it was shut down."""
+    """An engine whose shutdown ends the calls that wait on it. `num_shutdowns`: how often it was shut down.
+
+    `renewal_failures`: what the next attempts to renew it meet.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.ended = asyncio.Event()
         self.num_shutdowns = 0
+        self.renewal_failures: list[Exception] = []
 
     async def shutdown(self, drain_s: float) -> None:
         """End every call."""
@@ -55,6 +60,22 @@ class FakeBuilt:
     served: ServedModel
     memory: ModelMemory | None
     is_closed: bool = False
+
+    num_renewals: int = 0
+    given_up: str = ""
+
+    async def renew(self, progress: Progress) -> None:
+        """Bring the engine to life again, unless it says that it cannot be."""
+        self.num_renewals += 1
+        engine = self.served.engine
+        assert isinstance(engine, EndingEngine)
+        if engine.renewal_failures:
+            raise engine.renewal_failures.pop(0)
+        engine.death = ""
+
+    def give_up(self, reason: str) -> None:
+        """Note it."""
+        self.given_up = reason
 
     def close(self) -> None:
         """Note it."""
@@ -88,6 +109,7 @@ class FakeBuilder:
         self.started.append(config.name)
         self.configs.append(config)
         self.rooms.append(memory_bytes)
+        progress("building the graph", 0.5)
         try:
             if config.name in self.gates:
                 await self.gates[config.name].wait()
@@ -146,6 +168,7 @@ def hosting(
     limit: int = LIMIT,
     line: str = "",
     is_ready: bool = True,
+    policy: FailurePolicy | None = None,
 ) -> Hosting:
     """A host that has no model yet, over a store with models of these names. Inside a running event loop."""
     store = tmp_path / "store"
@@ -159,7 +182,7 @@ def hosting(
     ledger = MemoryLedger(limit, lambda: free[0])
     builder = FakeBuilder()
     model_store = ModelStore(found.store, found.process, givens, {}, tmp_path / "demo")
-    host = ModelHost(registry, builder, model_store, ledger, drain_s)
+    host = ModelHost(registry, builder, model_store, ledger, drain_s, policy=policy)
     if is_ready:
         registry.mark_ready()
     return Hosting(host, builder, registry, ledger, store, free, model_store)

@@ -10,9 +10,11 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.server.generation.prepare import PromptTokens
+from dragoman.server.observation.record import RequestRecord, new_request
 from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
 from tests.support.scripted import scripted_events, scripted_result
@@ -80,6 +82,14 @@ class Script:
     failures: Mapping[int, Exception] = field(default_factory=dict)
 
 
+def note(record: RequestRecord, event: GenerationEvent) -> None:
+    """An event goes out: what a real service's sequences write down."""
+    sequence = record.sequences[event.index]
+    sequence.event_s.append(perf_counter())
+    sequence.num_tokens += len(event.tokens)
+    sequence.finish_reason = event.finish_reason
+
+
 class FakeService:
     """The service protocol over scripted generations. The journal has `start`, `pause`, `end` and `abort <id>`.
 
@@ -101,9 +111,13 @@ class FakeService:
         self.requests.append(request)
         self.journal.write(f"start {request.request_id}")
         outcome = "abort"
+        record = new_request(request.request_id, request.sampling.n, request.adapter)
         try:
             for position, event in enumerate(scripted_events(request)):
                 await self._play(position, request)
+                if event.prompt is not None:
+                    record.has_prompt(event.prompt)
+                note(record, event)
                 yield event
             outcome = "end"
         finally:
@@ -140,6 +154,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.capabilities = Capabilities(max_model_len=64, vocab_size=1000)
         self.death = ""
+        self.is_recovering = False
         self.journal = Journal()
 
     async def start(self) -> None:
@@ -155,7 +170,7 @@ class FakeEngine:
 
     def health(self) -> Health:
         """Alive until a test writes a `death`."""
-        return Health(is_alive=not self.death, reason=self.death, num_waiting=3)
+        return Health(is_alive=not self.death, reason=self.death, num_waiting=3, is_recovering=self.is_recovering)
 
     async def shutdown(self, drain_s: float) -> None:
         """Note that it was called."""

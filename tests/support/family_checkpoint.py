@@ -62,10 +62,14 @@ def write_case(name: str, case: Case, directory: Path) -> Path:
     """Write config.json and model.safetensors of `case`; returns `directory`. `name` decides the random values."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "config.json").write_text(json.dumps(case["config"], indent=2), encoding="utf-8")
-    shapes = {**case["tensors"], **case.get("extra_tensors", {})}
-    tensors = {tensor: _stored(name, case, tensor, shape) for tensor, shape in shapes.items()}
-    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    save_file(case_tensors(name, case), directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def case_tensors(name: str, case: Case) -> dict[str, Array]:
+    """The random values of a case's tensors."""
+    shapes = {**case["tensors"], **case.get("extra_tensors", {})}
+    return {tensor: _stored(name, case, tensor, shape) for tensor, shape in shapes.items()}
 
 
 def write_family_checkpoint(name: str, directory: Path) -> Path:

@@ -18,6 +18,7 @@ import gguf
 import numpy as np
 from safetensors.numpy import load_file
 
+from tests.support import gguf_qwen
 from tests.support.family_checkpoint import Array, Case, write_case
 
 Config = dict[str, Any]
@@ -39,32 +40,47 @@ ARCHITECTURES = {
     "Gemma3ForCausalLM": "gemma3",
     "GemmaForCausalLM": "gemma",
     "Glm4ForCausalLM": "glm4",
+    "GlmForCausalLM": "chatglm",
     "Glm4MoeForCausalLM": "glm4moe",
     "GptOssForCausalLM": "gpt-oss",
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeHybridForCausalLM": "granite",
     "GraniteMoeSharedForCausalLM": "granitemoe",
     "HunYuanDenseV1ForCausalLM": "hunyuan-dense",
     "Lfm2ForCausalLM": "lfm2",
     "LlamaForCausalLM": "llama",
+    "Mistral3ForConditionalGeneration": "mistral3",
     "MistralForCausalLM": "llama",
     "MixtralForCausalLM": "llama",
     "MptForCausalLM": "mpt",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
+    "OlmoForCausalLM": "olmo",
     "OlmoeForCausalLM": "olmoe",
     "Phi3ForCausalLM": "phi3",
     "PhiForCausalLM": "phi2",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen2MoeForCausalLM": "qwen2moe",
+    "Qwen2VLForConditionalGeneration": "qwen2vl",
+    "Qwen2_5_VLForConditionalGeneration": "qwen2vl",
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3moe",
+    "Qwen3NextForCausalLM": "qwen3next",
+    "Qwen3VLForConditionalGeneration": "qwen3vl",
+    "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe",
+    "Qwen3_5ForCausalLM": "qwen35",
+    "Qwen3_5ForConditionalGeneration": "qwen35",
+    "Qwen3_5MoeForCausalLM": "qwen35moe",
+    "Qwen3_5MoeForConditionalGeneration": "qwen35moe",
     "SeedOssForCausalLM": "seed_oss",
     "SmolLM3ForCausalLM": "smollm3",
     "StableLmForCausalLM": "stablelm",
     "Starcoder2ForCausalLM": "starcoder2",
 }
-PERMUTED = ("llama", "granite", "granitemoe", "smollm3")
+PERMUTED = ("llama", "granite", "granitemoe", "mistral3", "olmo", "smollm3")
+QWENS = ("qwen2vl", "qwen3next", "qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")
+"""Of which `gguf_qwen` knows the rest."""
 RAISED = ("gemma", "gemma2", "gemma3")
 _ARCHES = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
 _EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
@@ -77,7 +93,8 @@ class Writing:
     """How a file is written. `changes`: metadata that is written otherwise, None = it is left out.
 
     `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
-    the type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's.
+    the type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's. `legacy`: as
+    the converter wrote Qwen3-Next at first.
     """
 
     split_max_tensors: int = 0
@@ -85,6 +102,7 @@ class Writing:
     tokenizer: Mapping[str, Any] = field(default_factory=dict)
     random_blocks: bool = False
     values: Mapping[str, Array] | None = None
+    legacy: bool = False
 
 
 def write_gguf(name: str, case: Case, directory: Path, type_name: str = "F32", **options: Any) -> Path:
@@ -102,6 +120,11 @@ def write_tensors(
     """A checkpoint as a GGUF file."""
     writing = writing or Writing()
     name = ARCHITECTURES[config["architectures"][0]]
+    if name in QWENS or "text_config" in config:
+        config, tensors = gguf_qwen.text_part(config, name, dict(tensors))
+        config = config | {"legacy": writing.legacy}
+    if name == "chatglm":
+        tensors = dict(_fused(tensors))
     writer = gguf.GGUFWriter(path, name, split_max_tensors=writing.split_max_tensors)
     keys = {f"{name}.{key}": value for key, value in metadata(config, name).items() if value is not None}
     keys |= {f"tokenizer.{key}": value for key, value in writing.tokenizer.items()}
@@ -185,7 +208,7 @@ def converted(config: Config, tensors: Mapping[str, Array], name: str) -> Iterat
     arch, num_layers = _ARCHES[name], _first(config, "num_hidden_layers", "n_layer", "n_layers")
     table = gguf.get_tensor_name_map(arch, num_layers + config.get("num_nextn_predict_layers", 0))
     for key, value in _prepared(config, tensors, name):
-        found = table.get_name(key, try_suffixes=(".weight", ".bias"))
+        found = key if key.startswith("blk.") else table.get_name(key, try_suffixes=(".weight", ".bias"))
         assert found is not None, key
         yield found, value
     yield from _rope_factors(config)
@@ -230,8 +253,12 @@ def _changed(config: Config, key: str, value: Array, name: str) -> Iterator[tupl
         value = value.squeeze(1)
     if key.endswith("e_score_correction_bias"):
         key, value = key.replace("e_score_correction_bias", "e_score_correction.bias"), value.reshape(-1)
-    if name == "gpt-oss":
+    if name in QWENS:
+        yield from gguf_qwen.changed(config, key, value, name)
+    elif name == "gpt-oss":
         yield from _gpt_oss(key, value)
+    elif name == "granite" and "shared_mlp" in key:
+        yield from _dense_granite(key, value)
     elif name == "granitemoe" and key.endswith("input_linear.weight"):
         yield from _halves(key, value)
     elif key.endswith("kv_b_proj.weight"):
@@ -281,6 +308,24 @@ def _halves(key: str, value: Array) -> Iterator[tuple[str, Array]]:
             yield f"model.layers.{layer}.mlp.experts.{part}_proj.weight", half
 
 
+def _fused(tensors: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+    """As code on the hub has queries, keys and values, of which nearly all files are made."""
+    for key, value in tensors.items():
+        match = re.fullmatch(r"model\.layers\.(\d+)\.self_attn\.([qkv])_proj\.(weight|bias)", key)
+        if match is None:
+            yield key, value
+        elif match[2] == "q":
+            parts = [tensors[key.replace(".q_proj.", f".{part}_proj.")] for part in "qkv"]
+            yield f"blk.{match[1]}.attn_qkv.{match[3]}", np.concatenate(parts)
+
+
+def _dense_granite(key: str, value: Array) -> Iterator[tuple[str, Array]]:
+    prefix = key.partition("shared_mlp")[0]
+    parts = np.split(value, 2) if "input_linear" in key else [value]
+    names = ("gate", "up") if "input_linear" in key else ("down",)
+    yield from ((f"{prefix}mlp.{name}_proj.weight", part) for name, part in zip(names, parts, strict=True))
+
+
 def _latent(config: Config, key: str, value: Array) -> Iterator[tuple[str, Array]]:
     heads, size = config["num_attention_heads"], config["qk_nope_head_dim"]
     parts = value.reshape(heads, -1, value.shape[-1])
@@ -325,7 +370,8 @@ def metadata(config: Config, name: str) -> dict[str, Any]:
         "block_count": _first(config, "num_hidden_layers", "n_layer", "n_layers"),
         "context_length": _first(config, "max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
         "embedding_length": hidden,
-        "feed_forward_length": _first(config, "intermediate_size", "n_inner") or 4 * hidden,
+        "feed_forward_length": _first(config, "intermediate_size", "n_inner")
+        or (None if "moe_intermediate_size" in config else 4 * hidden),
         "attention.head_count": heads,
         "attention.head_count_kv": config.get("num_key_value_heads"),
         "attention.key_length": config.get("head_dim"),
@@ -394,8 +440,22 @@ def _particular(config: Config, name: str) -> dict[str, Any]:
             names = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
             keys = ("attention.scale", "embedding_scale", "residual_scale", "logit_scale")
             shared = {"expert_shared_feed_forward_length": config.get("shared_intermediate_size")}
-            return {key: _float(config.get(old)) for key, old in zip(keys, names, strict=True)} | shared
+            states = _no_states(config) if "mamba_d_conv" in config else {}
+            return {key: _float(config.get(old)) for key, old in zip(keys, names, strict=True)} | shared | states
     return _older(config, name)
+
+
+def _no_states(config: Config) -> dict[str, Any]:
+    """What Granite 4 without recurrent layers has of them."""
+    return {
+        "ssm.conv_kernel": config["mamba_d_conv"],
+        "ssm.state_size": config["mamba_d_state"],
+        "ssm.group_count": config["mamba_n_groups"],
+        "ssm.inner_size": config["mamba_expand"] * config["hidden_size"],
+        "ssm.time_step_rank": config["mamba_n_heads"],
+        "attention.head_count_kv": [config["num_key_value_heads"]] * config["num_hidden_layers"],
+        "rope.scaling.finetuned": True,
+    }
 
 
 def _older(config: Config, name: str) -> dict[str, Any]:
@@ -409,6 +469,8 @@ def _older(config: Config, name: str) -> dict[str, Any]:
                 "attention.key_length": None,
                 "tensor_data_layout": "jploski",
             }
+        case "chatglm":
+            return _glm(config)
         case "gptneox":
             return {"use_parallel_residual": config.get("use_parallel_residual", True)}
         case "bloom":
@@ -423,6 +485,8 @@ def _older(config: Config, name: str) -> dict[str, Any]:
                 "attention.max_alibi_bias": _float(attention["alibi_bias_max"]),
                 "attention.layer_norm_epsilon": 1e-5,
             }
+        case "olmo":
+            return {"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": _float(config.get("clip_qkv"))}
         case "starcoder":
             return {"attention.head_count_kv": 1}
         case "stablelm":
@@ -434,6 +498,11 @@ def _older(config: Config, name: str) -> dict[str, Any]:
             base = config["rope_theta"] * rule["alpha"] ** (size / (size - 2))
             return {"rope.freq_base": base, "rope.scaling.type": "none", "rope.scaling.factor": 1.0}
     return _with_experts(config, name)
+
+
+def _glm(config: Config) -> dict[str, Any]:
+    size = config["hidden_size"] // config["num_attention_heads"]
+    return {"attention.key_length": None, "attention.value_length": None, "rope.dimension_count": size // 2}
 
 
 def _lfm2(config: Config) -> dict[str, Any]:
@@ -450,10 +519,11 @@ def _lfm2(config: Config) -> dict[str, Any]:
 
 def _with_experts(config: Config, name: str) -> dict[str, Any]:
     inner = config.get("moe_intermediate_size")
+    if "qwen" in name:
+        shared = config.get("shared_expert_intermediate_size")
+        sizes = {"expert_feed_forward_length": inner, "expert_shared_feed_forward_length": shared}
+        return sizes | (gguf_qwen.metadata(config, name) if name in QWENS else {})
     match name:
-        case "qwen2moe" | "qwen3moe":
-            shared = config.get("shared_expert_intermediate_size")
-            return {"expert_feed_forward_length": inner, "expert_shared_feed_forward_length": shared}
         case "ernie4_5-moe":
             return {
                 "expert_count": config["moe_num_experts"],

@@ -16,6 +16,8 @@ from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult,
 STATUS = {
     "not_found": 404,
     "unauthorized": 401,
+    "forbidden": 403,
+    "rate_limited": 429,
     "too_large": 413,
     "overloaded": 503,
     "timeout": 504,

@@ -32,8 +32,8 @@ STRINGS = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% e
 class SeeingTokenizer(ByteTokenizer):
     """Bytes, and one more token: the placeholder, which is recognised wherever its text stands."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, adds_bos: bool = False) -> None:
+        super().__init__(adds_bos=adds_bos)
         self.vocab_size = VOCAB_SIZE + 1
         self.max_token_chars = len(PLACEHOLDER)
 
@@ -110,10 +110,15 @@ def what_it_sees(request: EngineRequest, index: int) -> list[int]:
 
 
 def seeing_service(
-    loader: Loader | None = None, *, max_pictures: int | None = None, engine: FakeEngine | None = None, **parts: Any
+    loader: Loader | None = None,
+    *,
+    max_pictures: int | None = None,
+    engine: FakeEngine | None = None,
+    rules: PictureRules | None = None,
+    **parts: Any,
 ) -> Service:
-    """A service for that model, with the real loader unless another is given."""
-    rules = PictureRules(GridProcessor(), PLACEHOLDER_ID)
+    """A service for that model, with the real loader and its usual rules unless others are given."""
+    rules = rules or PictureRules(GridProcessor(), PLACEHOLDER_ID)
     return Service(
         engine=engine or FakeEngine(what_it_sees, capabilities=SEEING),
         extensions=Extensions(pictures=PicturePrompts(rules, loader or PictureLoader(), max_pictures)),

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-_READY = re.compile(r"serves .* at (http://\S+)")
+_READY = re.compile(r"serves .* at (https?://\S+)")
 
 
 @dataclass
@@ -26,9 +26,10 @@ class ServerProcess:
     base_url: str
     output: list[str] = field(default_factory=list)
 
-    def metrics(self) -> dict[str, float]:
-        """The samples of GET /metrics by name; one model is served."""
-        families = text_string_to_metric_families(httpx.get(f"{self.base_url}/metrics", timeout=30).text)
+    def metrics(self, key: str = "none") -> dict[str, float]:
+        """The samples of GET /metrics by name; one model is served. `key`: where one is asked for."""
+        answer = httpx.get(f"{self.base_url}/metrics", headers={"x-api-key": key}, timeout=30)
+        families = text_string_to_metric_families(answer.text)
         return {sample.name: sample.value for family in families for sample in family.samples}
 
     def terminate(self) -> int:

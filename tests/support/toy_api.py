@@ -24,6 +24,7 @@ from dragoman.server.describe.components import IGNORED
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, jsonline
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.security.scopes import Scope
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, TextPrompt
 
 # --- what clients send, and what they are sent -------------------------------------------------------------------------
@@ -76,9 +77,11 @@ STATUSES = {
     "unknown_path": 404,
     "wrong_method": 405,
     "unauthorized": 401,
+    "forbidden": 403,
     "too_large": 413,
     "overloaded": 503,
     "unavailable": 503,
+    "rate_limited": 429,
     "timeout": 504,
     "cancelled": 503,
     "capacity": 400,
@@ -186,6 +189,7 @@ API = Api(
             tag="Parrot",
             summary="Whom one can ask",
             answers=merged({200: json_answer(Perches)}, ERRORS.answers(("unauthorized",))),
+            scope=Scope.INFERENCE,
             answer=perches,
         ),
     ),

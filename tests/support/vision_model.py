@@ -25,7 +25,8 @@ from dragoman.models.profile import kernel_profile
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
+from dragoman.models.vision.base import PictureProcessor, VisionFamily
+from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 from tests.support.family_checkpoint import Array
@@ -45,6 +46,17 @@ def relative_error(found: Array, expected: Array) -> float:
     """Root-mean-square difference, relative to what is expected."""
     assert found.shape == expected.shape, (found.shape, expected.shape)
     return float(np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)))
+
+
+def embedded(tower: Tower, picture: Picture, detail: Detail = "auto") -> Array:
+    """What a tower returns for a picture, all its parts computed."""
+    parts = tower.embed(picture, detail)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            embeddings: Array = end.value
+            return embeddings
 
 
 class SeeingModel:
@@ -91,12 +103,11 @@ class SeeingModel:
 
     def embed(self, picture: Picture, detail: Detail = "auto") -> Array:
         """What stands in the places of the picture's placeholders. Shape: f32 [placeholders, hidden * levels]."""
-        embeddings: Array = self._tower(self.processor.inputs(picture, detail))[EMBEDDINGS]
-        return embeddings
+        return embedded(Tower(self._parts, [], self.vision.facts, self.processor), picture, detail)
 
     def tower_nodes(self) -> Counter[str]:
         """The kinds of nodes that the compiled tower is made of."""
-        nodes: list[Any] = self._tower.get_runtime_model().get_ops()
+        nodes: list[Any] = [node for part in self._parts for node in part.get_runtime_model().get_ops()]
         return Counter(str(node.get_rt_info()["layerType"].astype(str)) for node in nodes)
 
     def embedding_error(self, name: str) -> float:
@@ -123,12 +134,12 @@ class SeeingModel:
         return relative_error(logits[-len(expected) :, self.reference["columns"]], expected)
 
     @cached_property
-    def _tower(self) -> Any:
+    def _parts(self) -> list[Any]:
         profile = kernel_profile(self._options)
         with Checkpoint(self._directory) as checkpoint, RowParts() as parts:
-            graph = self.vision.build(Weights(checkpoint, WeightStorage(profile.weights, parts)))
+            graphs = self.vision.build(Weights(checkpoint, WeightStorage(profile.weights, parts)))
             parts.finish()
-            return ov.Core().compile_model(graph, "CPU", dict(profile.properties))
+            return [ov.Core().compile_model(graph, "CPU", dict(profile.properties)) for graph in graphs]
 
     @cached_property
     def _decoder(self) -> Any:

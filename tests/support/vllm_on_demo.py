@@ -36,6 +36,11 @@ class Shared:
         """Whether it has died."""
         return self._llm.errored
 
+    @property
+    def renderer(self) -> Any:
+        """As vLLM's."""
+        return self._llm.renderer
+
     def generate(self, *arguments: Any, **options: Any) -> AsyncGenerator[Any, None]:
         """As vLLM's."""
         return self._llm.generate(*arguments, **options)

@@ -143,3 +143,46 @@ def test_a_template_for_a_model_that_takes_text_only_refuses_the_part() -> None:
     prompt = ChatPrompt(({"role": "user", "content": [text("a"), IMAGE]},))
     with pytest.raises(TextOnly, match=r"messages\[0\].content\[1\] of type image_url is not supported: .* text only"):
         ChatTemplate(QWEN_VL).render(prompt)
+
+
+# --- markers with numbers ---------------------------------------------------------------------------------------------
+
+NUMBERED = "<|image_{}|>"
+
+
+def test_numbered_markers_count_the_pictures_of_a_conversation() -> None:
+    shown = rendered(STRINGS, NUMBERED, [IMAGE, text("a"), IMAGE], "b", [text("c"), IMAGE])
+    assert shown == "[user]<|image_1|>\n<|image_2|>\na[assistant]b[user]<|image_3|>\nc"
+
+
+def test_a_text_may_name_its_pictures_in_any_order() -> None:
+    shown = rendered(STRINGS, NUMBERED, [text("<|image_2|> or <|image_1|>?"), IMAGE, IMAGE, IMAGE])
+    assert shown == "[user]<|image_3|>\n<|image_2|> or <|image_1|>?"
+
+
+def test_without_pictures_numbered_markers_are_text() -> None:
+    assert rendered(STRINGS, NUMBERED, "<|image_1|> and <|image_9|>") == "[user]<|image_1|> and <|image_9|>"
+
+
+@pytest.mark.parametrize(
+    ("contents", "problem"),
+    [
+        (([text("<|image_1|><|image_1|>"), IMAGE],), r"content must hold <\|image_1\|> at most 1 times.* got 2"),
+        (([text("<|image_2|>"), IMAGE],), r"once <\|image_1\|>, .* got <\|image_1\|>, <\|image_2\|>"),
+        (([text("<|image_01|>"), IMAGE],), r"once <\|image_1\|>, .* got <\|image_1\|>, <\|image_01\|>"),
+        (([IMAGE, IMAGE], "", "<|image_2|>"), r"once each of <\|image_1\|> to <\|image_2\|>, .* got <\|image_1\|>"),
+        (([text(f"<|image_{'9' * 5000}|>"), IMAGE],), r"once <\|image_1\|>, once for each image"),
+    ],
+    ids=["twice", "no such picture", "another way to write it", "of another message", "huge"],
+)
+def test_a_numbered_marker_too_many_is_refused(contents: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(InvalidRequest, match=problem):
+        rendered(STRINGS, NUMBERED, *contents)
+
+
+def test_a_template_that_writes_numbered_markers_gets_parts() -> None:
+    source = (
+        "{% set seen = namespace(n=0) %}{% for m in messages %}{% for part in m.content %}{% if part.type == 'image' %}"
+        "{% set seen.n = seen.n + 1 %}<|image_{{ seen.n }}|>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endfor %}"
+    )
+    assert rendered(source, NUMBERED, [text("a"), IMAGE, text("b"), IMAGE]) == "a<|image_1|>b<|image_2|>"

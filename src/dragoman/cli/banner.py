@@ -23,7 +23,7 @@ class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
     `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
-    `chat_format`: the option of that name.
+    `chat_format`: the option of that name. `is_tls`: HTTPS is spoken.
     """
 
     name: str
@@ -36,17 +36,19 @@ class BannerFacts:
     others: tuple[str, ...] = ()
     can_generate: bool = True
     chat_format: str = "auto"
+    is_tls: bool = False
 
 
-def base_url(host: str, port: int) -> str:
+def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
     """The URL by which this machine reaches the server; addresses that mean "all" become the local one."""
     local = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    return f"http://[{local}]:{port}" if ":" in local else f"http://{local}:{port}"
+    scheme = "https" if is_tls else "http"
+    return f"{scheme}://[{local}]:{port}" if ":" in local else f"{scheme}://{local}:{port}"
 
 
 def banner(facts: BannerFacts) -> str:
     """The block, with a line to copy."""
-    url = base_url(facts.host, facts.port)
+    url = base_url(facts.host, facts.port, is_tls=facts.is_tls)
     details = f" ({', '.join(facts.details)})" if facts.details else ""
     lines = ["", f"dragoman {__version__} serves {facts.name} at {url}", f"  {facts.model_dir}{details}"]
     lines += [f"  and {other}" for other in facts.others]
@@ -70,9 +72,9 @@ def calls_of(api: Api, model: str) -> str:
     return "   ".join(f"{method:<4} {'  '.join(found)}" for method, found in paths.items())
 
 
-def empty_banner(store: str, host: str, port: int) -> str:
+def empty_banner(store: str, host: str, port: int, *, is_tls: bool = False) -> str:
     """The block where no model is served yet."""
-    url = base_url(host, port)
+    url = base_url(host, port, is_tls=is_tls)
     lines = [
         "",
         f"dragoman {__version__} serves no model yet at {url}",

@@ -13,13 +13,16 @@ from typing import TextIO
 
 from dragoman import __version__
 from dragoman.cli.arguments import read_arguments
+from dragoman.cli.command_options import CommandOption, options_text, read_options
 from dragoman.cli.compress_arguments import compress_help, read_compress_arguments
 from dragoman.cli.config_command import config_text
 from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
+from dragoman.cli.explain_arguments import explain_help, read_explain_arguments
 from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
 from dragoman.cli.progress import ProgressDisplay, note_to
 from dragoman.config.docs import options_help, options_page
 from dragoman.config.hub_models import FindModel, with_models
+from dragoman.config.kinds import Switch
 from dragoman.config.resolve import ConfigError, demo_model_dir
 from dragoman.config.run_time import ModelStore
 from dragoman.config.several import Resolved, resolve_all
@@ -42,6 +45,9 @@ usage: dragoman serve [MODEL] [options]        load a model and answer clients
                                                perplexity, and how far a model is from another one
        dragoman compress MODEL_DIR OUT [--text FILE] [options]
                                                write a checkpoint with weights of 4 or 8 bits
+       dragoman explain --request FILE [--url URL | MODEL]
+                                               what would be done with a call, without doing it
+       dragoman selftest [MODEL] [options]     whether the model computes here as it should
        dragoman --version
 
 `dragoman serve --help` lists the options; the other commands have a `--help` of their own.
@@ -68,6 +74,22 @@ how often both find the same token the likeliest. All options of `dragoman serve
 
 """
 
+_SELFTEST_USAGE = """\
+usage: dragoman selftest [MODEL] [options]
+
+Loads a model and checks, in seconds, that it computes on this processor as it should: that answers are the same alone and in
+batches, with prompts in pieces and whole, with a cached prefix and fresh; that what is drawn with a seed is drawn again,
+whoever runs beside it; how far its stored weights are from f32; and how fast steps are, beside what memory could do. All
+options of `dragoman serve` may be given too, and act as they do there. The exit code is 1 if something is off. See
+docs/selftest.md.
+
+"""
+
+_SELFTEST_OPTIONS = (
+    CommandOption("quick", Switch(), "leave out what loads the model a second time", False),
+    CommandOption("json", Switch(), "print JSON instead of a table", False),
+)
+
 _SERVE_USAGE = """\
 usage: dragoman {command} [MODEL] [options]
 
@@ -92,7 +114,13 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
         return 0
-    own = {"plan": _run_plan, "eval": _run_eval, "compress": _run_compress}
+    own = {
+        "plan": _run_plan,
+        "eval": _run_eval,
+        "compress": _run_compress,
+        "explain": _run_explain,
+        "selftest": _run_selftest,
+    }
     if command in own:
         try:
             return own[command](arguments[1:])
@@ -101,7 +129,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("pull", "models"):
         return _run_hub_command(command, arguments[1:])
     if command not in ("serve", "config"):
-        allowed = "one of serve, config, plan, eval, compress, pull, models, --help, --version"
+        allowed = "one of serve, config, plan, eval, compress, explain, selftest, pull, models, --help, --version"
         sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
         return USAGE_ERROR
     return _run_command(command, arguments[1:])
@@ -206,6 +234,47 @@ def _run_compress(words: list[str]) -> int:
     from dragoman.cli.compress_command import run_compress
 
     return run_compress(asked, sys.stdout, sys.stderr)
+
+
+def _run_explain(words: list[str]) -> int:
+    """Read the call and where to explain it, and explain it; the exit code."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(explain_help())
+        return 0
+    asked, server_words, problems = read_explain_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    from dragoman.cli.explain_command import run_explain
+
+    if asked.url is not None:
+        return run_explain(None, asked, sys.stdout, sys.stderr, environment().get("DRAGOMAN_API_KEY", ""))
+    read = _read(server_words, environment(), sys.stderr, may_download=True)
+    if read is None:
+        return USAGE_ERROR
+    if len(read[1].models) != 1:
+        sys.stderr.write("dragoman: a call is explained by one model; name its directory\n")
+        return USAGE_ERROR
+    return run_explain(read[1].models[0], asked, sys.stdout, sys.stderr)
+
+
+def _run_selftest(words: list[str]) -> int:
+    """Read the options of the self-test and of the server, and test; the exit code."""
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(_SELFTEST_USAGE + options_text(_SELFTEST_OPTIONS))
+        return 0
+    asked = read_options(_SELFTEST_OPTIONS, words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
+    read = None if asked.problems else _read(asked.others, environment(), sys.stderr, may_download=True)
+    if read is None:
+        return USAGE_ERROR
+    if len(read[1].models) != 1:
+        sys.stderr.write("dragoman: a self-test is of one model; name its directory\n")
+        return USAGE_ERROR
+    from dragoman.cli.selftest_command import run_selftest
+
+    as_json, is_quick = bool(asked.values["json"]), bool(asked.values["quick"])
+    return run_selftest(read[1].models[0], sys.stdout, sys.stderr, as_json=as_json, is_quick=is_quick)
 
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:

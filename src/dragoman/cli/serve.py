@@ -7,10 +7,12 @@ Does not: build the model's parts (`compose` does) or run the loop (`server.run`
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from types import TracebackType
-from typing import TextIO
+from typing import TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
 from dragoman.cli.progress import ProgressDisplay
@@ -18,16 +20,21 @@ from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore
 from dragoman.engine.factory import Progress
-from dragoman.host.host import ModelHost, log_progress
+from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
 from dragoman.host.machine import available_memory_bytes
-from dragoman.host.settings import server_config
+from dragoman.host.progress import log_progress
+from dragoman.host.recovery import FailureAction, FailurePolicy
+from dragoman.host.settings import server_config, tls_of
 from dragoman.models import ModelError
 from dragoman.server.apis import set_up_all
+from dragoman.server.descriptors import raise_descriptor_limit
 from dragoman.server.observation.request_log import LOGGER_NAME
 from dragoman.server.registry import ModelRegistry, ServerState
 from dragoman.server.run import ListenConfig, ModelOwner, run
+
+logger = logging.getLogger("dragoman.server")
 
 EXPECTED = (ConfigError, ModelError)
 """Failures that their message explains: a traceback would only hide it."""
@@ -35,11 +42,21 @@ EXPECTED = (ConfigError, ModelError)
 _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
 class OperatorFormatter(logging.Formatter):
-    """Log lines with time and level; failures that the operator can mend come without a traceback."""
+    """Log lines with time and level; failures that the operator can mend come without a traceback.
+
+    A message is one line whatever names and paths of clients are in it, and moves no terminal's cursor.
+    """
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # the name is logging's
+        """The line without what controls, which is written as Python would."""
+        return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], super().formatMessage(record))
 
     def formatException(self, ei: _ExcInfo) -> str:  # the name is logging's
         """The traceback, or only the message of an expected failure."""
@@ -82,11 +99,13 @@ class _Startup:
         finally:
             self.display.finish()
         registry.mark_ready()  # before the banner: whoever reads it may call at once
-        self.stdout.write(banner(self._facts(composed)) if composed else empty_banner(*self._place()))
+        self.stdout.write(banner(self._facts(composed)) if composed else self._empty())
         self.stdout.flush()
 
-    def _place(self) -> tuple[str, str, int]:
-        return str(self.serving.store.root), self.serving.process.server.host, self.address[1]
+    def _empty(self) -> str:
+        server = self.serving.process.server
+        is_tls = server.tls_cert is not None
+        return empty_banner(str(self.serving.store.root), server.host, self.address[1], is_tls=is_tls)
 
     def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
         first, server = self.serving.process, self.serving.process.server
@@ -98,7 +117,8 @@ class _Startup:
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
-            needs_key=bool(server.api_key or server.api_key_file),
+            needs_key=_has_keys(first) and "inference" not in server.open_scopes,
+            is_tls=server.tls_cert is not None,
             chat_format=first.clients.chat_format,
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
@@ -114,6 +134,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     """
     first, names = serving.process, [config.name for config in serving.configs]
     _start_logging(first.server.log_level, stderr, has_bare_lines=first.server.log_requests == "json")
+    raise_descriptor_limit()
     try:
         profile = model_profile(first)
         can_be_empty = serving.store.root is not None
@@ -121,6 +142,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         host = _host(serving, registry, display)
         startup = _Startup(serving, host, stdout, display)
         config, listen = server_config(first), _listen_config(first)
+        warn_if_open(first)
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
         owner = ModelOwner(hosting, host.close)
         return run(registry, config, listen, startup.load, startup.listening, owner=owner)
@@ -139,10 +161,19 @@ def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -
         if registry.state is not ServerState.LOADING:
             return log_progress(name)
         if len(serving.configs) == 1:
-            return display
+            return display if serving.begun is None else lambda stage, fraction: None  # it has begun with the display
         return lambda stage, fraction: display(f"{name}: {stage}", fraction)
 
-    return ModelHost(registry, Composer(serving.begun), serving.store, ledger, drain_s, progress)
+    return ModelHost(
+        registry, Composer(serving.begun), serving.store, ledger, drain_s, progress, failure_policy(serving.process)
+    )
+
+
+def failure_policy(config: Config) -> FailurePolicy:
+    """What is done about engines that die."""
+    server = config.server
+    action = cast(FailureAction, server.on_engine_failure)
+    return FailurePolicy(action, server.max_engine_restarts, server.engine_restart_window)
 
 
 def _start_logging(level: str, stderr: TextIO, *, has_bare_lines: bool = False) -> None:
@@ -165,4 +196,34 @@ def _listen_config(config: Config) -> ListenConfig:
         port=config.server.port,
         drain_s=config.server.drain_timeout,
         drain_delay_s=config.server.drain_delay,
+        tls=tls_of(config),
     )
+
+
+def _has_keys(config: Config) -> bool:
+    server = config.server
+    return bool(server.api_key or server.api_key_file or server.aws_key_pair or server.aws_credentials)
+
+
+def warn_if_open(config: Config) -> None:
+    """Say so if other machines may ask for everything."""
+    server = config.server
+    if is_loopback(server.host):
+        return
+    if not _has_keys(config) and server.tls_client_ca is None:
+        logger.warning(
+            "anybody who reaches %s may use this server and read what runs on it: no keys are set (--api-key-file)",
+            server.host,
+        )
+    elif server.tls_cert is None:
+        logger.warning(
+            "keys and texts travel readable to %s: set --tls-cert, or have a proxy in front speak TLS", server.host
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """True if only this machine reaches what listens on `host`, an address or a name."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -52,6 +52,10 @@ def _has_proposer(values: Values) -> bool:
     return values["draft_model"] is not None or bool(values["prompt_lookup"])
 
 
+def _has_keys(values: Values) -> bool:
+    return any(values[name] for name in ("api_key", "api_key_file", "aws_key_pair", "aws_credentials"))
+
+
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown", "prefix_cache", "prompt_lookup",
     "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch", "limit_mm_per_prompt",
@@ -102,9 +106,19 @@ _IDLE = (
         "the servers behind option.engine=remote run the model",
     ),
     _Idle(
-        ("threads", "cache_dir", "max_step_slowdown", "mm_processor_kwargs"),
+        ("threads", "cache_dir", "max_step_slowdown"),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
+    ),
+    _Idle(
+        ("open_scopes", "rate_limit_requests", "rate_limit_tokens"),
+        lambda values: not _has_keys(values),
+        "nobody has a key without api_key_file, DRAGOMAN_API_KEY or aws_credentials",
+    ),
+    _Idle(
+        ("cors_allowed_methods", "cors_allowed_headers", "cors_allow_credentials"),
+        lambda values: not values["cors_allowed_origin"],
+        "no page of another origin reads answers without cors_allowed_origin",
     ),
     _Idle(
         ("entry_point", "handler", "handler_threads", "hook_timeout_s"),
@@ -162,6 +176,12 @@ def contradictions(values: Values, origins: Origins) -> Iterator[str]:
     for name, why in _NO_ADAPTERS.get(str(values["engine"]), {}).items():
         if values[name]:
             yield f"{cite(name, values, origins)}: must not be given together with {cite('engine', values, origins)}; {why}"
+    if values["queue_timeout"] is not None and values["engine"] in ("remote", "vllm"):
+        cited = (cite(name, values, origins) for name in ("queue_timeout", "engine"))
+        yield "{}: must not be given together with {}; it does not tell when a request begins".format(*cited)
+    if values["cors_allow_credentials"] and values["cors_allowed_origin"] == "*":
+        allowed, origin = (cite(name, values, origins) for name in ("cors_allow_credentials", "cors_allowed_origin"))
+        yield f"{allowed}: must not be given together with {origin}; name the origins that you trust"
     adapters = values["lora"]
     if values["merge_lora"] and not (isinstance(adapters, tuple) and len(adapters) == 1):
         yield f"{cite('merge_lora', values, origins)}: must be given together with one adapter in option.lora"

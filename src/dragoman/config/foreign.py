@@ -50,7 +50,7 @@ HUB_BY_ENVIRONMENT = (
 NO_IMAGE_GENERATION = "images are read, not generated"
 NO_LORA_KIND = "adapters of this kind are not served"
 NO_SESSIONS = "sessions are not kept"
-NO_TLS = "plain HTTP is spoken; a proxy in front can speak TLS"
+NO_TLS = "Java's stores of keys are not read; tls_cert and tls_key name files in PEM"
 NO_TRANSLATORS = "DJL's translators are not run; this server generates text"
 ONE_LENGTH = "option.max_model_len bounds prompt and answer together"
 ONE_PROCESS = "one process serves the model; there are no worker processes"
@@ -91,7 +91,7 @@ _FRONT_END = (
     *_keys("plugins of LMI's front end are not run", "plugin_folder"),
     *_keys("there is no cluster; each process serves for itself", "cluster_address"),
     *_keys("option.log_level says what is logged", "debug", harmless=OFF),
-    *_keys(NO_TLS, "keystore keystore_type private_key_file certificate_file"),
+    *_keys(NO_TLS, "keystore keystore_type"),
     ForeignOption("keystore_pass", NO_TLS, is_secret=True),
     ForeignOption("hf_token", HUB_BY_ENVIRONMENT, is_secret=True),
     *_keys(HUB_BY_ENVIRONMENT, "download_dir"),
@@ -249,7 +249,7 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options(OWN_ORDER, "scheduler_delay_factor", harmless=("0", "0.0")),
     *_options(ALWAYS_CHUNKED, "max_num_partial_prefills max_long_partial_prefills long_prefill_token_threshold"),
     *_options(COUNTERS, "disable_log_stats aggregate_engine_logging", harmless=OFF),
-    *_options(COUNTERS, "otlp_traces_endpoint collect_detailed_traces show_hidden_metrics_for_version"),
+    *_options(COUNTERS, "collect_detailed_traces show_hidden_metrics_for_version"),
     *_options(COUNTERS, "kv_cache_metrics kv_cache_metrics_sample cudagraph_metrics enable_mfu_metrics"),
     *_options("requests are not logged", "disable_log_requests max_log_len", harmless=("true",)),
     *_options("requests are not logged", "enable_log_requests", harmless=OFF),

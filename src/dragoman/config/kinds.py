@@ -331,6 +331,31 @@ def _check_host(word: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Origins:
+    """Origins of web pages, separated by commas or blanks, or `*` for all."""
+
+    @property
+    def allowed(self) -> str:
+        """The forms; a page without an origin of its own (`null`) may be anybody's."""
+        return "* for all, or origins separated by commas, each as https://HOST or http://HOST:PORT, without a path"
+
+    @property
+    def placeholder(self) -> str:
+        """`ORIGIN,...`."""
+        return "ORIGIN,..."
+
+    def parse(self, text: str) -> str:
+        """The origins in lower case, separated by commas. Raises: ValueError if one has another form."""
+        words = text.lower().replace(",", " ").split()
+        if words != ["*"] and not (words and all(_ORIGIN.fullmatch(word) for word in words)):
+            raise ValueError(text)
+        return ",".join(words)
+
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
 class Urls:
     """Addresses of servers, separated by commas or blanks: `http://HOST:PORT`, with a path if there is one."""
 

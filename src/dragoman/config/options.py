@@ -444,6 +444,17 @@ class ClientSettings:
         Integer(0, 1000),
         "Most log-probabilities per token a client may ask for.",
     )
+    max_prompts: int = option(
+        _LIMITS.max_prompts,
+        Integer(1, 1024),
+        "Most prompts of one call.",
+        unit="prompts",
+    )
+    min_priority: int = option(
+        _LIMITS.min_priority,
+        Integer(-1_000_000, 0),
+        "Smallest `priority` a request may have; the smallest is served first. 0: clients can only let others go before.",
+    )
 
 
 GROUPS: tuple[type, ...] = (

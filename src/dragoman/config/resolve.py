@@ -10,7 +10,7 @@ SERVING_ names go before the names other servers use; 5. config.properties; 6. t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +31,7 @@ from dragoman.config.foreign import (
     ForeignOption,
 )
 from dragoman.config.hub_models import FindModel, left_alone, only_cached
+from dragoman.config.hub_trust import keep_code_out, trusted
 from dragoman.config.kinds import ModelPath, Value
 from dragoman.config.links import links_out
 from dragoman.config.names import Match, NameIndex
@@ -162,7 +163,7 @@ def resolve(
     findings.problems += contradictions(values, origins)
     model_dir = _model_dir(values, origins, directory, entry)
     values["lora"] = _adapters(values, origins, directory, model_dir)
-    has_code = _has_operator_file(values, (directory, model_dir))
+    has_code = _has_operator_file(values, origins, (directory, model_dir), findings.notices)
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
     findings.notices += _useless_revision(values, origins, model_dir)
@@ -271,8 +272,11 @@ def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, mo
     return tuple(f"{name}={path}" for name, path in pairs)
 
 
-def _has_operator_file(values: Mapping[str, Value], directories: Iterable[Path]) -> bool:
+def _has_operator_file(
+    values: dict[str, Value], origins: dict[str, Origin], directories: Sequence[Path], notices: list[str]
+) -> bool:
     """True if hooks are on, and the options name a file or one has the usual name; it may have options of its own."""
+    notices += keep_code_out(values, origins, directories, OPERATOR_FILE)
     named = values["entry_point"]
     if not values["hooks"]:
         return False
@@ -355,7 +359,7 @@ class _Findings:
         graph = read_graph(directory)
         self.notices += graph.notices
         self.problems += graph.problems
-        self.read(FILE, graph.givens)
+        self._read_files(directory, graph.givens)
 
     def check_places(self, directory: Path, model_dir: Path, origin: Origin) -> None:
         """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
@@ -368,7 +372,12 @@ class _Findings:
     def read_file(self, directory: Path) -> None:
         """Sort the values of the serving.properties in that directory. Raises: ConfigError if it cannot be read."""
         self._home = directory
-        self.read(FILE, _read_file(directory))
+        self._read_files(directory, _read_file(directory))
+
+    def _read_files(self, directory: Path, givens: Sequence[Given]) -> None:
+        counted, notices = trusted(directory, givens, self._index)
+        self.notices += notices
+        self.read(FILE, counted)
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""

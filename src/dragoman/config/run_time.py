@@ -23,8 +23,8 @@ from dragoman.config.kinds import FilePath, NamedDirectories
 from dragoman.config.names import NameIndex
 from dragoman.config.option import Option
 from dragoman.config.resolve import Config, ConfigError, resolve
-from dragoman.config.server_options import ServerSettings
-from dragoman.config.several import PER_MODEL, archive_cache, process_wide_conflicts, unpacked, with_notes
+from dragoman.config.server_options import PER_MODEL, ServerSettings
+from dragoman.config.several import archive_cache, process_wide_conflicts, unpacked, with_notes
 from dragoman.config.sources import Given, read_environment
 from dragoman.model_texts import is_gguf
 

@@ -9,12 +9,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.config.entries import ModelList
-from dragoman.config.kinds import Choice, FilePath, Integer, Number, Some, Switch, Text
+from dragoman.config.kinds import Choice, FilePath, Integer, Number, Origins, Some, Switch, Text
 from dragoman.config.option import Alias, option
+
+PER_MODEL = frozenset(
+    {
+        "job_queue_size",
+        "max_completion_tokens",
+        "max_prompt_tokens",
+        "max_queued_tokens",
+        "max_requests_per_key",
+        "predict_timeout",
+        "queue_timeout",
+    }
+)
+"""Of the server's settings those that each model has."""
 
 
 def _mebibytes(text: str) -> str:
     return str(int(text) * 1024 * 1024)
+
+
+def _traces_url(text: str) -> str:
+    return text.rstrip("/") + "/v1/traces"
 
 
 def split_address(text: str) -> tuple[str, str]:
@@ -50,6 +67,7 @@ class ServerSettings:
         Integer(0, 65535),
         "Port to listen on; 0 takes a free one.",
         key="port",
+        env=(Alias("SAGEMAKER_BIND_TO_PORT"),),
         keys=(Alias("inference_address", _address_port, "http://HOST:PORT"),),
     )
     api_key: str | None = option(
@@ -57,15 +75,78 @@ class ServerSettings:
         Text("KEY"),
         "Key that clients must send as `Authorization: Bearer KEY`, `api-key: KEY` or `x-api-key: KEY`.",
         unset="no key is asked for",
-        env=(Alias("DRAGOMAN_API_KEY"), Alias("API_KEY")),
+        env=(Alias("DRAGOMAN_API_KEY"), Alias("API_KEY"), Alias("VLLM_API_KEY")),
         is_secret=True,
     )
     api_key_file: Path | None = option(
         None,
         FilePath("FILE"),
-        "File with one accepted key per line.",
+        "File with one accepted key per line: `KEY`, or `NAME: KEY` and what it opens (see security.md). Read anew when it "
+        "changes.",
         unset="no file",
         key="api_key_file",
+    )
+    aws_key_pair: str | None = option(
+        None,
+        Text("ID:SECRET"),
+        "Key pair that AWS clients sign requests with, `ID:SECRET` or `ID:SECRET:SESSION_TOKEN`.",
+        unset="no signatures are taken",
+        env=(Alias("DRAGOMAN_AWS_KEY_PAIR"),),
+        is_secret=True,
+    )
+    aws_credentials: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "File with the key pairs of AWS clients, in the form of AWS's own credentials file. Read anew when it changes.",
+        unset="no file",
+        key="aws_credentials",
+    )
+    open_scopes: tuple[str, ...] = option(
+        (),
+        Some(("inference", "metrics", "management", "debug")),
+        "What needs no key even where keys are set.",
+        unset="health checks and the description only",
+        key="open_scopes",
+    )
+    rate_limit_requests: int | None = option(
+        None,
+        Integer(1, 999_999_999, auto=True),
+        "Requests that each key may make per minute, unless the file of keys says otherwise; more are answered 429.",
+        unset="no limit",
+        key="rate_limit_requests",
+    )
+    rate_limit_tokens: int | None = option(
+        None,
+        Integer(1, 999_999_999, auto=True),
+        "Prompt and completion tokens that each key may have per minute, likewise.",
+        unset="no limit",
+        key="rate_limit_tokens",
+    )
+    tls_cert: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "Certificate chain in PEM; HTTPS is spoken then, and nothing else. Read anew when it changes.",
+        unset="plain HTTP is spoken",
+        key="tls_cert",
+        keys=(Alias("certificate_file"),),
+        flags=("--ssl-certfile",),
+    )
+    tls_key: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "Private key of the certificate, in PEM, without a password.",
+        unset="in the file of the certificate",
+        key="tls_key",
+        keys=(Alias("private_key_file"),),
+        flags=("--ssl-keyfile",),
+    )
+    tls_client_ca: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "Certificates in PEM, one of which has to have signed that of every client.",
+        unset="clients need no certificate",
+        key="tls_client_ca",
+        flags=("--ssl-ca-certs",),
     )
     max_request_size: int = option(
         67_108_864,
@@ -81,7 +162,7 @@ class ServerSettings:
     job_queue_size: int = option(
         1000,
         Integer(0),
-        "Requests that may wait when max_num_seqs are running; more are answered 503 (429 on the TGI routes).",
+        "Requests that may wait when max_num_seqs are running; more are answered 503, or 429 by APIs that have it.",
         unit="requests",
         key="job_queue_size",
         env=(Alias("MAX_CONCURRENT_REQUESTS"),),
@@ -93,6 +174,47 @@ class ServerSettings:
         unit="seconds",
         unset="no limit",
         env=(Alias("SAGEMAKER_MODEL_SERVER_TIMEOUT_SECONDS"), Alias("PREDICT_TIMEOUT")),
+    )
+    max_queued_tokens: int | None = option(
+        None,
+        Integer(1),
+        "Prompt tokens that may wait to be computed, those of all requests together; more are answered as a full queue is.",
+        unit="tokens",
+        unset="no limit",
+        key="max_queued_tokens",
+    )
+    max_prompt_tokens: int | None = option(
+        None,
+        Integer(1),
+        "Longest prompt of a request.",
+        unit="tokens",
+        unset="what fits into max_model_len",
+        key="max_prompt_tokens",
+        env=(Alias("MAX_INPUT_TOKENS"), Alias("MAX_INPUT_LENGTH")),
+    )
+    max_completion_tokens: int | None = option(
+        None,
+        Integer(1),
+        "Longest answer a client may ask for; requests that do not say how long get no longer ones.",
+        unit="tokens",
+        unset="what fits into max_model_len",
+        key="max_completion_tokens",
+    )
+    max_requests_per_key: int | None = option(
+        None,
+        Integer(1),
+        "Requests of one API key that may be in flight; more are answered as a full queue is. All without a key are one.",
+        unit="requests",
+        unset="no limit",
+        key="max_requests_per_key",
+    )
+    queue_timeout: float | None = option(
+        None,
+        Number(0),
+        "Longest time one request may wait before its first step; it is then answered as if the queue was full.",
+        unit="seconds",
+        unset="no limit",
+        key="queue_timeout",
     )
     config_file: Path | None = option(
         None,
@@ -122,24 +244,30 @@ class ServerSettings:
     )
     cors_allowed_origin: str = option(
         "",
-        Text("ORIGIN"),
-        "Value of the header Access-Control-Allow-Origin.",
-        unset="the header is not sent",
+        Origins(),
+        "Origins whose pages may read answers in browsers (CORS).",
+        unset="none",
         key="cors_allowed_origin",
     )
     cors_allowed_methods: str = option(
         "",
         Text("METHODS"),
-        "Value of the header Access-Control-Allow-Methods.",
-        unset="the header is not sent",
+        "Methods that such pages may use, separated by commas.",
+        unset="those of the route",
         key="cors_allowed_methods",
     )
     cors_allowed_headers: str = option(
         "",
         Text("HEADERS"),
-        "Value of the header Access-Control-Allow-Headers.",
-        unset="the header is not sent",
+        "Header fields that such pages may send, separated by commas.",
+        unset="those that a page asks for",
         key="cors_allowed_headers",
+    )
+    cors_allow_credentials: bool = option(
+        False,
+        Switch(),
+        "Browsers may send cookies and certificates with the calls of such pages.",
+        key="cors_allow_credentials",
     )
     drain_timeout: float = option(
         30.0,
@@ -154,6 +282,26 @@ class ServerSettings:
         "How long calls are still taken after SIGTERM or Ctrl-C, while health checks already say no, for load balancers.",
         unit="seconds",
         key="drain_delay",
+    )
+    on_engine_failure: str = option(
+        "restart",
+        Choice(("restart", "restart-then-exit", "exit")),
+        "What follows when an engine dies, its requests answered: another one takes its place, up to --max-engine-restarts "
+        "times, then the model stays dead or the process exits with code 70; or it exits at once.",
+        key="on_engine_failure",
+    )
+    max_engine_restarts: int = option(
+        3,
+        Integer(0),
+        "How often a model's engine is restarted within --engine-restart-window.",
+        key="max_engine_restarts",
+    )
+    engine_restart_window: float = option(
+        600.0,
+        Number(0),
+        "The time in which restarts of an engine are counted.",
+        unit="seconds",
+        key="engine_restart_window",
     )
     log_level: str = option(
         "info",
@@ -172,6 +320,37 @@ class ServerSettings:
         Switch(),
         "Prompts are part of these lines.",
         key="log_prompts",
+    )
+    otlp_traces_endpoint: str | None = option(
+        None,
+        Text("URL"),
+        "Where spans of calls are sent for OpenTelemetry, as in http://localhost:4318/v1/traces. Needs the extra "
+        "dragoman[otel]; what else the SDK reads of the environment (OTEL_*) counts.",
+        unset="no spans are made",
+        key="otlp_traces_endpoint",
+        keys=(Alias("option.otlp_traces_endpoint"),),
+        env=(Alias("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), Alias("OTEL_EXPORTER_OTLP_ENDPOINT", _traces_url)),
+    )
+    otlp_traces_protocol: str = option(
+        "http/protobuf",
+        Choice(("http/protobuf", "grpc")),
+        "How they are sent. grpc needs the package opentelemetry-exporter-otlp-proto-grpc as well.",
+        key="otlp_traces_protocol",
+        env=(Alias("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), Alias("OTEL_EXPORTER_OTLP_PROTOCOL")),
+    )
+    strict: bool = option(
+        False,
+        Switch(),
+        "Parameters without effect are errors; otherwise they are named in x-dragoman-ignored. A call chooses for itself "
+        "with the header x-dragoman-strict: 1 or 0.",
+        key="strict",
+    )
+    timings: bool = option(
+        False,
+        Switch(),
+        "Answers tell how long they took, in a block timings as llama.cpp's server has it. A call chooses for itself with "
+        "the header x-dragoman-timings: 1 or 0.",
+        key="timings",
     )
     metrics_compat: tuple[str, ...] = option(
         (),

@@ -24,7 +24,7 @@ from dragoman.config.kinds import Value
 from dragoman.config.option import show
 from dragoman.config.ovms_models import read_ovms_models
 from dragoman.config.resolve import Config, ConfigError, given_options, is_from_file, resolve
-from dragoman.config.server_options import ServerSettings
+from dragoman.config.server_options import PER_MODEL, ServerSettings
 from dragoman.config.sources import Given, cache_home
 
 DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default model_store
@@ -32,7 +32,6 @@ DEFAULT_STORE = Path("/opt/ml/model")  # SageMaker's mount point, LMI's default 
 REQUIREMENTS = "requirements.txt"  # LMI installs what it names, for the model's own code
 
 COMMAND_LINE = "command line"
-PER_MODEL = frozenset({"job_queue_size", "predict_timeout"})  # of the server's settings those that each model has
 PROCESS_WIDE = tuple(field.name for field in fields(ServerSettings) if field.name not in PER_MODEL)
 
 

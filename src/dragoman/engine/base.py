@@ -7,9 +7,9 @@ on the event loop. What is promised here, `tests/contract` asks of every engine.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.histogram import Histogram
@@ -46,6 +46,7 @@ class Capabilities:
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other
+    queue_timeout: bool = False  # requests that have not begun by a time can be given up
     pictures: bool = False  # prompts may hold pictures
     grammar_kinds: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
@@ -82,7 +83,9 @@ class Capabilities:
         if request.cache_salt and not self.cache_salt:
             raise _unsupported("cache_salt", request.cache_salt, "empty")
         if request.priority and not self.priority:
-            raise _unsupported("priority", request.priority, "0")
+            raise _unsupported("priority", -request.priority, "0")  # as clients count, the smallest first
+        if request.start_by_s is not None and not self.queue_timeout:
+            raise UnsupportedFeature("queue_timeout is not supported by this engine: it must be left out")
         if request.pictures and not self.pictures:
             raise _unsupported("pictures", len(request.pictures), "none")
         if self.unsupported:
@@ -137,7 +140,8 @@ class UpstreamHealth:
 class Health:
     """`is_alive` False = the engine is dead and `reason` says why. Counters are gauges at the time of the call.
 
-    `upstreams`: of an engine that has servers behind it.
+    `is_recovering`: it takes no requests now, but something is being done about it, and a restart of the process would not
+    help. `upstreams`: of an engine that has servers behind it.
     """
 
     is_alive: bool
@@ -147,6 +151,7 @@ class Health:
     num_used_blocks: int = 0
     num_blocks: int = 0
     upstreams: tuple[UpstreamHealth, ...] = ()
+    is_recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +170,30 @@ class EngineStats:
     num_accepted_tokens: int | None = None  # of these, those that are part of the answer
     step_s: Histogram | None = None  # seconds that steps took
     step_tokens: Histogram | None = None  # tokens that they computed
+    step_sequences: Histogram | None = None  # sequences that they computed for
+    mask_wait_s: Histogram | None = None  # seconds that sampling waited for each mask of a grammar
     num_hedges: int | None = None  # requests for which a second server was asked while the first one was only slow
     num_hedges_won: int | None = None  # of these, those that the second one answered first
+    num_restarts: int | None = None  # engines that took the place of one that had died
+
+    def plus(self, later: EngineStats) -> EngineStats:
+        """What two engines counted, one after the other."""
+        sums: dict[str, Any] = {}
+        for field in fields(self):
+            mine, more = getattr(self, field.name), getattr(later, field.name)
+            sums[field.name] = (
+                _sum(mine, more) if mine is not None and more is not None else (more if mine is None else mine)
+            )
+        return EngineStats(**sums)
+
+
+def _sum(first: Any, second: Any) -> Any:
+    if not isinstance(first, Histogram):
+        return first + second
+    total = Histogram(first.bounds)
+    total.merge(first)
+    total.merge(second)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +228,23 @@ class EngineTools:
     lark_of: Callable[[Grammar], str] | None = None
 
 
+@runtime_checkable
+class Checking(Protocol):
+    """What an engine has besides that knows, without running it, whether a request could run."""
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises what `generate` would raise for the request if nothing else ran."""
+        ...
+
+
+def check_request(engine: Engine, request: EngineRequest) -> None:
+    """Raises what the engine would refuse the request with, as far as it knows that without running it."""
+    if isinstance(engine, Checking):
+        engine.check(request)
+    else:
+        engine.capabilities.check(request)
+
+
 class PictureText(Protocol):
     """What becomes of one picture in a prompt: the text in the place of its marker, and the placeholders in that text."""
 
@@ -214,7 +258,8 @@ class PictureText(Protocol):
 class PictureTexts(Protocol):
     """What has to be known of pictures to write prompts with them. Immutable; used on any thread.
 
-    `marker`: what a chat template writes where a picture goes.
+    `marker`: what a chat template writes where a picture goes; `{}` in it stands for the picture's number in the
+    conversation, from 1.
     """
 
     @property
@@ -230,10 +275,13 @@ class PictureRules:
     """How pictures stand in the prompts of an engine that takes them in.
 
     `placeholder_id`: the token that stands for one embedding; the text of a picture has it as often as it says.
+    `splits_texts`: what stands before, between and behind the pictures is tokenised each by itself, as a text that begins
+    there.
     """
 
     processor: PictureTexts
     placeholder_id: int
+    splits_texts: bool = False
 
 
 class AdapterLoading(Protocol):
@@ -290,8 +338,8 @@ class Engine(Protocol):
         blocks within a step. Sequences that are ranked (beams, best_of > n) come whole, best first, when all have ended.
         Raises, with the first output: what `Capabilities.check` does, CapacityError (longer than `max_model_len`, or can
         never fit for other reasons), InvalidRequest (no prompt, a grammar that does not compile), Overloaded (shutting
-        down). At any time: RequestTimeout (its deadline has passed), EngineFailed, EngineDead (also if it was not
-        started), Cancelled (shut down).
+        down), QueueTimeout (its first step has not begun in time). At any time: RequestTimeout (its deadline has passed, or
+        is known to be too close), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
         """
         ...
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dragoman.errors import ModelError
-from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS, Architecture
+from dragoman.gguf.architecture import Architecture
+from dragoman.gguf.architectures import ARCHITECTURES, VARIANTS
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.rope import rope_keys, rope_rule
 
@@ -77,8 +78,9 @@ def _read_rope(model: GgufModel, config: Config) -> None:
 
 # Families that turn less than a head where config.json does not say how much.
 _TURNING_PARTS = (
-    *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "Phi3ForCausalLM", "PhiForCausalLM"),
-    "StableLmForCausalLM",
+    *("GPTNeoXForCausalLM", "Glm4ForCausalLM", "Glm4MoeForCausalLM", "GlmForCausalLM"),
+    *("Phi3ForCausalLM", "PhiForCausalLM"),
+    *("Qwen3NextForCausalLM", "Qwen3_5ForCausalLM", "Qwen3_5MoeForCausalLM", "StableLmForCausalLM"),
 )
 
 
@@ -98,6 +100,24 @@ def head_counts(model: GgufModel) -> tuple[int, int]:
         raise model.metadata.error(f"{model.architecture}.attention.head_count", "an integer")
     kv_heads = _value(model, "attention.head_count_kv")
     return heads, kv_heads if isinstance(kv_heads, int) and kv_heads else heads
+
+
+def value_heads(model: GgufModel) -> tuple[int, int, int]:
+    """(heads of keys, heads of values, size of the latter) of layers that keep a state. Raises: ModelError."""
+    name, values = model.architecture, model.metadata
+    keys, heads, width = (values.count(f"{name}.ssm.{key}") for key in ("group_count", "time_step_rank", "inner_size"))
+    if not keys or not heads or heads % keys or width % heads:
+        raise values.error(f"{name}.ssm.time_step_rank", f"a multiple of {keys} that divides {width}")
+    return keys, heads, width // heads
+
+
+def layer_counts(model: GgufModel) -> tuple[int, int]:
+    """(layers, those after them that guess further tokens). Raises: ModelError if they are not said."""
+    name, values = model.architecture, model.metadata
+    both, guessing = values.count(f"{name}.block_count"), values.count(f"{name}.nextn_predict_layers", 0)
+    if guessing >= max(both, 1):
+        raise values.error(f"{name}.nextn_predict_layers", f"an integer below the {both} layers of {name}.block_count")
+    return both - guessing, guessing
 
 
 def _value(model: GgufModel, name: str) -> Any:
@@ -147,12 +167,7 @@ def _refuse_unread(model: GgufModel, architecture: Architecture) -> None:
 # --- what single architectures have -----------------------------------------------------------------------------------
 
 _SLIDING_BASE = "rope.freq_base_swa"
-_READ_BY_EXTRAS = (
-    "attention.sliding_window_pattern",
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    _SLIDING_BASE,
-)
+_READ_BY_EXTRAS = ("attention.sliding_window_pattern", _SLIDING_BASE)
 
 
 def _llama(model: GgufModel, config: Config) -> None:
@@ -164,21 +179,38 @@ def _biased(model: GgufModel, config: Config) -> None:
     config["attention_bias"] = _has(model, "attn_q.bias")
 
 
+def _glm(model: GgufModel, config: Config) -> None:
+    """Queries, keys and values may be one tensor, with one bias."""
+    config["attention_bias"] = _has(model, "attn_q.bias") or _has(model, "attn_qkv.bias")
+
+
 def _experts(model: GgufModel, config: Config) -> None:
     """Experts' sizes are those of their matrices; layers without experts are dense."""
     config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
     config.setdefault("intermediate_size", config["moe_intermediate_size"])
-    dense = [
-        index
-        for index in range(config.get("num_hidden_layers", 0))
-        if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors
-    ]
-    config["mlp_only_layers"] = dense
+    layers = range(min(layer_counts(model)[0], len(model.tensors)))
+    config["mlp_only_layers"] = [index for index in layers if f"blk.{index}.ffn_gate_inp.weight" not in model.tensors]
 
 
 def _qwen2_experts(model: GgufModel, config: Config) -> None:
     _experts(model, config)
     config["shared_expert_intermediate_size"] = _layer_shape(model, "ffn_down_shexp.weight")[-1]
+
+
+def _qwen35(model: GgufModel, config: Config) -> None:
+    """Which layers attend is said for each, in newer files, or by how many lie between two of them."""
+    config["attention_bias"] = _has(model, "attn_q.bias")
+    config["linear_value_head_dim"] = value_heads(model)[2]
+    config["num_hidden_layers"] = num_layers = layer_counts(model)[0]
+    key = f"{model.architecture}.attention.recurrent_layers"
+    if model.metadata.is_list(key):
+        kinds = ["linear_attention" if recurs else "full_attention" for recurs in model.metadata[key]]
+        config["layer_types"] = kinds[:num_layers]
+
+
+def _qwen35_experts(model: GgufModel, config: Config) -> None:
+    _qwen35(model, config)
+    _qwen2_experts(model, config)
 
 
 def _local_experts(model: GgufModel, config: Config) -> None:
@@ -272,6 +304,9 @@ def _cohere(model: GgufModel, config: Config) -> None:
 
 
 def _granite(model: GgufModel, config: Config) -> None:
+    key = f"{model.architecture}.rope.scaling.finetuned"
+    if not model.metadata.flag(key, True):
+        raise model.metadata.error(key, "true, as nothing would turn by its position")
     _llama(model, config)
     config.setdefault("attention_multiplier", head_size(model) ** -0.5)
 
@@ -323,11 +358,8 @@ def _glm4_experts(model: GgufModel, config: Config) -> None:
     _biased(model, config)
     config["use_qk_norm"] = _has(model, "attn_q_norm")
     config["moe_intermediate_size"] = _layer_shape(model, "ffn_down_exps.weight")[-1]
-    name, values = model.architecture, model.metadata
-    config["norm_topk_prob"] = values.flag(f"{name}.expert_weights_norm", True)
-    guessing = values.count(f"{name}.nextn_predict_layers", 0)
-    config["num_nextn_predict_layers"] = guessing
-    config["num_hidden_layers"] = config.get("num_hidden_layers", 0) - guessing
+    config["norm_topk_prob"] = model.metadata.flag(f"{model.architecture}.expert_weights_norm", True)
+    config["num_hidden_layers"], config["num_nextn_predict_layers"] = layer_counts(model)
 
 
 def _ernie(model: GgufModel, config: Config) -> None:
@@ -383,6 +415,7 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "Glm4ForCausalLM": _biased,
+    "GlmForCausalLM": _glm,
     "Glm4MoeForCausalLM": _glm4_experts,
     "GptOssForCausalLM": _gpt_oss,
     "GraniteForCausalLM": _granite,
@@ -399,6 +432,9 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "Qwen2MoeForCausalLM": _qwen2_experts,
     "Qwen3ForCausalLM": _biased,
     "Qwen3MoeForCausalLM": _experts,
+    "Qwen3NextForCausalLM": _qwen35_experts,
+    "Qwen3_5ForCausalLM": _qwen35,
+    "Qwen3_5MoeForCausalLM": _qwen35_experts,
     "SeedOssForCausalLM": _seed_oss,
     "SmolLM3ForCausalLM": _llama,
     "StableLmForCausalLM": _stablelm,

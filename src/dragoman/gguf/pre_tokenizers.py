@@ -42,6 +42,14 @@ _QWEN35 = (
 )
 _SEED = (_split(_CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"),)
 _GPT4O = (_split("|".join(f"{word}{_CONTRACTIONS}?" for word in _CASED) + r"|\p{N}{1,3}" + _CASED_END),)
+_KIMI = (
+    _split(
+        r"[\p{Han}]+|"
+        + "|".join(word.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]") + f"{_CONTRACTIONS}?" for word in _CASED)
+        + r"|\p{N}{1,3}"
+        + _END
+    ),
+)
 _TEKKEN = (_split("|".join(_CASED) + r"|\p{N}" + _CASED_END),)
 _DEEPSEEK3 = (
     _split(r"\p{N}{1,3}"),
@@ -93,6 +101,7 @@ KINDS: dict[str, Kind] = {
     "deepseek-r1-qwen": _QWEN_KIND,
     "deepseek-v3": Kind((*_DEEPSEEK3, _WHOLE)),
     "exaone": Kind(_CODE_KIND.parts, "NFC"),
+    "exaone4": Kind((_CUT,)),
     "falcon": Kind(_FALCON),
     "falcon3": _LLAMA_KIND,
     "glm4": Kind((*_LLAMA3, _WHOLE), None, ignores_merges=True),
@@ -102,6 +111,7 @@ KINDS: dict[str, Kind] = {
     "gpt3-finnish": Kind((*_BLOOM, _WHOLE)),
     "hunyuan": Kind((*_QWEN2, _WHOLE)),
     "hunyuan-dense": Kind((*_DEEPSEEK3, _WHOLE)),
+    "kimi-k2": Kind((*_KIMI, _WHOLE), None, ignores_merges=True),
     "lfm2": _LLAMA_KIND,
     "llama-bpe": _LLAMA_KIND,
     "llama-v3": _LLAMA_KIND,
@@ -119,7 +129,7 @@ KINDS: dict[str, Kind] = {
     "smollm": _CODE_KIND,
     "stablelm2": Kind((*_QWEN2, _WHOLE), "NFC"),
     "starcoder": _CODE_KIND,
-    "tekken": Kind((*_TEKKEN, _WHOLE), None, ignores_merges=True),
+    "tekken": Kind((*_TEKKEN, _WHOLE), None, ignores_merges=True, adds_bos=True),
     "viking": Kind((*_BLOOM, _digits(individual=True), _WHOLE)),
 }
 """By tokenizer.ggml.pre."""

@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.grammar.limits import LEXER_STATES, Lanes, check_source, num_chars
 from dragoman.grammar.masker import GrammarMasker
 from dragoman.types import Grammar, TokenMasker
 
-_MAX_CACHED = 128  # compiled grammars; one takes some 10 KB
+_MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
+_MAX_CACHED_CHARS = 1_048_576  # but up to 200 bytes for a character of its source
 _MAX_REASON = 300  # characters of llguidance's explanation that reach the client
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
 _SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
@@ -61,29 +63,42 @@ class GrammarCompiler:
         self._eos_ids = frozenset(vocabulary.eos_ids)
         facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
         self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES)
+        self._lanes = Lanes()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
+        self._num_chars = 0  # of the sources of those
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> TokenMasker:
         """The grammar's start state; callers may fork and advance it freely.
 
-        Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid.
+        Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid, or would
+        take too much; Overloaded if too many large ones wait.
         """
         with self._lock:
             matcher = self._compiled.get(grammar)
         if matcher is None:
-            matcher = self._build(grammar)  # outside the lock: a large schema takes long, others need not wait for it
+            check_source(grammar)
+            with self._lanes.enter(grammar):  # outside the lock: small grammars need not wait for large ones
+                matcher = self._build(grammar)
         with self._lock:
-            self._compiled[grammar] = matcher
-            self._compiled.move_to_end(grammar)
-            if len(self._compiled) > _MAX_CACHED:
-                self._compiled.popitem(last=False)
+            self._keep(grammar, matcher)
             return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
+
+    def _keep(self, grammar: Grammar, matcher: Any) -> None:
+        """Remember a compiled grammar as the last one used, and forget the first ones beyond the limits."""
+        if grammar not in self._compiled:
+            self._num_chars += num_chars(grammar)
+        self._compiled[grammar] = matcher
+        self._compiled.move_to_end(grammar)
+        while len(self._compiled) > _MAX_CACHED or self._num_chars > _MAX_CACHED_CHARS:
+            forgotten, _ = self._compiled.popitem(last=False)
+            self._num_chars -= num_chars(forgotten)
 
     def _build(self, grammar: Grammar) -> Any:
         try:
             source = llguidance_source(grammar)
-            matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0)
+            matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
             matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
         except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
             raise _invalid(grammar.kind, str(error)) from error
@@ -145,7 +160,7 @@ def _lark(source: str) -> str:
         module = importlib.import_module("llguidance.gbnf_to_lark")
         try:
             source = module.gbnf_to_lark(source)
-        except module.GbnfToLarkError as error:
+        except (module.GbnfToLarkError, RecursionError) as error:
             raise _invalid("GBNF", str(error)) from error
     return json.dumps({"grammars": [{"lark_grammar": source}]})
 

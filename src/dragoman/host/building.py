@@ -23,6 +23,17 @@ class BuiltModel(Protocol):
     @property
     def memory(self) -> ModelMemory | None: ...
 
+    async def renew(self, progress: Progress) -> None:
+        """Give the model another engine in the place of the one that has died; names, calls and options stay.
+
+        Raises: what making one raises; then there is none, and this may be called again.
+        """
+        ...
+
+    def give_up(self, reason: str) -> None:
+        """There will be no other engine: calls are told why."""
+        ...
+
     def close(self) -> None:
         """Let go of what is neither the engine's nor collected by itself; called after the engine's shutdown."""
         ...

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from dragoman.config.resolve import Config, ConfigError
@@ -26,11 +27,13 @@ from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import Progress
 from dragoman.errors import Conflict, EngineFailed, InvalidRequest, NoMemory, NotFound, ServerError, Unavailable
 from dragoman.host.building import Built, BuiltModel, ModelBuilder
-from dragoman.host.hosted import Hosted, Wanted, identity
+from dragoman.host.hosted import Hosted, Wanted, identity, weights_bytes
 from dragoman.host.ledger import Holding, MemoryLedger
 from dragoman.host.loading import check_room
 from dragoman.host.memory import cache_bytes, split_memory
+from dragoman.host.progress import log_progress, noted_progress
 from dragoman.host.reconcile import Plan, make_plan
+from dragoman.host.recovery import FailurePolicy, Recovery
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import give_back
 from dragoman.server.hosting import ModelMemory, ModelSource, ModelState, ModelStatus, SyncResult
@@ -64,6 +67,7 @@ class ModelHost(Generic[Built]):
         ledger: MemoryLedger,
         drain_s: float,
         progress: Callable[[str], Progress] | None = None,
+        policy: FailurePolicy | None = None,
     ) -> None:
         """`progress`: makes what is told of the loading of the model of that name; None = only the log is."""
         self._registry = registry
@@ -79,6 +83,9 @@ class ModelHost(Generic[Built]):
         self._num_callers: dict[str, int] = {}  # of `get_or_load` on their way to a model, by name
         self._is_syncing = False
         self._must_hurry = asyncio.Event()  # set by `close`: nobody waits for running calls any more
+        self._recovery = Recovery(
+            policy or FailurePolicy(), self._hosted_models, self._begin_recovery, self._noted_progress, registry.give_up
+        )
 
     # --- the process --------------------------------------------------------------------------------------------------
 
@@ -102,6 +109,7 @@ class ModelHost(Generic[Built]):
     async def close(self) -> None:
         """End every model at once: loads are given up, running calls are failed. Calls should have drained before."""
         self._must_hurry.set()
+        await self._recovery.close()
         operations = {operation.task: operation for operation in self._operations.values()}
         for task, operation in operations.items():
             if operation.word != _UNLOADED:
@@ -223,7 +231,7 @@ class ModelHost(Generic[Built]):
         if not is_start:
             for notice in config.notices:
                 logger.info("model %s: %s", config.name, notice)
-        return Wanted(config, url, needs, identity(config))
+        return Wanted(config, url, needs, identity(config), weights_bytes(config))
 
     # --- names --------------------------------------------------------------------------------------------------------
 
@@ -268,6 +276,18 @@ class ModelHost(Generic[Built]):
         if not task.cancelled():
             task.exception()  # whoever waited has it; if nobody did, it was logged
 
+    # --- engines that have died ---------------------------------------------------------------------------------------
+
+    def _hosted_models(self) -> Iterable[Hosted]:
+        return self._hosted.values()
+
+    def _begin_recovery(self, hosted: Hosted, work: Coroutine[Any, Any, None]) -> None:
+        """See `recovery.Begin`."""
+        if any(name in self._operations for name in hosted.names) or self._must_hurry.is_set():
+            work.close()
+        else:
+            self._begin(hosted.names, "restarted", work)
+
     # --- loading ------------------------------------------------------------------------------------------------------
 
     def _begin_load(self, wanted: Wanted) -> asyncio.Task[ModelStatus]:
@@ -301,14 +321,25 @@ class ModelHost(Generic[Built]):
             self._give_up(hosted, error)
             raise
         hosted.become_ready(built)
+        self._recovery.start()
         self._set_dropped({name: one for name, one in self._dropped.items() if name != hosted.name})
         return built
 
     async def _build(self, hosted: Hosted, memory_bytes: int | None) -> Built:
-        built = await self._builder.build(hosted.wanted.config, self._progress(hosted.name), memory_bytes)
+        begin_s = perf_counter()
+        try:
+            built = await self._builder.build(hosted.wanted.config, self._noted_progress(hosted), memory_bytes)
+        except Exception:
+            self._registry.loads.failed(hosted.name)
+            raise
+        self._registry.loads.loaded(hosted.name, perf_counter() - begin_s)
         if built.memory is not None:
             self._ledger.correct(hosted.holding, built.memory)
         return built
+
+    def _noted_progress(self, hosted: Hosted) -> Progress:
+        """What is told of a model's loading: to whoever watches it, and to whoever asks meanwhile."""
+        return noted_progress(self._registry, hosted.name, hosted.wanted.bytes_total, self._progress(hosted.name))
 
     def _give_up(self, hosted: Hosted, error: BaseException) -> None:
         """Free the place of a model that was not loaded, and remember why."""
@@ -554,13 +585,3 @@ async def _tried(work: Coroutine[Any, Any, object], name: str, failures: dict[st
         failures[name] = error.message
         return False
     return True
-
-
-def log_progress(name: str) -> Progress:
-    """Tells the log when a stage of a model's loading begins."""
-
-    def report(stage: str, fraction: float) -> None:
-        if fraction == 0.0:
-            logger.info("model %s: %s", name, stage)
-
-    return report

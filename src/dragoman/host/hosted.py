@@ -18,6 +18,7 @@ from dragoman.host.ledger import Holding
 from dragoman.server.hosting import ModelMemory, ModelState, ModelStatus
 
 Identity = tuple[object, ...]
+_WEIGHTS = (".safetensors", ".gguf", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Wanted:
     url: str
     needs: MemoryNeeds
     identity: Identity
+    bytes_total: int = 0  # of the files with its weights
 
     @property
     def name(self) -> str:
@@ -43,7 +45,10 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class Hosted:
-    """A model and its place in the ledger. `built` None = it is not there yet, failed, or is gone."""
+    """A model and its place in the ledger. `built` None = it is not there yet, failed, or is gone.
+
+    `is_given_up`: its engine has died, and nothing more is done about it.
+    """
 
     wanted: Wanted
     holding: Holding
@@ -52,6 +57,7 @@ class Hosted:
     reason: str = ""
     is_pinned: bool = False
     is_replacing: bool = False
+    is_given_up: bool = False
     loaded_s: int = 0
     names: tuple[str, ...] = field(init=False)
 
@@ -96,6 +102,11 @@ def identity(config: Config) -> Identity:
     places = (config.directory.resolve(), config.model_dir.resolve())
     files = [fact for place in dict.fromkeys(places) for fact in _files(place)]
     return (*settings, dict(config.own_options), dict(config.engine_options), config.version, *places, *files)
+
+
+def weights_bytes(config: Config) -> int:
+    """The bytes of the files with a model's weights. Reads its directory."""
+    return sum(size for name, size, _ in _files(config.model_dir) if name.endswith(_WEIGHTS))
 
 
 def _files(directory: Path) -> Iterator[tuple[str, int, int]]:

@@ -39,6 +39,8 @@ class ModelLoad:
         self._config = config
         self._progress = progress
         self._is_abandoned = False
+        self._last: tuple[str, float] | None = None
+        self._watcher: Progress | None = None
         self._loaded: LoadedEngine | None = None
         self._failure: BaseException | None = None
         with suppress(EngineOptionError):  # the thread meets it again, and tells
@@ -59,6 +61,12 @@ class ModelLoad:
         if loaded is None:
             raise RuntimeError("the loaded model was handed over already")
         return loaded
+
+    def watch(self, progress: Progress) -> None:
+        """Have `progress` called too, from what was reported last on; on the loading thread, but for that."""
+        self._watcher = progress
+        if self._last is not None:
+            progress(*self._last)
 
     def abandon(self) -> None:
         """Stop as soon as may be; nothing happens if the model is loaded already."""
@@ -82,7 +90,10 @@ class ModelLoad:
     def _report(self, stage: str, fraction: float) -> None:
         if self._is_abandoned:
             raise LoadAbandoned
+        self._last = stage, fraction
         self._progress(stage, fraction)
+        if self._watcher is not None:
+            self._watcher(stage, fraction)
 
 
 class LoadAbandoned(Exception):

@@ -1,45 +1,86 @@
 """What the HTTP side is told of a configuration.
 
-Does: translate the options of the whole server, read the key file. Does not: listen. Called by whoever runs the application,
-at the start.
+Does: translate the options of the whole server, read the files of keys once, so that a mistake is told. Does not: listen.
+Called by whoever runs the application, at the start.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import cast
 
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.server.app import ServerConfig
+from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm
+from dragoman.server.observation.tracing import TraceExport, TraceProtocol, missing_package
+from dragoman.server.security.callers import KeysError, Limits
+from dragoman.server.security.cors import CorsRules
+from dragoman.server.security.keyring import KeySources
+from dragoman.server.security.scopes import Scope
+from dragoman.server.security.tls import Tls, TlsError, TlsFiles
+
+GENERAL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+
+logger = logging.getLogger("dragoman")
 
 
 def server_config(config: Config) -> ServerConfig:
-    """The HTTP settings of `config`, the process's configuration. Raises: ConfigError if the key file has no keys."""
+    """The HTTP settings of `config`, the process's configuration. Raises: ConfigError if a file of keys cannot be used."""
     server = config.server
-    return ServerConfig(
+    made = ServerConfig(
         max_request_size_bytes=server.max_request_size,
-        api_keys=_api_keys(config),
-        cors_allowed_origin=server.cors_allowed_origin,
-        cors_allowed_methods=server.cors_allowed_methods,
-        cors_allowed_headers=server.cors_allowed_headers,
+        api_keys=frozenset({server.api_key} if server.api_key else ()),
+        key_sources=KeySources(
+            key_file=server.api_key_file,
+            aws=server.aws_key_pair or "",
+            aws_file=server.aws_credentials,
+            usual=Limits(server.rate_limit_requests, server.rate_limit_tokens),
+        ),
+        open_scopes=frozenset(Scope(name) for name in server.open_scopes),
+        cors=CorsRules(
+            server.cors_allowed_origin,
+            server.cors_allowed_methods,
+            server.cors_allowed_headers,
+            server.cors_allow_credentials,
+        ),
         log_requests=cast(LogForm, server.log_requests),
         log_prompts=server.log_prompts,
         metrics_compat=server.metrics_compat,
+        switches=Switches(server.strict, server.timings),
+        traces=_traces(config),
     )
-
-
-def _api_keys(config: Config) -> frozenset[str]:
-    """The key of the environment and those of the key file. Raises: ConfigError if the file has none."""
-    keys = {config.server.api_key} if config.server.api_key else set()
-    path = config.server.api_key_file
-    if path is None:
-        return frozenset(keys)
-    where = f"api_key_file={path} ({config.origins['api_key_file'].source})"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"{where}: must be a readable UTF-8 file: {error}"]) from error
-    from_file = {line.strip() for line in lines if line.strip()}
-    if not from_file:
-        raise ConfigError([f"{where}: must hold at least one key, one per line"])
-    return frozenset(keys | from_file)
+        made.read_keys()
+    except KeysError as error:
+        raise ConfigError([str(error)]) from error
+    return made
+
+
+def tls_of(config: Config) -> Tls | None:
+    """What connections are encrypted with, None = plain HTTP. Raises: ConfigError if a file cannot be used."""
+    server = config.server
+    if server.tls_cert is None:
+        lonely = [config.cite(name) for name in ("tls_key", "tls_client_ca") if getattr(server, name) is not None]
+        if lonely:
+            raise ConfigError([f"{one}: must be given together with tls_cert" for one in lonely])
+        return None
+    try:
+        return Tls(TlsFiles(server.tls_cert, server.tls_key, server.tls_client_ca))
+    except TlsError as error:
+        raise ConfigError([str(error)]) from error
+
+
+def _traces(config: Config) -> TraceExport | None:
+    """Where spans go. Raises: ConfigError if what sends them is not installed, where the operator asks for them here."""
+    endpoint, protocol = config.server.otlp_traces_endpoint, cast(TraceProtocol, config.server.otlp_traces_protocol)
+    if endpoint is None:
+        return None
+    if not (missing := missing_package(protocol)):
+        return TraceExport(endpoint, protocol)
+    problem = f"needs packages that are not installed: pip install '{missing}'"
+    cited = config.cite("otlp_traces_endpoint")
+    if config.origins["otlp_traces_endpoint"].name == GENERAL_ENDPOINT:  # it may be meant for other programs
+        logger.warning("no spans are made: %s: %s", cited, problem)
+        return None
+    raise ConfigError([f"{cited}: {problem}"])

@@ -14,6 +14,10 @@ from pathlib import Path
 from dragoman.hub.files import CONFIG, INDEX, gguf_type
 from dragoman.hub.names import HubModel
 
+_OF_TEXTS = "openvino_language_model"
+_SEEING = (_OF_TEXTS, "openvino_text_embeddings_model", "openvino_vision_embeddings_model")
+_ALSO_SEEING = {"phi3_v": ("openvino_vision_projection_model",)}  # model type -> further graphs
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _FOLDER = re.compile(r"models--(?P<org>.+?)--(?P<name>.+)")
 
@@ -57,8 +61,8 @@ def missing(snapshot: Path, gguf: str = "") -> str:
     """
     if gguf:
         return "" if gguf_file(snapshot, gguf) else f"a GGUF file of type {gguf}"
-    if (snapshot / "openvino_model.xml").is_file():
-        return "" if (snapshot / "openvino_model.bin").is_file() else "openvino_model.bin"
+    if graphs := graph_files(snapshot):
+        return next((name for name in graphs if not (snapshot / name).is_file()), "")
     if not (snapshot / CONFIG).is_file():
         return CONFIG
     if (snapshot / "model.safetensors").is_file():
@@ -66,6 +70,26 @@ def missing(snapshot: Path, gguf: str = "") -> str:
     if not (snapshot / INDEX).is_file():
         return "" if any(snapshot.glob("*.safetensors")) else "*.safetensors"
     return next((name for name in _shards(snapshot / INDEX) if not (snapshot / name).is_file()), "")
+
+
+def graph_files(snapshot: Path) -> tuple[str, ...]:
+    """The files of the model in OpenVINO's form, whether they are there or not; none if it has another form.
+
+    Of a model that sees those with its graph for texts, and those that are brought behind it.
+    """
+    if (snapshot / "openvino_model.xml").is_file():
+        return ("openvino_model.bin",)
+    if not (snapshot / f"{_OF_TEXTS}.xml").is_file():
+        return ()
+    parts = (*_SEEING, *_ALSO_SEEING.get(_model_type(snapshot), ()))
+    return tuple(f"{part}.{end}" for part in parts for end in ("bin", "xml"))
+
+
+def _model_type(snapshot: Path) -> str:
+    try:
+        return str(json.loads((snapshot / CONFIG).read_text(encoding="utf-8")).get("model_type"))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def gguf_file(snapshot: Path, gguf: str) -> Path | None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dragoman.hub.cache import missing, repo_folder
+from dragoman.hub.cache import graph_files, missing, repo_folder
 from dragoman.hub.errors import HubError
 from dragoman.hub.files import CONFIG, gguf_type
 
@@ -145,7 +145,7 @@ def _format(directory: Path, config: Mapping[str, Any], ggufs: Sequence[Path]) -
     if any(directory.glob("*.safetensors")):
         method = str(quantised.get("quant_method") or "quantised") if isinstance(quantised, dict) else ""
         return f"safetensors, {method}" if method else "safetensors"
-    if (directory / "openvino_model.xml").is_file():
+    if graph_files(directory):
         return "OpenVINO IR"
     if ggufs:
         return "GGUF " + ", ".join(sorted({gguf_type(path.name) or "?" for path in ggufs}))

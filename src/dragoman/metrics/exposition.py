@@ -1,4 +1,4 @@
-"""What the engines count, in Prometheus' text format.
+"""What the engines count, in Prometheus' text format or in OpenMetrics', which has examples of traces too.
 
 Does: read gauges and totals at the moment of a scrape, so that the step loop pays nothing for being watched.
 Does not: count anything itself. Called by the `/metrics` route, on the event loop.
@@ -12,12 +12,16 @@ from typing import Protocol
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from dragoman.engine.base import Engine, Health
+from dragoman.metrics.buckets import buckets_of
 from dragoman.metrics.other_names import CallCounts, renamed
 
 LIBRARY_PREFIX = "vllm:"
 METRICS_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
+OPENMETRICS_MEDIA_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 
 class WatchedModel(Protocol):
@@ -51,12 +55,18 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "dragoman_accepted_tokens": ("num_accepted_tokens", "Proposed tokens that were accepted"),
     "dragoman_hedges": ("num_hedges", "Requests for which a second server was asked, as the first was slow"),
     "dragoman_hedges_won": ("num_hedges_won", "Of these, those that the second server answered first"),
+    "dragoman_engine_restarts": ("num_restarts", "Engines that took the place of one that had died"),
 }
 """Metric name (without `_total`) -> (field of EngineStats, help); engines that do not count it leave it out."""
 
 HISTOGRAMS: Mapping[str, tuple[str, str]] = {
     "dragoman_step_seconds": ("step_s", "Seconds that steps took"),
     "dragoman_step_tokens": ("step_tokens", "Tokens that steps computed, of prompts and of answers"),
+    "dragoman_step_sequences": ("step_sequences", "Sequences that steps computed for"),
+    "dragoman_mask_wait_seconds": (
+        "mask_wait_s",
+        "Seconds that sampling waited for a grammar's mask, one for each mask",
+    ),
 }
 """Metric name -> (field of EngineStats, help); engines that do not count it leave it out."""
 
@@ -67,10 +77,17 @@ class WatchedCalls(CallCounts, Protocol):
     def collect(self) -> Iterator[Metric]: ...
 
 
+class Collector(Protocol):
+    """Something else that counts."""
+
+    def collect(self) -> Iterator[Metric]: ...
+
+
 class MetricsRegistry:
     """The metrics of one server; `models` is asked anew at every scrape.
 
-    `calls`: what is counted of calls; `other_names`: under whose names the numbers are told as well.
+    `calls`: what is counted of calls; `other_names`: under whose names the numbers are told as well; `others`: what else is
+    counted.
     """
 
     def __init__(
@@ -78,15 +95,20 @@ class MetricsRegistry:
         models: Callable[[], Iterable[WatchedModel]],
         calls: WatchedCalls | None = None,
         other_names: Sequence[str] = (),
+        others: Sequence[Collector] = (),
     ) -> None:
         self._models = models
         self._calls = calls
         self._other_names = other_names
+        self._others = others
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
-    def render(self) -> bytes:
+    def render(self, *, as_openmetrics: bool = False) -> bytes:
         """The answer to a scrape."""
+        if as_openmetrics:
+            text: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
@@ -112,11 +134,13 @@ class MetricsRegistry:
             for model in models:
                 histogram = getattr(stats[model.name], field)
                 if histogram is not None:
-                    family.add_metric([model.name], histogram.cumulative(), histogram.total)
+                    family.add_metric([model.name], buckets_of(histogram), histogram.total)
             yield family
         if self._calls is not None:
             yield from self._calls.collect()
             yield from renamed(self._other_names, health, stats, self._calls)
+        for other in self._others:
+            yield from other.collect()
         # What an engine's own library counts in this process, under its own names.
         if "vllm" not in self._other_names:
             yield from (metric for metric in REGISTRY.collect() if metric.name.startswith(LIBRARY_PREFIX))

@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from dragoman.engine.base import EngineStats, Health
 from dragoman.histogram import Histogram
+from dragoman.metrics.buckets import buckets_of
 
 
 class CallCounts(Protocol):
@@ -112,5 +113,5 @@ def _histogram(name: str, labels: list[str], values: Mapping[str, Histogram | No
     family = HistogramMetricFamily(name, name, labels=labels)
     for model, histogram in values.items():
         if histogram is not None:
-            family.add_metric([model], histogram.cumulative(), histogram.total)
+            family.add_metric([model], buckets_of(histogram), histogram.total)
     return family

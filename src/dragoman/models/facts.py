@@ -191,11 +191,13 @@ class PictureFacts:
     embedding; the first is the token's, the others are added to what the first layers give, in turn (deepstack,
     arXiv:2406.04334).
     `is_bidirectional`: the placeholders of a picture see each other, later ones too.
+    `splits_texts`: see `PictureRules`.
     """
 
     placeholder_id: int
     num_levels: int = 1
     is_bidirectional: bool = False
+    splits_texts: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +38,20 @@ from dragoman.models.sources.opening import StoredWeights, stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
-from dragoman.models.vision.described import is_described, read_described
+from dragoman.models.vision.base import EMBEDDINGS
+from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
 logger = logging.getLogger(__name__)
 
-_NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
 _RECOMPRESSED = (
     "{types} weights are computed and stored anew as {stored}, which rounds them a second time; dtype f32 does not"
 )
 
 _NOT_THE_GRAPH = "the exported OpenVINO graph is not read: the directory holds a checkpoint, too"
+
+_TOWER = "tower "  # and its number: a part that is kept
 
 LoadProgress = Callable[[str, float], None]  # stage name, fraction done 0..1
 
@@ -111,7 +114,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     raw_config, has_description = read_config(model_dir), is_described(model_dir)
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
-        model.facts = replace(model.facts, departures=(*model.facts.departures, _NO_DESCRIPTION))
+        model.facts = replace(model.facts, departures=(*model.facts.departures, NO_DESCRIPTION))
     if has_graph(model_dir):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
     weights = stored_weights(model_dir)
@@ -129,12 +132,30 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     tower = None
     if model.vision is not None:
         processor = model.vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
-        seeing, seeing_mapping, _ = plan.compiled("tower", made(model.vision.build))
-        tower = Tower(seeing, model.vision.facts, processor, seeing_mapping)
+        tower = Tower(*_tower_parts(plan, made(model.vision.build)), model.vision.facts, processor)
     found = None if adapters is None else adapters.found(adapter_places(compiled))
     stored_as = _stored_as(weights, options)
     loaded = LoadedModel(compiled, model.facts, options, profile, mapping, from_cache, tower, stored_as, found)
     return _ready(loaded, report)
+
+
+def _tower_parts(plan: _Plan, build: Callable[[], list[Any]]) -> tuple[list[Any], list[Any]]:
+    """The compiled parts of a tower, and the mappings of their weights. Only if one of them is not kept, they are built."""
+    built: list[Any] = []
+
+    def make(index: int) -> Any:
+        if not built:
+            built.extend(build())
+        graph, built[index] = built[index], None  # once it is compiled, its memory is free
+        return graph
+
+    parts: list[Any] = []
+    mappings = []
+    while not parts or all(place.any_name != EMBEDDINGS for place in parts[-1].outputs):
+        compiled, mapping, _ = plan.compiled(f"{_TOWER}{len(parts)}", partial(make, len(parts)))
+        parts.append(compiled)
+        mappings.append(mapping)
+    return parts, mappings
 
 
 def _stored_as(weights: StoredWeights, options: ModelOptions) -> str:
@@ -156,8 +177,12 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
     exported = read_ir(model_dir, options)
     facts, profile = exported.facts, exported.profile
     plan = _Plan(model_dir, exported.files, exported.options, profile, facts, report, is_kept=exported.can_be_kept)
-    compiled, mapping, from_cache = plan.compiled("", exported.take_graph)
-    return LoadedModel(compiled, facts, exported.options, profile, mapping, from_cache)
+    compiled, mapping, from_cache = plan.compiled("seeing" if exported.tower else "", exported.take_graph)
+    tower = None
+    if exported.tower is not None:
+        make = exported.tower.make
+        tower = Tower(*_tower_parts(plan, lambda: [make()]), exported.tower.facts, exported.tower.processor)
+    return LoadedModel(compiled, facts, exported.options, profile, mapping, from_cache, tower)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +206,7 @@ class _Plan:
 
     def compiled(self, part: str, make: Callable[[], Any]) -> tuple[Any, Any, bool]:
         """The compiled graph of a part, the mapping of its weights if there is one, and whether an earlier start kept it."""
-        adapters = None if part == "tower" else self.adapters
+        adapters = None if part.startswith(_TOWER) else self.adapters
         kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
         memory.bound_shared_cache()
         # not part of the name: they do not change what is kept
@@ -192,7 +217,8 @@ class _Plan:
         if kept is not None and kept.exists():
             self.report("mapping weights", 0.0)
             read_ahead([kept])
-            mapped = map_kept(core, kept, properties, self.facts)
+            checked = partial(self.report, "mapping weights")
+            mapped = map_kept(core, kept, properties, self.facts, progress=checked)
             if mapped is not None:
                 return (*mapped, True)
         graph = make()
@@ -209,7 +235,7 @@ class _Plan:
         """Where the graph is kept, None if it is not."""
         if self.options.cache_dir is None or not self.is_kept:
             return None
-        if part != "tower" and holds_grouped(self.facts, self.profile.weights):
+        if not part.startswith(_TOWER) and holds_grouped(self.facts, self.profile.weights):
             logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
             return None
         name = kept_name(self.model_dir, self.files, self.profile, self.properties, part)
@@ -249,8 +275,9 @@ def _graph_of(
     report: LoadProgress,
     adapters: AdapterPlan | None,
 ) -> Any:
+    num_values = sum(prod(shape) for shape in weights.shapes().values())
     with weights.open() as source:
-        return _build_graph(build, source, profile, report, adapters)
+        return _build_graph(build, source, profile, report, adapters, num_values)
 
 
 def _build_graph(
@@ -259,12 +286,19 @@ def _build_graph(
     profile: KernelProfile,
     report: LoadProgress,
     adapters: AdapterPlan | None = None,
+    num_values: int = 0,
 ) -> Any:
+    """The graph. `num_values`: of the tensors in the source, 0 = they were not counted."""
+
+    def tell(num_done: int) -> None:
+        report("building the graph", min(num_done / num_values, 1.0) if num_values else 0.0)
+
     report("building the graph", 0.0)
-    adapting = None if adapters is None else adapters.adapting()
-    with RowParts() as parts:
+    adapting = None if adapters is None else adapters.adapting(computes_in_bf16=profile.inference_type == "bf16")
+    with RowParts(progress=tell) as parts:
         graph = build(Weights(source, WeightStorage(profile.weights, parts), adapting))
         if isinstance(adapting, MergedAdapter):
             adapting.refuse_unmerged()
-        parts.finish(lambda done, total: report("building the graph", done / total))
+        parts.finish()
+        report("building the graph", 1.0)
         return graph

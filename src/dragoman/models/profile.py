@@ -31,6 +31,10 @@ _AT_HWCAP, _HWCAP_SVE = 16, 1 << 22  # Linux, its arm64/elf_hwcaps
 _UNPACKED_COLUMNS = 1280  # times 64 outputs of 4 bytes: 320 KB
 _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per row at 81, still slower at 512
 
+# Kernels that compute in bf16 take rows in panels of 64, each of which reads the weights once more: of a model of 386
+# million parameters (int8) 64 rows took 80 ms, 65 took 120, 128 took 152, 129 took 190. In f32 there are no such stairs.
+_PANEL_ROWS = 64
+
 # 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
 _ACTIVATION_GROUP = 128
 
@@ -88,8 +92,9 @@ class KernelProfile:
 
     `inference_type`, `kv_type`: of arithmetic, and of the cache. `activation_group`: columns of activations that are
     quantised together, 0 = they are not. `best_step_tokens`: those of a step in which a token costs the least, None = a
-    larger step is never worse. `smallest_row`: tokens and rows of logits of the smallest step whose results do not depend on
-    its company. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt was cut.
+    larger step is never worse. `panel_tokens`: rows that are computed together, a further one costs nearly as much as a
+    whole panel; None = it does not. `smallest_row`: tokens and rows of logits of the smallest step whose results do not
+    depend on its company. `kv_by_token`: keys are quantised by token, so that they do not depend on how a prompt was cut.
     """
 
     processor: Processor
@@ -98,6 +103,7 @@ class KernelProfile:
     weights: WeightFormat
     activation_group: int
     best_step_tokens: int | None
+    panel_tokens: int | None
     smallest_row: int
     block_size: int = BLOCK_SIZE
 
@@ -170,6 +176,7 @@ def kernel_profile(
         weights=weights,
         activation_group=0 if is_exact else min(_ACTIVATION_GROUP, smallest_group or _ACTIVATION_GROUP),
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
+        panel_tokens=_PANEL_ROWS if inference_type == "bf16" else None,
         # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
         # single stream a third slower, for nothing.
         smallest_row=2 if inference_type == "bf16" or is_exact else 1,

@@ -1,6 +1,7 @@
 """Measures what steps cost on this machine: loads the model and runs the engine's step loop on made-up requests.
 
-Does: steps of 1, 2, 4, ... sequences that decode, pieces of prompts, both together, short and long contexts; fit the costs.
+Does: steps of 1, 2, 4, ... sequences that decode, pieces of prompts, several of them, both together, short and long
+contexts; fit the costs.
 Does not: simulate, or serve. Called by the plan, on the main thread; nothing else should compute meanwhile.
 """
 
@@ -34,6 +35,9 @@ _NUM_LONG = 4  # sequences with a long context
 _LONGEST = 1024  # tokens of it: costs grow evenly with the context, and computing it takes time
 _DECODE_STEPS = 6
 _REPEATS = 4
+_NUM_TOGETHER = (
+    4  # prompts that share a step: without such steps, tokens and what they see would only be known together
+)
 _LEAST_ANSWER = 64  # tokens of those that decode while others' prompts are computed
 
 
@@ -135,11 +139,11 @@ class _Bench:
             self.step()
         return keys
 
-    def compute_prompt(self, prompt_tokens: int) -> None:
-        """A request with a prompt and one token, beside whoever decodes."""
-        key = self.ask(prompt_tokens, 1)
-        while key not in self.step():
-            pass
+    def compute_prompts(self, prompt_tokens: int, count: int = 1) -> None:
+        """Requests with a prompt and one token, beside whoever decodes."""
+        waiting = {self.ask(prompt_tokens, 1) for _ in range(count)}
+        while waiting:
+            waiting -= self.step()
 
 
 def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Report) -> StepCosts:
@@ -158,13 +162,15 @@ def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Rep
 
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What is measured. `counts`: of sequences that decode. `pieces`: of prompts. `long`: the long context. In tokens.
+    """What is measured. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
+    several fill a step. `long`: the long context. In tokens.
 
     `answer_tokens`: of those that only are there to decode. `num_blocks`: what all that takes of each cache kind.
     """
 
     counts: tuple[int, ...]
     pieces: tuple[int, ...]
+    parts: tuple[int, ...]
     long: int
     answer_tokens: int
     num_blocks: int
@@ -175,11 +181,15 @@ class Cases:
         limits, size = planned.limits, planned.block_size
         long = max(min(num_tokens, _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
         counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
-        pieces = [piece for piece in _powers(_SMALLEST_PIECE, limits.max_batch_tokens) if piece < planned.max_model_len]
+        powers = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
+        sizes = sorted({*powers, *(power + 1 for power in powers[:-1])})  # kernels compute rows in panels of such sizes
+        pieces = [size for size in sizes if size < planned.max_model_len]
+        parts = {size // _NUM_TOGETHER for size in sizes if size >= _NUM_TOGETHER * _SMALLEST_PIECE}
+        parts = {part for part in parts if part < planned.max_model_len and counts[-1] >= _NUM_TOGETHER}
         answer_tokens = _LEAST_ANSWER + 2 * (_NUM_LONG * long + _REPEATS * sum(pieces)) // limits.max_batch_tokens
         many, few = counts[-1] * blocks_for(_SHORT_PROMPT + answer_tokens, size), blocks_for(long + answer_tokens, size)
         num_blocks = max(many, _NUM_LONG * few) + 2 * blocks_for(limits.max_batch_tokens, size)
-        return cls(tuple(counts), tuple(pieces), long, answer_tokens, num_blocks)
+        return cls(tuple(counts), tuple(pieces), tuple(sorted(parts)), long, answer_tokens, num_blocks)
 
 
 def measure_costs(
@@ -187,7 +197,14 @@ def measure_costs(
 ) -> StepCosts:
     """The costs of a runner's steps, in the seconds of `clock`. Raises: StepFailed."""
     # Every size is measured: nothing is paced, held back or found in a cache.
-    free = replace(planned.limits, max_slowdown=0.0, best_step_tokens=None, prefix_cache="off", assumed_output_tokens=1)
+    free = replace(
+        planned.limits,
+        max_slowdown=0.0,
+        best_step_tokens=None,
+        panel_tokens=None,
+        prefix_cache="off",
+        assumed_output_tokens=1,
+    )
     watching = _WatchingRunner(runner)
     core = EngineCore(watching, Sampler(runner.vocab_size), free, clock=clock)
     bench = _Bench(core, watching, planned.max_model_len, cases.answer_tokens, clock)
@@ -201,7 +218,9 @@ def measure_costs(
 def _measure(bench: _Bench, cases: Cases, report: Report) -> None:
     """Run all that is to be measured."""
     counts, pieces = cases.counts, cases.pieces
-    num_cases, num_done = len(counts) + 2 * len(pieces) + 1, 0
+    num_beside = max(min(counts[-1] // 2, _NUM_LONG), 1)
+    besides = sorted({piece // 2 for piece in pieces}) if counts[-1] > num_beside else []
+    num_cases, num_done = len(counts) + len(pieces) + len(cases.parts) + len(besides) + 1, 0
 
     def done() -> None:
         nonlocal num_done
@@ -214,15 +233,19 @@ def _measure(bench: _Bench, cases: Cases, report: Report) -> None:
         done()
     for piece in pieces:
         for _ in range(_REPEATS):
-            bench.compute_prompt(piece)
+            bench.compute_prompts(piece)
+        done()
+    for part in cases.parts:
+        for _ in range(_REPEATS):
+            bench.compute_prompts(part, _NUM_TOGETHER)
         done()
     keys = bench.decode(min(_NUM_LONG, counts[-1]), cases.long)
     bench.stop(keys)
     done()
-    keys = bench.decode(max(min(counts[-1] // 2, _NUM_LONG), 1), _SHORT_PROMPT)
-    for piece in pieces if counts[-1] > len(keys) else ():
+    keys = bench.decode(num_beside, _SHORT_PROMPT)
+    for piece in besides:
         for _ in range(_REPEATS):
-            bench.compute_prompt(piece // 2)
+            bench.compute_prompts(piece)
         done()
     bench.stop(keys)
     report("measuring steps", 1.0)

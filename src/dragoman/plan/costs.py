@@ -174,12 +174,14 @@ def _spread(shares: Array) -> tuple[float, ...]:
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:
-    """The smallest size, and the largest of each power of two: every stretch between two of them has a measured end."""
-    largest: dict[int, int] = {}
+    """The smallest and the largest size of each power of two: within one, costs rise evenly, from one to the next they jump.
+
+    Kernels compute rows in panels, and the first row of a panel costs as much as many of those behind it.
+    """
+    by_power: dict[int, list[int]] = {}
     for size in sizes:
-        power = (size - 1).bit_length()
-        largest[power] = max(largest.get(power, 0), size)
-    return sorted({min(sizes), *largest.values()})
+        by_power.setdefault((size - 1).bit_length(), []).append(size)
+    return sorted({end for alike in by_power.values() for end in (min(alike), max(alike))})
 
 
 def _row(work: StepWork, knots: Sequence[int]) -> list[float]:

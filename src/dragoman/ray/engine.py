@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, PictureRules
-from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, ServerError
+from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, QueueTimeout, ServerError
 from dragoman.types import EngineOutput, EngineRequest
 
 MAX_ATTEMPTS = 4  # a request that itself ends its replica must not end all of them
@@ -170,7 +170,7 @@ class SpreadEngine:
 
 
 def _is_movable(error: Exception) -> bool:
-    return isinstance(error, (ReplicaLost, *MOVABLE))
+    return isinstance(error, (ReplicaLost, *MOVABLE)) and not isinstance(error, QueueTimeout)  # it may wait no longer
 
 
 def _told(error: Exception) -> ServerError:

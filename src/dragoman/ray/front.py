@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 
 from dragoman.compose import ComposedModel, build_served_model, model_profile
-from dragoman.host.host import log_progress
+from dragoman.host.progress import log_progress
 from dragoman.host.settings import server_config
 from dragoman.ray.arguments import Application
 from dragoman.ray.engine import MAX_ATTEMPTS, losses

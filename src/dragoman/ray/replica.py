@@ -18,7 +18,7 @@ from ray import serve
 from dragoman.compose import ComposedModel, build_served_model
 from dragoman.engine.base import Health
 from dragoman.errors import ServerError
-from dragoman.host.host import log_progress
+from dragoman.host.progress import log_progress
 from dragoman.ray.arguments import Application
 from dragoman.ray.engine import Description, Failure
 from dragoman.types import EngineOutput, EngineRequest

@@ -1,6 +1,7 @@
 """Bounds how much work a model takes in: the door in front of the service.
 
-Does: count requests in flight, refuse those over the limit or during a drain, tell when the last one is gone.
+Does: count requests in flight and the tokens of prompts that wait, refuse what is over the limits or comes during a drain,
+saying when to come again, tell when the last one is gone.
 Does not: order or batch requests, the engine's scheduler does. Called by the responder and `run`, on the event loop.
 """
 
@@ -8,14 +9,33 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from dragoman.errors import Overloaded, Unavailable
+from dragoman.server.observation.record import CallRecord, RequestRecord
+from dragoman.server.pressure.forecast import Forecast, queued_tokens
+from dragoman.server.pressure.prompt_size import least_tokens
+from dragoman.types import GenerationRequest
 
 # LMI's `job_queue_size` and `max_rolling_batch_size` defaults (serving.properties reference, LMI v0.31)
 DEFAULT_MAX_QUEUED = 1000
 DEFAULT_MAX_RUNNING = 32
+
+
+@dataclass(frozen=True, slots=True)
+class QueueBounds:
+    """What may wait beside the number of requests; None = as much as comes.
+
+    `max_tokens`: of prompts that have no output yet, together. `max_of_caller`: requests in flight of each caller.
+    `max_token_chars`: the most characters that one token of the model stands for.
+    """
+
+    max_tokens: int | None = None
+    max_of_caller: int | None = None
+    max_token_chars: int = 1
 
 
 class Admission:
@@ -25,12 +45,21 @@ class Admission:
     """
 
     def __init__(
-        self, model: str, *, max_running: int = DEFAULT_MAX_RUNNING, max_queued: int = DEFAULT_MAX_QUEUED
+        self,
+        model: str,
+        *,
+        max_running: int = DEFAULT_MAX_RUNNING,
+        max_queued: int = DEFAULT_MAX_QUEUED,
+        bounds: QueueBounds | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         if max_running < 1:
             raise ValueError(f"max_running {max_running} is not allowed: it must be at least 1")
         if max_queued < 0:
             raise ValueError(f"max_queued {max_queued} is not allowed: it must be at least 0")
+        self._bounds = bounds or QueueBounds()
+        self._forecast = forecast or Forecast()
+        self._num_of_caller: Counter[str] = Counter()
         self._model = model
         self.max_running = max_running
         self.max_queued = max_queued
@@ -75,27 +104,78 @@ class Admission:
             self._num_visitors -= 1
             self._leave()
 
-    @contextmanager
-    def permit(self, num_requests: int = 1) -> Iterator[None]:
-        """Hold room for a call of `num_requests` prompts while the block runs.
+    def check(self, caller: str = "") -> None:
+        """Nothing, if a call of `caller` has a chance to be taken; before anything is done for it.
 
-        A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
-        Raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
+        Raises: as `permit`.
         """
         if self._refusal:
             raise Unavailable(self._refusal)
         if self._num_in_flight >= self.limit:
-            raise Overloaded(
-                f"Worker queue capacity exceeded for model: {self._model} "
-                f"({self._num_in_flight} requests in flight, {self.limit} allowed)"
-            )
+            raise self._overloaded(f"{self._num_in_flight} requests in flight, {self.limit} allowed")
+        most = self._bounds.max_of_caller
+        if most is not None and (num_of_caller := self._num_of_caller[caller]) >= most:
+            whose = f"of key {caller} " if caller else ""
+            raise self._overloaded(f"{num_of_caller} requests {whose}in flight, {most} allowed for each key")
+        if self._bounds.max_tokens is not None:
+            self._check_tokens(1, self._forecast.num_queued_tokens)
+
+    @contextmanager
+    def permit(
+        self, num_requests: int = 1, record: CallRecord | None = None, requests: Sequence[GenerationRequest] = ()
+    ) -> Iterator[None]:
+        """Hold room for a call of `num_requests` prompts while the block runs.
+
+        A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
+        Of tokens it needs as much room as it has, unless no others wait. `record` is watched for what is left to compute.
+        Raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
+        """
+        caller = "" if record is None else record.caller
+        self.check(caller)
+        if record is not None:
+            if self._bounds.max_tokens is not None:
+                record.num_expected_tokens = least_tokens(requests, self._bounds.max_token_chars)
+                self._check_tokens(record.num_expected_tokens, self._forecast.num_queued_tokens)
+            record.take = self._take
+            self._forecast.enter(record)
         self._num_in_flight += num_requests
+        if self._bounds.max_of_caller is not None:
+            self._num_of_caller[caller] += num_requests
         self._idle.clear()
         try:
             yield
         finally:
             self._num_in_flight -= num_requests
+            if self._bounds.max_of_caller is not None:
+                self._num_of_caller[caller] -= num_requests
+            if record is not None:
+                self._forecast.leave(record)
             self._leave()
+
+    def retry_after_s(self) -> int:
+        """When a client that is refused may come again, by the forecast."""
+        return self._forecast.retry_after_s()
+
+    def _take(self, record: CallRecord, request: RequestRecord) -> None:
+        """A request's prompt has been tokenised. Raises: Overloaded if it is too long to wait beside the others."""
+        record.num_expected_tokens = max(record.num_expected_tokens - request.num_queued_tokens, 0)
+        if self._bounds.max_tokens is not None:
+            count = queued_tokens(record)
+            try:
+                self._check_tokens(count, self._forecast.num_queued_tokens - count)
+            except Overloaded:
+                request.num_queued_tokens = 0  # it does not wait: others may have its room at once
+                raise
+
+    def _check_tokens(self, count: int, num_others: int) -> None:
+        """Raises: Overloaded if a call's prompts, of so many tokens, may not wait beside those of the others."""
+        most = self._bounds.max_tokens
+        if most is not None and num_others and num_others + count > most:
+            raise self._overloaded(f"{num_others} prompt tokens wait, {most} allowed; this call has at least {count}")
+
+    def _overloaded(self, why: str) -> Overloaded:
+        message = f"Worker queue capacity exceeded for model: {self._model} ({why})"
+        return Overloaded(message, retry_after_s=self.retry_after_s())
 
     def drain(self, why: str = "The server is shutting down") -> None:
         """Refuse every new call from now on, saying why."""

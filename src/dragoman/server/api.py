@@ -182,6 +182,7 @@ class Call:
     `x-dragoman-ignored` header. `hold_s`: how long a streamed head may wait for the outcome (the text service's status
     rule); 0 = the head goes out with the first event. `run_off_loop`: how to call the encoder's `full` and `event`, which
     then run an operator's code; None = in place. `labels`: what errors call each request, () = they do not tell them apart.
+    `reasons`: why some of `ignored` have no effect.
     """
 
     requests: tuple[GenerationRequest, ...]
@@ -191,6 +192,7 @@ class Call:
     hold_s: float = 0.0
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class ErrorTeller(Protocol):

@@ -10,19 +10,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dragoman.errors import TooLarge, UnknownPath, WrongMethod
+from dragoman.errors import TooLarge, WrongMethod
 from dragoman.server.apis import all_apis
-from dragoman.server.endpoints import Endpoints, Gate
+from dragoman.server.describe.components import HEADERS
+from dragoman.server.endpoints import Endpoints
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.http.replies import json_reply
-from dragoman.server.http.routes import RouteTable, joined_routes
+from dragoman.server.http.routes import RouteTable, joined_routes, shown
+from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
+from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
-
-MAX_SHOWN_LENGTH = 100
+from dragoman.server.security.cors import NO_PAGES, Cors, CorsRules
+from dragoman.server.security.gate import Gate
+from dragoman.server.security.keyring import NO_FILES, Keyring, KeySources
+from dragoman.server.security.scopes import Scope as KeyScope
 
 # Generated text must not be cached on the way.
 CACHE_HEADERS: Mapping[str, str] = {
@@ -34,23 +39,33 @@ CACHE_HEADERS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What the HTTP side may be told. `api_keys` empty = open; "" = no CORS header."""
+    """What the HTTP side may be told. Without keys it is open to all.
+
+    `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
+    """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
     api_keys: frozenset[str] = field(default=frozenset(), repr=False)
-    cors_allowed_origin: str = ""
-    cors_allowed_methods: str = ""
-    cors_allowed_headers: str = ""
+    key_sources: KeySources = NO_FILES
+    open_scopes: frozenset[KeyScope] = frozenset()
+    cors: CorsRules = NO_PAGES
     log_requests: LogForm = "off"
     log_prompts: bool = False
     metrics_compat: tuple[str, ...] = ()
+    switches: Switches = field(default_factory=Switches)
+    traces: TraceExport | None = None
+
+    def read_keys(self) -> Keyring | None:
+        """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
+        return self.key_sources.read(self.api_keys)
 
 
 class App:
     """The ASGI callable."""
 
-    def __init__(self, endpoints: Endpoints, rules: HeaderRules) -> None:
+    def __init__(self, endpoints: Endpoints, rules: HeaderRules, cors: Cors | None = None) -> None:
         self._endpoints = endpoints
+        self._cors = cors
         self._table = RouteTable(joined_routes(list(endpoints.routes())))
         self._rules = rules
 
@@ -63,6 +78,8 @@ class App:
         if scope["type"] != "http":
             raise ValueError(f"scope type {scope['type']!r} is not served, only 'http' is")
         exchange = Exchange(scope, receive, send, self._rules)
+        if self._cors is not None:
+            exchange.also_sent = self._cors.headers(exchange.headers.get("origin"))
         try:
             await self._dispatch(exchange)
         except ClientGone:
@@ -82,45 +99,34 @@ class App:
         """Answer with the handler of path and method. Raises: UnknownPath, WrongMethod, and what the handler raises."""
         match = self._table.match(exchange.path)
         if match is None:
-            raise UnknownPath(
-                f"Unknown path {shown(exchange.path)}: the nearest one is {self._table.nearest(exchange.path)}, "
-                "GET /docs describes all"
-            )
+            raise self._table.unknown(exchange.path)
         handler = match.route.handler(exchange.method)
         if handler is not None:
             return await handler(exchange, match.path_params)
         allow = match.route.allow
         if exchange.method == "OPTIONS":
-            return await exchange.send_reply(json_reply(200, {}, {"allow": allow}))
+            told = {} if self._cors is None else self._cors.preflight(exchange.headers, allow)
+            return await exchange.send_reply(json_reply(200, {}, {"allow": allow, **told}))
         why = match.route.absences.get(exchange.method) or f"{allow} are"
         raise WrongMethod(f"{exchange.method} is not allowed for {shown(exchange.path)}: {why}", allow=allow)
 
 
-def build_app(registry: ModelRegistry, config: ServerConfig, hosting: ModelHosting | None = None) -> App:
+def build_app(
+    registry: ModelRegistry, config: ServerConfig, hosting: ModelHosting | None = None, gate: Gate | None = None
+) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
-    `hosting` None = models do not come and go.
+    `hosting` None = models do not come and go. Reads the files of keys. Raises: KeysError.
     """
-    gate = Gate(config.max_request_size_bytes, config.api_keys)
+    gate = gate or Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
     apis = all_apis()
     rules = HeaderRules(
-        sent={**CACHE_HEADERS, **_cors_headers(config)},
+        sent=CACHE_HEADERS,
         naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),
         folded=tuple(name for api in apis for name in api.folded_headers),
     )
-    watch = Watch(RequestLog(config.log_requests, shows_prompts=config.log_prompts), config.metrics_compat)
-    return App(Endpoints(apis, registry, gate, hosting, watch), rules)
-
-
-def _cors_headers(config: ServerConfig) -> dict[str, str]:
-    named = {
-        "access-control-allow-origin": config.cors_allowed_origin,
-        "access-control-allow-methods": config.cors_allowed_methods,
-        "access-control-allow-headers": config.cors_allowed_headers,
-    }
-    return {name: value for name, value in named.items() if value}
-
-
-def shown(path: str) -> str:
-    """A path as an error repeats it."""
-    return path if len(path) <= MAX_SHOWN_LENGTH else f"{path[:MAX_SHOWN_LENGTH]}..."
+    log = RequestLog(config.log_requests, shows_prompts=config.log_prompts)
+    watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
+    declared = [name for api in apis for name in (*HEADERS, *api.headers)]
+    cors = Cors(config.cors, declared) if config.cors.origins else None
+    return App(Endpoints(apis, registry, gate, hosting, watch, config.switches), rules, cors)

@@ -6,51 +6,28 @@ Does not: know any API, or generate. Made by the app, runs on the event loop.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from dragoman.errors import NotFound, ServerError, Unauthorized
+from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.http.deadlines import patience_of, timeout_of
+from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
+from dragoman.server.http.switches import Switches
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.responder import Responder, error_reply, run_unless_gone
+from dragoman.server.security.gate import Gate
+from dragoman.server.security.scopes import Scope
 
 T = TypeVar("T")
-
-KEY_HEADERS = ("api-key", "x-api-key")  # beside `Authorization: Bearer`: those of Azure's and of Anthropic's clients
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What every inference call has to pass before its body is parsed. `api_keys` empty = open to all."""
-
-    max_request_size_bytes: int
-    api_keys: frozenset[str]
-
-    def check_key(self, http: HttpCall) -> None:
-        """Raises: Unauthorized unless the call carries one of the keys, where clients of any of the APIs put it."""
-        if not self.api_keys:
-            return
-        scheme, _, token = http.headers.get("authorization", "").partition(" ")
-        named = [http.headers.get(name, "") for name in KEY_HEADERS]
-        texts = [*named, token] if scheme.lower() == "bearer" else named
-        given = [text.strip().encode("latin-1", "replace") for text in texts]
-        # every key is compared, in constant time, so that the time taken tells nothing about them
-        matches = [hmac.compare_digest(text, key.encode()) for key in self.api_keys for text in given]
-        if not any(matches):
-            raise Unauthorized(
-                "The API key is missing or wrong: send it as `Authorization: Bearer`, `api-key` or `x-api-key`"
-            )
 
 
 class Endpoints:
@@ -63,6 +40,7 @@ class Endpoints:
         gate: Gate,
         hosting: ModelHosting | None = None,
         watch: Watch | None = None,
+        switches: Switches | None = None,
     ) -> None:
         self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
         self.models = models
@@ -72,14 +50,19 @@ class Endpoints:
             [] if hosting is not None else [one for api in apis for one in api.operations if one.needs_hosting]
         )
         self._gate = gate
-        self._responder = Responder()
+        self.switches = switches or Switches()
+        self._responder = Responder(self.switches)
         self._tellers = _tellers_by_path(apis)
         self._shared: dict[Callable[[Server], Any], Any] = {}
 
+    def needs_key(self, scope: Scope) -> bool:
+        """Whether calls of that scope have to carry an API key."""
+        return self._gate.needs_key(scope)
+
     @property
-    def needs_key(self) -> bool:
-        """Whether calls have to carry an API key."""
-        return bool(self._gate.api_keys)
+    def max_request_size_bytes(self) -> int:
+        """The largest body that is read."""
+        return self._gate.max_request_size_bytes
 
     def shared(self, kind: Callable[[Server], T]) -> T:
         """The only instance of that class here, made at the first call."""
@@ -92,6 +75,7 @@ class Endpoints:
         for kept in self._shared.values():
             if isinstance(kept, Closable):
                 await kept.aclose()
+        await self.watch.aclose()
 
     def routes(self) -> Iterator[Route]:
         """One route per operation, in the order of the APIs."""
@@ -120,12 +104,16 @@ class Endpoints:
 
     def _answering(self, operation: AnswerOperation) -> Handler:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
-            if operation.needs_key:
-                self._gate.check_key(exchange.http_call(path_params=path_params))
+            early = exchange.http_call(path_params=path_params)
+            check_body = self._gate.check(exchange, early.headers, operation.scope)
             if not operation.body:
-                made = await operation.answer(exchange.http_call(path_params=path_params), self)
+                if check_body is not None:
+                    check_body(b"")
+                made = await operation.answer(early, self)
             else:
                 body = await exchange.read_body(self._gate.max_request_size_bytes)
+                if check_body is not None:
+                    check_body(body)
                 made = await run_unless_gone(exchange, operation.answer(exchange.http_call(body, path_params), self))
             await exchange.send_reply(made if isinstance(made, Reply) else json_reply(200, made))
 
@@ -135,15 +123,21 @@ class Endpoints:
         async def handle(exchange: Exchange, path_params: PathParams) -> None:
             exchange.api = api.name
             early = exchange.http_call(path_params=path_params)
-            self._gate.check_key(early)
+            check_body = self._gate.check(exchange, early.headers, operation.scope)
             body = await exchange.read_body(self._gate.max_request_size_bytes)
+            if check_body is not None:
+                check_body(body)
 
             async def proceed(waiting: Exchange) -> None:
-                with (
-                    self._responder.claim_id(waiting.request_id) as call_id,
-                    self.watch.call(api.name, waiting, call_id) as record,
-                ):
-                    await self._generate(waiting, waiting.http_call(body, path_params, call_id), operation, record)
+                with self._responder.claim_id(waiting.request_id) as call_id:
+                    http = waiting.http_call(body, path_params, call_id)
+                    with self.watch.call(api.name, waiting, http) as record:
+                        try:
+                            await self._generate(waiting, http, operation, record)
+                        finally:
+                            if record.caller:
+                                num_tokens = record.num_prompt_tokens + record.num_completion_tokens
+                                self._gate.limits.spend(record.caller, num_tokens)
 
             # `before` does not go round the rest: each coroutine that waits for another costs something for every token
             if operation.before is None or not await operation.before(exchange, early, self, proceed):
@@ -162,7 +156,7 @@ class Endpoints:
             return await self._generate_with(borrowed, exchange, http, operation, record)
         try:
             model = self.models.find(name)
-            _check_call(model, http, record)
+            check_call(model, http, record)
         except ServerError as error:
             record.error = error
             dialect = dialect_of(operation, self.models.dialects, http)
@@ -184,7 +178,7 @@ class Endpoints:
         async with AsyncExitStack() as stack:
             try:
                 model = await run_unless_gone(exchange, stack.enter_async_context(borrowed))
-                _check_call(model, http, record)
+                check_call(model, http, record)
             except ServerError as error:
                 record.error = error
                 dialect = dialect_of(operation, self.models.dialects, http)
@@ -228,12 +222,14 @@ def dialect_of(operation: GenerateOperation, dialects: Dialects, http: HttpCall)
     return dialects[name] if operation.wrap is None else operation.wrap(dialects[name])
 
 
-def _check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
+def check_call(model: ServedModel, http: HttpCall, record: CallRecord) -> None:
     """Note how long the client wants to wait.
 
     Raises: InvalidParameter if it says that wrongly, NotFound if it asks for a version that the model does not have.
     """
     record.timeout_s, record.patience_s = timeout_of(http.headers), patience_of(http.headers)
+    if record.timeout_s is not None:
+        record.timeout_name = name_of(http.headers)
     version = http.query.get("model_version") or http.headers.get("model_version")
     if version and version != model.version:
         raise NotFound(f"Model or workflow not found: {model.name} version {version}", param="model_version")

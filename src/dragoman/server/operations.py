@@ -18,8 +18,10 @@ from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, ModelP
 from dragoman.server.describe.answers import Answers, Content
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import Exchange
+from dragoman.server.http.switches import Switches
 from dragoman.server.observation.watch import Watch
 from dragoman.server.registry import ModelRegistry, ServedModel
+from dragoman.server.security.scopes import Scope
 
 T = TypeVar("T")
 
@@ -49,14 +51,23 @@ class Server(Protocol):
         """Every API that is served."""
         ...
 
-    @property
-    def needs_key(self) -> bool:
-        """Whether calls have to carry an API key."""
+    def needs_key(self, scope: Scope) -> bool:
+        """Whether calls of that scope have to carry an API key."""
         ...
 
     @property
     def watch(self) -> Watch:
         """What is known of the calls that generate."""
+        ...
+
+    @property
+    def max_request_size_bytes(self) -> int:
+        """The largest body that is read."""
+        ...
+
+    @property
+    def switches(self) -> Switches:
+        """What holds for calls whose header fields say nothing of it."""
         ...
 
     def shared(self, kind: Callable[[Server], T]) -> T:
@@ -70,7 +81,7 @@ class Operation:
 
     In `path`, each `{name}` stands for any text, slashes included. `tag` groups descriptions. `answers` by status.
     `parameters`: names of parameter components. `body` by media type, `is_body_optional` where parameters can say the
-    same. `example`: a JSON body that is answered. `needs_key` False = open to all. `needs_hosting`: there is no such
+    same. `example`: a JSON body that is answered. `scope`: which keys open it. `needs_hosting`: there is no such
     operation where models do not come and go. `in_banner`: whether the start banner lists it.
     """
 
@@ -79,12 +90,12 @@ class Operation:
     tag: str
     summary: str
     answers: Answers
+    scope: Scope
     description: str = ""
     parameters: tuple[str, ...] = ()
     body: Content = field(default_factory=dict)
     is_body_optional: bool = False
     example: Any = None
-    needs_key: bool = True
     needs_hosting: bool = False
     in_banner: bool = True
 
@@ -107,6 +118,7 @@ class GenerateOperation(Operation):
     operation's own shape around the dialect. `before` sees the call without its body.
     """
 
+    scope: Scope = Scope.INFERENCE
     dialect: str | PickName
     model: PickModel
     borrow: Borrow | None = None

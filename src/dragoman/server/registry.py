@@ -8,6 +8,7 @@ are in it: nobody ever finds half a model.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from dragoman.errors import EngineDead, NotFound, Unavailable
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile
+from dragoman.server.observation.load_metrics import LoadMetrics
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
@@ -42,6 +44,7 @@ class ServedModel:
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
     `limits`: what its dialects allow; all as the model lists and `/info` show them.
     `version` may be asked for as well as the name; "" = there are no versions. `adapters`: None = it takes none.
+    `profile`: what its dialects were set up with.
     """
 
     name: str
@@ -57,6 +60,7 @@ class ServedModel:
     created_s: int = field(default_factory=lambda: int(time.time()))
     version: str = ""
     adapters: ServedAdapters | None = None
+    profile: ModelProfile = field(default_factory=ModelProfile)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -72,6 +76,20 @@ class ServerState(StrEnum):
     READY = "ready"
     DRAINING = "draining"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far the loading of a model is. `fraction`: of this stage, in [0, 1]. `begin_s`: on the monotonic clock.
+
+    `bytes_read`: of the files with its weights, or of what was kept of them; `bytes_total` 0 = that is not known.
+    """
+
+    stage: str
+    fraction: float
+    bytes_read: int = 0
+    bytes_total: int = 0
+    begin_s: float = field(default_factory=time.monotonic)
 
 
 class ModelRegistry:
@@ -92,6 +110,7 @@ class ModelRegistry:
     ) -> None:
         self.dialects = dialects
         self.profile = profile or ModelProfile()
+        self.loads = LoadMetrics()  # written by whoever loads models
         self._can_be_empty = can_be_empty
         self._expected_names = dict.fromkeys(expected_names)  # in order
         self._models: dict[str, ServedModel] = {}
@@ -99,6 +118,8 @@ class ModelRegistry:
         self._leaving: list[ServedModel] = []  # they answer the calls they have
         self._state = ServerState.LOADING
         self._reason = ""
+        self._given_up = asyncio.Event()
+        self._progress: dict[str, LoadProgress] = {}
         self._later_names: set[str] = set()  # of models that came when the start was over
         self._dropped_names: frozenset[str] = frozenset()
 
@@ -129,6 +150,15 @@ class ModelRegistry:
     def expect_no_more(self, name: str) -> None:
         """Its loading has ended, well or not; nothing happens if it was not announced."""
         self._expected_names.pop(name, None)
+        self._progress.pop(name, None)
+
+    def note_progress(self, name: str, progress: LoadProgress) -> None:
+        """How far a model is that is being loaded, or whose engine is made again. Any thread."""
+        self._progress[name] = progress
+
+    def progress_of(self, name: str) -> LoadProgress | None:
+        """The last that was noted; None if it is not being loaded."""
+        return self._progress.get(name)
 
     def get(self, name: str) -> ServedModel | None:
         """The model of exactly that name or alias that takes calls; None if there is none."""
@@ -153,6 +183,7 @@ class ModelRegistry:
         self._models[model.name] = model
         self._names.update(dict.fromkeys(model.names, model))
         self._expected_names.pop(model.name, None)
+        self._progress.pop(model.name, None)
         self._drain_late(model)
 
     def replace(self, old: ServedModel, new: ServedModel) -> None:
@@ -171,6 +202,7 @@ class ModelRegistry:
         self._names = {name: one for name, one in self._names.items() if one is not old}
         self._names.update(dict.fromkeys(new.names, new))
         self._leaving.append(old)
+        self._progress.pop(new.name, None)
         self._drain_late(new)
 
     def retire(self, model: ServedModel) -> None:
@@ -203,6 +235,15 @@ class ModelRegistry:
         """Report that loading failed; health checks turn red."""
         self._state = ServerState.FAILED
         self._reason = reason
+
+    def give_up(self, reason: str) -> None:
+        """Have the process end, because of `reason`; health checks turn red."""
+        self.mark_failed(reason)
+        self._given_up.set()
+
+    async def wait_given_up(self) -> None:
+        """Return once somebody has given up."""
+        await self._given_up.wait()
 
     def announce_drain(self) -> None:
         """Flip readiness, and still take calls: who sends them has to see that first."""

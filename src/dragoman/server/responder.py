@@ -17,11 +17,15 @@ from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from dragoman.errors import (
     CapacityError,
     EngineFailed,
+    InvalidPayload,
     InvalidRequest,
     Overloaded,
+    QueueTimeout,
     ServerError,
     Unauthorized,
     WrongMethod,
@@ -36,12 +40,15 @@ from dragoman.server.api import (
     Reply,
     Runner,
     StreamedReply,
-    trace_of,
 )
 from dragoman.server.generation.merge import EventMerge
+from dragoman.server.http.deadlines import STAINLESS
 from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.http.switches import STRICT_HEADER, Switches, refuse_ignored
+from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
 from dragoman.server.registry import GenerationService, ServedModel
+from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
 from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")
@@ -57,7 +64,9 @@ logger = logging.getLogger("dragoman.server")
 class Responder:
     """Runs parsed calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, switches: Switches | None = None) -> None:
+        """`switches`: what holds for calls that say nothing of it."""
+        self._switches = switches or Switches()
         self._ids_in_flight: set[str] = set()
 
     @contextmanager
@@ -79,28 +88,39 @@ class Responder:
         Raises: ClientGone, and nothing else: every failure is answered, or ends the connection after it was logged.
         """
         headers: Mapping[str, str] = {}
+        record = current_call()
         try:
+            model.admission.check("" if record is None else record.caller)  # before any work is done for the call
             opening = dialect.open(http)
             if opening.answer is not None:
-                with model.admission.permit():
+                with model.admission.permit(1, record):
                     if await _answer(exchange, opening.answer(), http):
                         return
+            switches = self._switches
+            if STRICT_HEADER in http.headers or TIMINGS_HEADER in http.headers:
+                switches = switches.for_call(http.headers)
             call = await _parse(exchange, model, opening)
-            _note_patience(call)
-            trace = trace_of(http)
-            if trace is not None:
+            check_number(call, model)
+            if switches.is_strict:
+                refuse_ignored(call.ignored)
+            note_patience(call)
+            if record is not None and (trace := record.trace) is not None:
                 call = replace(call, requests=tuple(replace(request, trace=trace) for request in call.requests))
             headers = ignored_header(call.ignored)
-            with model.admission.permit(len(call.requests)):
+            beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
+            with model.admission.permit(len(call.requests), record, call.requests):
                 if call.stream:
-                    await self._stream(exchange, model, http, call)
+                    await self._stream(exchange, model, http, call, beside)
                 else:
-                    await exchange.send_reply(await self._full(exchange, model.service, call), headers)
+                    reply = await self._full(exchange, model.service, call)
+                    await exchange.send_reply(reply, {**headers, **_timings_fields(beside)})
         except ClientGone:
             raise
         except Exception as error:  # request boundary: one bad request must never touch another
             failure = as_server_error(error, http)
             _note_failure(failure)
+            if isinstance(failure, QueueTimeout):
+                failure.retry_after_s = model.admission.retry_after_s()
             if exchange.is_started:  # the encoder itself failed while it told of a failure
                 await exchange.cut()
             else:
@@ -111,12 +131,17 @@ class Responder:
         results = await run_unless_gone(exchange, generate_all(service, call.requests, call.labels))
         return await _run(call.run_off_loop, partial(call.encoder.full, results))
 
-    async def _stream(self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call) -> None:
-        """Write the events as they come; a failure after the head is told in-band, or by cutting the connection."""
+    async def _stream(
+        self, exchange: Exchange, model: ServedModel, http: HttpCall, call: Call, beside: ShownTimings
+    ) -> None:
+        """Write the events as they come; a failure after the head is told in-band, or by cutting the connection.
+
+        `beside`: timings that go into a trailer.
+        """
         merge = EventMerge(model.service, call.requests)
         merge.start(exchange.wait_gone)
         try:
-            await _write_events(exchange, merge, call)
+            await _write_events(exchange, merge, call, beside)
         except ClientGone:
             raise
         except Exception as error:
@@ -150,11 +175,11 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
     return True
 
 
-def _note_patience(call: Call) -> None:
+def note_patience(call: Call) -> None:
     """An answer that comes whole has to come while its client waits for the first byte."""
     record = current_call()
     if record is not None and record.timeout_s is None and not call.stream:
-        record.timeout_s = record.patience_s
+        record.timeout_s, record.timeout_name = record.patience_s, STAINLESS
 
 
 def _note_failure(failure: ServerError) -> None:
@@ -171,9 +196,11 @@ async def _write_chunks(exchange: Exchange, made: StreamedReply) -> None:
     await exchange.finish()
 
 
-async def _write_events(exchange: Exchange, merge: EventMerge, call: Call) -> None:
+async def _write_events(exchange: Exchange, merge: EventMerge, call: Call, beside: ShownTimings) -> None:
     events = await merge.first_batch(call.hold_s)
     head = call.encoder.head(events)
+    if beside is not NO_TIMINGS:
+        head = replace(head, headers={**head.headers, "trailer": _joined(head.headers.get("trailer"), TIMINGS_HEADER)})
     body = await _encode(call, events)  # before the head is sent: a failure can still be a status
     await exchange.send_head(head, ignored_header(call.ignored))
     while True:
@@ -182,7 +209,30 @@ async def _write_events(exchange: Exchange, merge: EventMerge, call: Call) -> No
         if body:
             await exchange.send_chunk(body)
         body = await _encode(call, await merge.next_batch())
-    await exchange.finish(body + call.encoder.end(), call.encoder.trailers())
+    body += call.encoder.end()
+    await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
+
+
+def _show_timings(call: Call) -> ShownTimings:
+    """Have the answer tell how long it took; what is left to be told beside it, as a header or trailer."""
+    record = current_call()
+    if record is None:
+        return NO_TIMINGS
+    measure = measure_of(record, [request.request_id for request in call.requests])
+    shown = ShownTimings(measure, sum(request.sampling.n for request in call.requests))
+    encoder = call.encoder
+    return NO_TIMINGS if isinstance(encoder, TimedEncoder) and encoder.show_timings(shown) else shown
+
+
+def _timings_fields(beside: ShownTimings) -> dict[str, str]:
+    """The header or trailer of an answer that has no room for timings; {} if nobody wants them there."""
+    if beside is NO_TIMINGS:
+        return {}
+    return {TIMINGS_HEADER: msgspec.json.encode(beside.of()).decode()}
+
+
+def _joined(*names: str | None) -> str:
+    return ", ".join(name for name in names if name)
 
 
 async def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
@@ -205,6 +255,13 @@ async def _parse(exchange: Exchange, model: ServedModel, opening: Opening) -> Ca
         return opening.parse()
     with model.admission.visit():  # it has no permit yet, and the model may be replaced meanwhile
         return await run_unless_gone(exchange, opening.run_off_loop(opening.parse))
+
+
+def check_number(call: Call, model: ServedModel) -> None:
+    """Raises: InvalidPayload for more prompts than the operator allows."""
+    num_prompts, most = len(call.requests), model.limits.max_prompts
+    if num_prompts > most:
+        raise InvalidPayload(f"A call may have at most {most} prompts here, got {num_prompts}", param="inputs")
 
 
 async def _run(run: Runner | None, work: Callable[[], T]) -> T:

@@ -2,8 +2,8 @@
 
 Does: bind the port before the models load, run uvicorn with our protocol, load, drain and stop on signals, end the engines.
 Does not: build models or dialects, read options. Called by the command line (`run`) and by tests (`HttpServer` in a thread).
-Life: bind -> /ping 503 -> load -> ready -> signal -> /ping 503 -> no new calls, running ones finish -> engines stop -> port
-closes.
+Life: bind -> /ping 503 -> load -> ready -> signal, or an engine that is given up -> /ping 503 -> no new calls, running ones
+finish -> engines stop, which tells those that still run -> port closes. A second signal ends each of these waits.
 """
 
 from __future__ import annotations
@@ -11,25 +11,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
-from dragoman.server.http.protocol import DEFAULT_STALL_TIMEOUT_S, protocol_class
+from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.registry import ModelRegistry
+from dragoman.server.security.gate import Gate
+from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
+from dragoman.server.security.tls import Tls
 
 logger = logging.getLogger("dragoman.server")
 
 Load = Callable[[ModelRegistry], Awaitable[None]]
-End = Callable[[], Awaitable[None]]
+End = Callable[[], Coroutine[Any, Any, None]]
 OnListening = Callable[[str, int], None]
 
 CLOSE_TIMEOUT_S = 5  # after the engines have stopped nothing more can come; this only bounds writes to slow clients
+FORCED_END_S = 1.0  # after a second signal: for engines to stop, so that whoever is cut is told
+FORCED_EXIT_S = 3.0  # after a second signal the process ends by then, whatever hangs
+
+EXIT_LOADING_FAILED = 1
+EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error, which another start may not meet
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class ListenConfig:
 
     `drain_delay_s`: how long calls are still taken after readiness has flipped, for load balancers to see that.
     `keep_alive_s` exceeds the idle time of common load balancers (60 s), so that they, not we, close idle connections.
+    `tls` None = plain HTTP. `reload_s`: between looks at the files of keys and certificates.
     """
 
     host: str = "127.0.0.1"
@@ -46,7 +58,10 @@ class ListenConfig:
     drain_delay_s: float = 0.0
     keep_alive_s: int = 75
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
+    arrival_timeout_s: float = DEFAULT_ARRIVAL_TIMEOUT_S
     backlog: int = 2048
+    tls: Tls | None = None
+    reload_s: float = INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +102,10 @@ class HttpServer:
         self._listen = listen
         self._load = load
         self._on_listening = on_listening
-        self._app = build_app(registry, config, owner.hosting)
+        self._config = config
+        self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
+        self._gate = Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
+        self._app = build_app(registry, config, owner.hosting, self._gate)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._forced = asyncio.Event()  # by a second stop
@@ -95,10 +113,11 @@ class HttpServer:
         self._num_stops = 0
 
     async def serve(self) -> int:
-        """Serve until `stop`; the exit code: 0, or 1 if loading failed. Raises: OSError if the port cannot be bound."""
+        """Serve until `stop`, or until an engine is given up; the exit code. Raises: OSError if the port cannot be bound."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         listener = bind(self._listen.host, self._listen.port, self._listen.backlog)
         http = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
+        watching = asyncio.create_task(self._reloader.run())
         try:
             await self._until_listening(http)
             if self._on_listening is not None:
@@ -107,6 +126,27 @@ class HttpServer:
             return await self._run_models(http)
         finally:
             await self._shut_down(http)
+            watching.cancel()
+
+    @property
+    def can_reload(self) -> bool:
+        """Whether there are files of keys or certificates."""
+        return bool(self._reloader)
+
+    def reload(self) -> None:
+        """Read the files of keys and certificates anew. May be called from any thread and from a signal handler."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._reloader.wake)
+
+    def _reloadables(self) -> Iterator[Reloadable]:
+        yield Reloadable("keys", self._config.key_sources.files, self._read_keys)
+        if self._listen.tls is not None:
+            yield Reloadable("certificates", self._listen.tls.files, self._listen.tls.reload)
+
+    def _read_keys(self) -> None:
+        """Raises: KeysError, and then the keys are as they were."""
+        self._gate.keyring = self._config.read_keys()
 
     def stop(self) -> None:
         """Begin the drain; a second call ends it at once. May be called from any thread and from a signal handler."""
@@ -135,16 +175,17 @@ class HttpServer:
         assert self._stop is not None
         stopped = asyncio.create_task(self._stop.wait())
         loading = asyncio.create_task(self._load_models())
+        given_up = asyncio.create_task(self._registry.wait_given_up())
         try:
-            await asyncio.wait((loading, stopped, http), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((loading, stopped, http, given_up), return_when=asyncio.FIRST_COMPLETED)
             if loading.done() and not loading.result():
-                return 1
-            await asyncio.wait((stopped, http), return_when=asyncio.FIRST_COMPLETED)
-            return 0
+                return EXIT_LOADING_FAILED
+            await asyncio.wait((stopped, http, given_up), return_when=asyncio.FIRST_COMPLETED)
+            return EXIT_ENGINE_FAILED if given_up.done() and not stopped.done() else 0
         finally:
-            for task in (stopped, loading):
+            for task in (stopped, loading, given_up):
                 task.cancel()
-            await asyncio.gather(stopped, loading, return_exceptions=True)
+            await asyncio.gather(stopped, loading, given_up, return_exceptions=True)
 
     async def _load_models(self) -> bool:
         """True once the models are served; a failure is logged with its traceback and reported as False."""
@@ -164,16 +205,28 @@ class HttpServer:
         await self._wait_for_balancers()
         self._registry.drain()
         await self._wait_idle()
-        await self._end()
-        await self._app.aclose()
+        await self._briefly_if_forced(self._end())
+        await self._briefly_if_forced(self._app.aclose())
         self._uvicorn.should_exit = True
         await http
 
     async def _wait_for_balancers(self) -> None:
         """Let `drain_delay_s` pass, or less after a second `stop`; nobody sends calls to a server that was not ready."""
-        if self._registry.models and self._listen.drain_delay_s:
+        if self._listen.drain_delay_s and any(model.engine.health().is_alive for model in self._registry.models):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._forced.wait(), self._listen.drain_delay_s)
+
+    async def _briefly_if_forced(self, work: Coroutine[Any, Any, None]) -> None:
+        """Wait for a part of the end; after a second `stop` for at most FORCED_END_S."""
+        task, forced = asyncio.create_task(work), asyncio.create_task(self._forced.wait())
+        await asyncio.wait((task, forced), return_when=asyncio.FIRST_COMPLETED)
+        forced.cancel()
+        _, unfinished = await asyncio.wait((task,), timeout=FORCED_END_S)
+        if unfinished:
+            logger.warning("ending at once; what runs is cut off")
+            task.cancel()
+        else:
+            task.result()
 
     async def _stop_engines(self) -> None:
         """End every engine; one that fails to must not keep the others or the port."""
@@ -185,15 +238,12 @@ class HttpServer:
 
     async def _wait_idle(self) -> None:
         """Wait for the running requests, at most `drain_s` seconds and only until a second `stop`."""
-        idle = asyncio.create_task(self._registry.wait_idle())
-        try:
-            async with asyncio.timeout(self._listen.drain_s):
-                while not idle.done() and not self._uvicorn.force_exit:
-                    await asyncio.wait((idle,), timeout=0.1)  # a forced exit is noticed within this time
-        except TimeoutError:
+        idle, forced = asyncio.create_task(self._registry.wait_idle()), asyncio.create_task(self._forced.wait())
+        done, _ = await asyncio.wait((idle, forced), timeout=self._listen.drain_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
             logger.warning("aborting the requests that did not finish within %g s", self._listen.drain_s)
-        finally:
-            idle.cancel()
+        idle.cancel()
+        forced.cancel()
 
 
 def run(
@@ -215,14 +265,32 @@ def run(
 
 async def _serve_with_signals(server: HttpServer) -> int:
     loop = asyncio.get_running_loop()
-    signals = (signal.SIGTERM, signal.SIGINT)
-    for number in signals:
-        loop.add_signal_handler(number, server.stop)
+    num_signals = 0
+
+    def stop() -> None:
+        nonlocal num_signals
+        num_signals += 1
+        if num_signals == 2:
+            _exit_later()
+        server.stop()
+
+    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    if server.can_reload:
+        handlers[signal.SIGHUP] = server.reload
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
     try:
         return await server.serve()
     finally:
-        for number in signals:
+        for number in handlers:
             loop.remove_signal_handler(number)
+
+
+def _exit_later() -> None:
+    """End the process in FORCED_EXIT_S if it is still there: a step that runs, or a thread that hangs, keeps nobody."""
+    timer = threading.Timer(FORCED_EXIT_S, os._exit, (1,))
+    timer.daemon = True
+    timer.start()
 
 
 def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
@@ -235,9 +303,9 @@ def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
 
 
 def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,  # type: ignore[arg-type]  # an ASGI callable, in our own message types
-        http=protocol_class(listen.stall_timeout_s),
+        http=protocol_class(listen.stall_timeout_s, listen.arrival_timeout_s),
         ws="none",
         loop="none",
         lifespan="off",
@@ -252,6 +320,10 @@ def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:
         timeout_keep_alive=listen.keep_alive_s,
         timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
     )
+    config.load()
+    if listen.tls is not None:
+        config.ssl = listen.tls.context  # uvicorn's own would never change
+    return config
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

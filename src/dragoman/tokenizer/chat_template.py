@@ -25,6 +25,7 @@ from dragoman.tokenizer.message_content import (
     read_content,
     refuse_pictures,
 )
+from dragoman.tokenizer.picture_markers import PictureMarker
 from dragoman.tokenizer.template_environment import CompiledTemplate, RenderLimits, TemplateLimit, TemplateRejection
 from dragoman.types import ChatPrompt
 
@@ -68,7 +69,7 @@ class ChatTemplate:
             raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
         self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
         self._knows_developer = "developer" in sources["default"]
-        self._marker: str | None = None
+        self._marker: PictureMarker | None = None
         self._writes_markers = False
         self._wants_parts = not self._shows(_PROBE) and self._shows([{"type": "text", "text": _PROBE}])
         self._wants_argument_texts = not self._writes_arguments(_PROBE_ARGUMENTS) and self._writes_arguments(
@@ -76,10 +77,10 @@ class ChatTemplate:
         )
 
     def with_pictures(self, marker: str) -> ChatTemplate:
-        """The same template for a model that takes pictures, in whose prompts `marker` stands for one."""
+        """The same template for a model that takes pictures, in whose prompts `marker` stands for one (`PictureMarker`)."""
         seeing = copy(self)
-        seeing._marker = marker
-        seeing._writes_markers = self._writes_marker(marker)
+        seeing._marker = PictureMarker(marker)
+        seeing._writes_markers = self._writes_marker(seeing._marker)
         return seeing
 
     def render(self, prompt: ChatPrompt) -> str:
@@ -89,7 +90,8 @@ class ChatTemplate:
         take, UnsupportedFeature for parts of other kinds.
         """
         contents = [read_content(message.get("content"), i) for i, message in enumerate(prompt.messages)]
-        messages = [self._message(*one, i) for i, one in enumerate(zip(prompt.messages, contents, strict=True))]
+        told = zip(prompt.messages, contents, self._markers(contents), strict=True)
+        messages = [self._message(*one, i) for i, one in enumerate(told)]
         if not messages:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
         if prompt.continue_final_message:
@@ -129,14 +131,22 @@ class ChatTemplate:
             problem = f"messages cannot be rendered by the model's chat template: {type(error).__name__}: {error}"
         raise InvalidRequest(problem, param="messages")
 
+    def _markers(self, contents: Sequence[Sequence[Part]]) -> list[list[str]]:
+        """Those of each message's pictures."""
+        counts = [num_pictures_in(parts) for parts in contents]
+        if self._marker is None:
+            return [[] for _ in counts]
+        return [self._marker.of(sum(counts[:i]) + 1, count) for i, count in enumerate(counts)]
+
     def _check_markers(self, text: str, num_pictures: int) -> None:
         """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
         if self._marker is None or num_pictures == 0:
             return
-        num_markers = text.count(self._marker)
-        if num_markers != num_pictures:
-            wanted = f"{num_pictures} times {self._marker}, once for each image"
-            raise InvalidRequest(f"messages must make a prompt with {wanted}, got {num_markers}", param="messages")
+        found = self._marker.found(text)
+        if sorted(found) != sorted(self._marker.of(1, num_pictures)):
+            wanted = f"{self._marker.wanted(num_pictures)}, once for each image"
+            got = ", ".join(found[:5]) if self._marker.is_numbered and found else len(found)
+            raise InvalidRequest(f"messages must make a prompt with {wanted}, got {got}", param="messages")
 
     def _shows(self, content: str | list[dict[str, str]]) -> bool:
         """Whether the template prints this content as text, and not as the Python value that it is."""
@@ -144,10 +154,10 @@ class ChatTemplate:
         printed_as_value = not isinstance(content, str) and (repr(content) in text or json.dumps(content) in text)
         return _PROBE in text and not printed_as_value
 
-    def _writes_marker(self, marker: str) -> bool:
+    def _writes_marker(self, marker: PictureMarker) -> bool:
         """Whether the template writes the marker for a part that is a picture."""
         text = self._probed([{"type": "image"}, {"type": "text", "text": _PROBE}])
-        return _PROBE in text and text.count(marker) == 1
+        return _PROBE in text and marker.found(text) == marker.of(1, 1)
 
     def _probed(self, content: str | list[dict[str, str]]) -> str:
         """What the template makes of one message, "" if it does not take it."""
@@ -178,24 +188,26 @@ class ChatTemplate:
             return False
         return _PROBE in text and (isinstance(arguments, str) or repr(arguments) not in text)
 
-    def _message(self, message: Mapping[str, Any], parts: Sequence[Part], position: int) -> dict[str, Any]:
-        """The message in the form that the template understands; `parts` are its content."""
+    def _message(
+        self, message: Mapping[str, Any], parts: Sequence[Part], markers: Sequence[str], position: int
+    ) -> dict[str, Any]:
+        """The message in the form that the template understands; `parts` are its content, `markers` its pictures'."""
         fitted = dict(message)
         if fitted.get("role") == "developer" and not self._knows_developer:
             fitted["role"] = "system"
-        fitted["content"] = self._content(parts, position)
+        fitted["content"] = self._content(parts, markers, position)
         if calls := message.get("tool_calls"):
             fitted["tool_calls"] = [_tool_call(call, as_text=self._wants_argument_texts) for call in calls]
         reasoning = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
         return fitted if reasoning is None else {"thinking": reasoning, **fitted, "reasoning_content": reasoning}
 
-    def _content(self, parts: Sequence[Part], position: int) -> str | list[dict[str, str]]:
+    def _content(self, parts: Sequence[Part], markers: Sequence[str], position: int) -> str | list[dict[str, str]]:
         """The content of the message at `position`; a text that has a marker in it says itself where pictures go."""
         if self._marker is None:
             refuse_pictures(parts)
-        elif self._writes_markers and num_pictures_in(parts) and self._marker not in joined_text(parts):
+        elif self._writes_markers and markers and not self._marker.found(joined_text(parts)):
             return as_parts(parts)
-        text = as_text(parts, self._marker or "", position)
+        text = as_text(parts, markers, position)
         return [{"type": "text", "text": text}] if self._wants_parts else text
 
 

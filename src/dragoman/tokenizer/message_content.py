@@ -6,6 +6,7 @@ Pure functions; called by the chat template and the service, on the event loop o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, get_args
@@ -55,24 +56,22 @@ def read_content(content: Any, position: int) -> list[Part]:
     return [_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
 
 
-def as_text(parts: Sequence[Part], marker: str, position: int) -> str:
-    """The parts as one text, for templates that take no others.
+def as_text(parts: Sequence[Part], markers: Sequence[str], position: int) -> str:
+    """The parts as one text, for templates that take no others. `markers`: those of the message's pictures.
 
-    The text may hold the markers of the message's pictures; those that it does not hold come before it, each on a line.
-    Source: LMI's chat handler. Raises: InvalidRequest if it holds more markers than there are pictures.
+    The text may hold them; those that it does not hold come before it, each on a line.
+    Source: LMI's chat handler. Raises: InvalidRequest if it holds one more often than there are pictures for it.
     """
-    text = joined_text(parts)
-    num_pictures = num_pictures_in(parts)
-    if num_pictures == 0:
-        return text
-    num_there = text.count(marker)
-    if num_there > num_pictures:
-        raise InvalidRequest(
-            f"messages[{position}].content must hold {marker} at most {num_pictures} times, once for each of its images, "
-            f"got {num_there}",
-            param="messages",
-        )
-    lines = [marker] * (num_pictures - num_there)
+    text, lines = joined_text(parts), list[str]()
+    for marker, count in Counter(markers).items():
+        num_there = text.count(marker)
+        if num_there > count:
+            raise InvalidRequest(
+                f"messages[{position}].content must hold {marker} at most {count} times, once for each of its images, "
+                f"got {num_there}",
+                param="messages",
+            )
+        lines += [marker] * (count - num_there)
     return "\n".join([*lines, text] if text else lines)
 
 

@@ -110,7 +110,9 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
         logprobs=draw(st.sampled_from([None, 0, 2])),
         ignore_eos=draw(st.booleans()),
     )
-    request = msgspec.structs.replace(request, priority=draw(st.sampled_from([0, 0, 1, -1])))
+    request = msgspec.structs.replace(
+        request, priority=draw(st.sampled_from([0, 0, 1, -1])), caller=draw(st.sampled_from(["", "a"]))
+    )
     return with_masker(request, EveryOther()) if draw(st.booleans()) else request
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from functools import wraps
 from typing import Any
 
@@ -33,14 +33,18 @@ class FakeTower:
         self.is_open = threading.Event()
         self.has_begun = threading.Event()
         self.embedded: list[tuple[str, Detail]] = []
+        self.finished: list[str] = []
         self.is_closed = False
 
-    def embed(self, picture: Picture, detail: Detail) -> npt.NDArray[np.float32]:
+    def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, npt.NDArray[np.float32]]:
+        yield
         self.has_begun.set()
         assert self.is_open.wait(20)
         self.embedded.append((picture.digest, detail))
+        yield
         if picture.digest == "bad":
             raise ValueError("no such colour")
+        self.finished.append(picture.digest)
         return np.full((1, SIZE // 4), int(picture.digest), dtype=np.float32)
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
@@ -162,6 +166,23 @@ async def test_a_picture_that_nobody_waits_for_is_not_begun(embedder: PictureEmb
 
 
 @on_a_loop
+async def test_a_picture_whose_last_request_has_gone_is_not_embedded_to_the_end(
+    embedder: PictureEmbedder, tower: FakeTower
+) -> None:
+    tower.is_open.clear()
+    gone = asyncio.create_task(embedder.embed([span("1")]))
+    await begun(tower, gone)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    tower.is_open.set()
+    assert (await embedder.embed([span("2")]))[0].embeddings[0, 0] == 2
+    assert tower.finished == ["2"]
+    assert (await embedder.embed([span("1")]))[0].embeddings[0, 0] == 1, "whoever wants it later gets it"
+    assert tower.finished == ["2", "1"]
+
+
+@on_a_loop
 async def test_closing_answers_whoever_waits(tower: FakeTower) -> None:
     tower.is_open.clear()
     embedder = PictureEmbedder(tower)
@@ -172,7 +193,8 @@ async def test_closing_answers_whoever_waits(tower: FakeTower) -> None:
         await waits
     tower.is_open.set()
     await closing
-    assert (await first)[0].embeddings[0, 0] == 1
+    with pytest.raises(Cancelled, match="shutting down"):  # behind the part that was at work
+        await first
     assert tower.is_closed
     with pytest.raises(EngineDead):
         await embedder.embed([span("3")])

@@ -29,6 +29,7 @@ class FakeVllm:
     def __init__(self) -> None:
         self.held: dict[int, tuple[str, str]] = {}
         self.errored = False
+        self.renderer = None
         self.problem = ""
         self.left_out: list[list[str]] = [[], []]
 

@@ -155,7 +155,9 @@ class RemoteEngine:
         num_running = sum(run.has_slot for run in self._runs)
         reason = self._death or self._fleet.problem
         upstreams = self._fleet.health()
-        return Health(not reason, reason, num_running, len(self._runs) - num_running, upstreams=upstreams)
+        num_waiting = len(self._runs) - num_running
+        is_recovering = bool(reason) and not self._death  # servers are asked again and again
+        return Health(not reason, reason, num_running, num_waiting, upstreams=upstreams, is_recovering=is_recovering)
 
     def stats(self) -> EngineStats:
         """The tokens of answers, and hedges; the rest is for the upstreams to count."""

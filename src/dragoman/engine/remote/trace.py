@@ -13,7 +13,7 @@ from dragoman.types import TraceContext
 
 
 class Trace:
-    """Of one request: every `headers` is a span of its own in the same trace."""
+    """Of one request: every `headers` has the call's span for a parent, or where none is recorded one of its own."""
 
     __slots__ = ("_context", "_request_id")
 
@@ -24,6 +24,7 @@ class Trace:
     def headers(self) -> Mapping[str, str]:
         """Those of one request to an upstream."""
         context = self._context
-        parent = f"00-{context.trace_id}-{os.urandom(8).hex()}-0{int(context.is_sampled)}"
+        span_id = context.span_id or os.urandom(8).hex()
+        parent = f"00-{context.trace_id}-{span_id}-0{int(context.is_sampled)}"
         headers = {"traceparent": parent, "x-request-id": self._request_id}
         return headers | {"tracestate": context.state} if context.state else headers

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter, time
+from time import perf_counter
 
 from dragoman.engine.rolling.batch_sampler import BatchSampler, StepResult
 from dragoman.engine.rolling.beams.beam_group import BeamGroup
@@ -19,7 +20,7 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.batch import BatchBuffers, build_forward_batch
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox, RunBetween
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Inbox, RunBetween, due_on
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
@@ -31,7 +32,7 @@ from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
-from dragoman.errors import EngineFailed, RequestTimeout
+from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +48,12 @@ class EngineCore:
         proposer: Proposer | None = None,
         clock: Callable[[], float] = perf_counter,
         is_disturbed: Callable[[], bool] = lambda: False,
+        turn: AbstractContextManager[None] | None = None,
     ) -> None:
         """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps and the requests' deadlines.
 
         `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
+        `turn`: within which steps are planned and computed, where others compute as well.
         """
         self.inbox = Inbox()
         self.stats = RollingStats()
@@ -62,7 +65,14 @@ class EngineCore:
         speculation = None
         if proposer is not None:
             speculation = Speculation(proposer, self._blocks, max_model_len, runner)
-        pacer = Pacer(config.max_slowdown, config.best_step_tokens, is_disturbed)
+        full_step_tokens = min(config.best_step_tokens or config.max_batch_tokens, config.max_batch_tokens)
+        pacer = Pacer(
+            config.max_slowdown,
+            config.best_step_tokens,
+            config.panel_tokens,
+            is_disturbed=is_disturbed,
+            full_step_tokens=full_step_tokens,
+        )
         self._scheduler = Scheduler(
             config, self._blocks, self.stats, speculation, pacer, clock, long_context_from=runner.long_context_from
         )
@@ -72,7 +82,9 @@ class EngineCore:
         num_kinds = len(runner.pools)
         self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, num_kinds, has_regimes=has_regimes)
         self._clock = clock
-        self._deadlines: list[tuple[float, int]] = []  # a heap of (clock, key); may name requests that have ended
+        self._turn = turn or nullcontext()
+        # A heap of (clock, key, whether only its beginning is concerned); may name requests that have ended.
+        self._deadlines: list[tuple[float, int, bool]] = []
         self._arrivals = count()
         self._deliveries: list[Delivery] = []  # of this step, so far
 
@@ -81,8 +93,9 @@ class EngineCore:
         self._drain_inbox()
         if self._deadlines:
             self._end_overdue()
-        batch = self._scheduler.schedule()
-        logits = self._forward(batch)
+        with self._turn:
+            batch = self._scheduler.schedule()
+            logits = self._forward(batch)
         result = self._sample(batch, logits)
         self._update(batch, result)
         return self._publish()
@@ -124,25 +137,35 @@ class EngineCore:
         beams = None
         if request.sampling.num_beams > 1:
             beams = BeamGroup.for_request(request, len(end_reasons(request)))
-        self._scheduler.add(
-            SequenceGroup(
-                command.key,
-                next(self._arrivals),
-                request,
-                self._sampler,
-                beams,
-                prepared,
-            )
-        )
-        if request.deadline_s is not None:
-            heappush(self._deadlines, (self._clock() + request.deadline_s - time(), command.key))
+        group = SequenceGroup(command.key, next(self._arrivals), request, self._sampler, beams, prepared)
+        self._buffers.may_have_extras |= group.pictures is not None or group.adapter is not None
+        self._scheduler.add(group)
+        due_s, begin_by_s = command.due or due_on(self._clock, request)
+        if due_s is not None:
+            self._check_deadline(group, due_s - self._clock())
+            heappush(self._deadlines, (due_s, command.key, False))
+        if begin_by_s is not None:
+            heappush(self._deadlines, (begin_by_s, command.key, True))
+
+    def _check_deadline(self, group: SequenceGroup, left_s: float) -> None:
+        """Raises: DeadlineTooShort, the group forgotten, if it could not have its first token in time."""
+        needed_s = self._scheduler.least_wait_s(group, left_s) if left_s > 0 else None
+        if needed_s is not None:
+            self._scheduler.remove(group.key)
+            raise DeadlineTooShort(f"the request's deadline is {left_s:.3g} s away", needed_s=needed_s)
 
     def _end_overdue(self) -> None:
-        """Remove requests whose deadlines have passed; their clients are told."""
+        """Remove requests whose deadlines have passed, or which have not begun by when they had to; clients are told."""
         while self._deadlines and self._deadlines[0][0] <= self._clock():
-            _, key = heappop(self._deadlines)
-            if self._scheduler.remove(key) is not None:
-                self._deliveries.append(Delivery(key, RequestTimeout("the request's deadline has passed")))
+            _, key, concerns_beginning = heappop(self._deadlines)
+            group = self._scheduler.groups.get(key)
+            if group is None or (concerns_beginning and group.has_begun):
+                continue
+            self._scheduler.remove(key)
+            late: RequestTimeout | QueueTimeout = RequestTimeout("the request's deadline has passed")
+            if concerns_beginning:
+                late = QueueTimeout("the request has not begun in time")
+            self._deliveries.append(Delivery(key, late))
 
     # --- run ----------------------------------------------------------------------------------------------------------
 
@@ -151,13 +174,15 @@ class EngineCore:
         if not batch:
             return None
         self.stats.num_steps += 1
+        is_copied = False
         try:
             for kind, pairs in batch.copies:
                 self._runner.copy_blocks(pairs, kind)
+            is_copied = True
             self._batch_sampler.prepare(batch)
             return self._runner.forward(build_forward_batch(batch, self._blocks, self._buffers))
         except Exception as error:
-            self._fail(batch, error)
+            self._fail(batch, error, is_copied=is_copied)
             return None
 
     def _sample(self, batch: ScheduledBatch, logits: FloatArray | None) -> StepResult | None:
@@ -170,21 +195,25 @@ class EngineCore:
             self._fail(batch, error)
             return None
 
-    def _fail(self, batch: ScheduledBatch, error: Exception) -> None:
-        """Remove the groups that the failure of a step touches; their clients get it.
+    def _fail(self, batch: ScheduledBatch, error: Exception, *, is_copied: bool = True) -> None:
+        """Remove the groups that the failure of a step is due to; their clients get it.
 
         If a group fails when it is sampled alone (its grammar is broken), only such groups are removed: the others were not
-        updated, so their tokens are scheduled and computed again: in their places, or from the beginning. Otherwise it is
-        every group in the batch.
+        updated, so their tokens are scheduled and computed again: in their places, or from the beginning. Otherwise all
+        groups of the batch are computed again from the beginning, each alone, and who fails then is removed; where that
+        tells nothing, it is every group in the batch. `is_copied`: blocks have been copied as the batch says.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
-        keys = list(dict.fromkeys(entry.sequence.group.key for entry in broken or batch.entries))
-        logger.error("a step failed, and with it %d of its requests", len(keys), exc_info=error)
-        for key in keys:
+        groups = {entry.sequence.group.key: entry.sequence.group for entry in broken or batch.entries}
+        if not broken and self._scheduler.isolate(list(groups.values())):
+            logger.warning("a step failed; its %d requests are computed again, each alone", len(groups), exc_info=error)
+            return
+        logger.error("a step failed, and with it %d of its requests", len(groups), exc_info=error)
+        for key in groups:
             self._scheduler.remove(key)
             failure = EngineFailed(f"generation failed: {type(error).__name__}: {error}")
             self._deliveries.append(Delivery(key, failure))  # one each: raising an error changes it
-        if not self._config.repeats_steps:
+        if not self._config.repeats_steps or not is_copied:
             for entry in batch.entries:
                 if entry.sequence.status is SequenceStatus.RUNNING:
                     self._scheduler.preempt(entry.sequence)

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.rolling.adapters.table import AdapterTable
@@ -25,11 +26,11 @@ from dragoman.engine.rolling.adapters.use import AdapterUse
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, RunBetween
+from dragoman.engine.rolling.inbox import AbortRequest, AddRequest, Due, RunBetween, due_on
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.schedule.capacity import cache_length, context_length
+from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.update import Delivery
@@ -97,12 +98,15 @@ class RollingEngine:
         """
         config = config or RollingConfig()
         self._runner = runner
+        self._config = config
+        self._mask_wait_s = sampler.mask_wait_s
         self._proposer = proposer
         self._tools = tools
         self._embedder = embedder
         self._adapters = adapters
         self._changes: set[Future[None]] = set()  # that wait for the engine thread
-        self._core = EngineCore(runner, sampler, config, proposer, is_disturbed=self._is_disturbed)
+        turn = None if embedder is None else embedder.turns.steps
+        self._core = EngineCore(runner, sampler, config, proposer, is_disturbed=self._is_disturbed, turn=turn)
         self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
@@ -135,8 +139,10 @@ class RollingEngine:
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """Outputs as they are made, until each of the `n` sequences has finished; see `base.Engine`."""
         self.capabilities.check(request)
+        # Looked up now: what comes before the inbox may take long, and the clock on the wall may be set meanwhile.
+        due = due_on(perf_counter, request)
         masker = await self._compile(request)
-        stream = self._open_stream(request, masker, await self._embed(request))
+        stream = self._open_stream(request, masker, await self._embed(request), due)
         num_unfinished = request.sampling.n
         try:
             while num_unfinished:
@@ -149,6 +155,12 @@ class RollingEngine:
                 yield item
         finally:
             self._close_stream(stream, is_finished=not num_unfinished)
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`."""
+        self.capabilities.check(request)
+        self._check_open()
+        check_capacity(request, self._runner, self._config)
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `base.AdapterLoading`."""
@@ -175,7 +187,7 @@ class RollingEngine:
 
     def stats(self) -> EngineStats:
         """Totals of the steps so far; for any thread."""
-        totals, embedder = self._core.stats.totals(), self._embedder
+        totals, embedder = replace(self._core.stats.totals(), mask_wait_s=self._mask_wait_s), self._embedder
         if embedder is None:
             return totals
         return replace(totals, num_pictures=embedder.num_pictures, num_picture_hits=embedder.num_hits)
@@ -220,7 +232,11 @@ class RollingEngine:
         return PromptPictures(request, await self._embedder.embed(request.pictures), self._embedder.facts)
 
     def _open_stream(
-        self, request: EngineRequest, masker: TokenMasker | None, pictures: PromptPictures | None
+        self,
+        request: EngineRequest,
+        masker: TokenMasker | None,
+        pictures: PromptPictures | None,
+        due: Due,
     ) -> _Stream:
         self._check_open()
         criterion = None
@@ -231,7 +247,8 @@ class RollingEngine:
         with self._streams_changed:
             self._streams[stream.key] = stream
         # The stream is registered first: whoever closes the inbox then finds and answers it.
-        if not self._core.inbox.put(AddRequest(stream.key, request, Prepared(masker, criterion, pictures, adapter))):
+        prepared = Prepared(masker, criterion, pictures, adapter)
+        if not self._core.inbox.put(AddRequest(stream.key, request, prepared, due)):
             self._close_stream(stream, is_finished=True)
             self._check_open()
         return stream
@@ -336,6 +353,7 @@ def _capabilities(
         speculative=proposer is not None,
         cache_salt=True,
         priority=True,
+        queue_timeout=True,
     )
 
 

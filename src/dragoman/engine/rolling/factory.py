@@ -95,7 +95,9 @@ class LoadedRolling:
         for departure in self.model.facts.departures:
             logger.warning("%s: %s", self.model.facts.architecture, departure)
         tower = self.model.tower
-        pictures = None if tower is None else PictureRules(tower.processor, tower.facts.placeholder_id)
+        pictures = None
+        if tower is not None:
+            pictures = PictureRules(tower.processor, tower.facts.placeholder_id, tower.facts.splits_texts)
         adapters = engine if self.options.enable_lora else None
         bytes_taken = shape.bytes_of(blocks)
         return BuiltEngine(engine, facts, self.model.options.weight_type, bytes_taken, pictures, adapters)

@@ -9,18 +9,37 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import time
 
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.types import EngineRequest
 
+Due = tuple[float | None, float | None]
+"""A request's deadline, and when it must have begun, in seconds; None = no such time."""
 
-@dataclass(frozen=True, slots=True)
+
+def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
+    """The request's times by another clock than that on the wall, which may be set."""
+    if request.deadline_s is None and request.start_by_s is None:
+        return None, None
+    ahead_s = clock() - time()
+    return (
+        None if request.deadline_s is None else request.deadline_s + ahead_s,
+        None if request.start_by_s is None else request.start_by_s + ahead_s,
+    )
+
+
+@dataclass(slots=True)  # not frozen: that would double what making one costs
 class AddRequest:
-    """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was."""
+    """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was.
+
+    `due`: its times by the engine's clock, None = they were not looked up.
+    """
 
     key: int
     request: EngineRequest
     prepared: Prepared | None = None
+    due: Due | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
-    weights = model.weights + _expected_adapter_bytes(model_dir, options)
+    weights = model.weights + _expected_adapter_bytes(model_dir, options, model.profile)
     return MemoryNeeds(weights, draft.weights if draft else 0, least, useful)
 
 
@@ -94,18 +94,20 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         prefix_cache=cast(PrefixCacheMode, options.prefix_cache),
         max_slowdown=options.max_step_slowdown,
         best_step_tokens=profile.best_step_tokens,
+        panel_tokens=profile.panel_tokens,
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
     )
 
 
-def _expected_adapter_bytes(model_dir: Path, options: RollingOptions) -> int:
+def _expected_adapter_bytes(model_dir: Path, options: RollingOptions, profile: KernelProfile) -> int:
     """What adapters will take at most, told from the sizes of files and matrices."""
     wanted = options.adapter_options
     if wanted is None or wanted.merges:
         return 0
     files = [directory / "adapter_model.safetensors" for _, directory in wanted.directories]
-    first = 2 * sum(path.stat().st_size for path in files if path.is_file())  # half floats become f32
+    number_bytes = 2 if profile.inference_type == "bf16" else 4
+    first = number_bytes // 2 * sum(path.stat().st_size for path in files if path.is_file())  # half floats, or larger
     if not options.enable_lora:
         return first
     shapes = stored_weights(model_dir).shapes().items()
@@ -114,7 +116,7 @@ def _expected_adapter_bytes(model_dir: Path, options: RollingOptions) -> int:
         for name, shape in shapes
         if len(shape) == 2 and re.search(r"\.\d+\.", name) and ".experts." not in name
     )
-    return max(first, options.max_loras * (options.max_lora_rank or _USUAL_RANK) * 4 * sides)
+    return max(first, options.max_loras * (options.max_lora_rank or _USUAL_RANK) * number_bytes * sides)
 
 
 def adapter_slots(options: RollingOptions, adapters: ModelAdapters) -> tuple[int, int]:

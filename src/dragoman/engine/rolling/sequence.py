@@ -68,7 +68,7 @@ class Sequence:
         self.group = group
         self.index = index
         self.sequence_id = sequence_id
-        self.rank = (-group.request.priority, sequence_id)  # the smallest goes first
+        self.rank = (-group.request.priority, _NOT_BEGUN, index)  # the smallest goes first
         self.sampler_state = sampler_state
         self.token_ids = array("q", group.request.prompt_ids)
         self.num_prompt_tokens = len(group.request.prompt_ids)
@@ -206,6 +206,7 @@ class SequenceGroup:
         "arrival_s",
         "beams",
         "end_reasons",
+        "has_begun",
         "has_reported_prompt",
         "is_forked",
         "is_ranked",
@@ -248,12 +249,19 @@ class SequenceGroup:
         self.queue_s: float | None = None  # from then to its first step
         self.pictures = prepared.pictures
         self._picture_keys: dict[int, bytes] | None = None
+        self.has_begun = False
         self.prompt_logprobs: list[PromptLogprob | None] | None = None if sampling.prompt_logprobs is None else [None]
         self.has_reported_prompt = False
         state = sampler.new_state(_with_ranking(request), 0, prepared.masker)
         states = [state, *(state.fork(index) for index in range(1, sampling.num_sequences))]
         first_id = arrival * _MAX_SEQUENCES
         self.sequences = [Sequence(self, index, first_id + index, state) for index, state in enumerate(states)]
+
+    def begin(self, order: int) -> None:
+        """It is admitted for the first time; it goes behind all of its priority that were before, whenever they came."""
+        self.has_begun = True
+        for sequence in self.sequences:
+            sequence.rank = (-self.request.priority, order, sequence.index)
 
     def root_digest_of(self, *, is_long: bool) -> bytes:
         """What the digests of blocks in a regime begin with."""
@@ -291,7 +299,8 @@ class SequenceGroup:
         return (sequence for sequence in self.sequences if sequence.finish_reason is None)
 
 
-_MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique and in order of priority
+_MAX_SEQUENCES = 1 << 16  # of one group; keeps sequence ids unique
+_NOT_BEGUN = 1 << 62  # in the place of the order of those that have
 
 
 def end_reasons(request: EngineRequest) -> dict[int, FinishReason]:

@@ -28,6 +28,7 @@ class RollingStats:
     num_used_blocks: int = 0
     step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     step_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
+    step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
 
     def totals(self) -> EngineStats:
         """The totals, in the words of every engine."""
@@ -42,4 +43,5 @@ class RollingStats:
             num_accepted_tokens=self.num_accepted_tokens,
             step_s=self.step_s,
             step_tokens=self.step_tokens,
+            step_sequences=self.step_sequences,
         )

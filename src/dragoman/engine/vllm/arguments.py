@@ -6,6 +6,7 @@ Does not: import vllm; the values of vLLM's arguments are read by vLLM itself (`
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -64,6 +65,20 @@ def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
     if options.get("kv_cache_gb") is not None:
         arguments["kv_cache_memory_bytes"] = int(options["kv_cache_gb"] * GIB)
     return arguments
+
+
+def picture_arguments(setup: EngineSetup, *, sees: bool) -> dict[str, Any]:
+    """How many pictures prompts may hold, and how they are prepared. Prompts hold no films and no sounds.
+
+    `sees`: prompts may hold some; what embeds pictures is not even loaded otherwise.
+    """
+    most, changes = setup.options.get("limit_mm_per_prompt"), setup.options.get("mm_processor_kwargs")
+    limits = {"video": 0, "audio": 0}
+    if not sees:
+        return {"limit_mm_per_prompt": {"image": 0, **limits}}
+    if most is not None:
+        limits["image"] = most
+    return {"limit_mm_per_prompt": limits} | ({"mm_processor_kwargs": json.loads(changes)} if changes else {})
 
 
 def _translated(name: str, value: str, known: Mapping[str, str]) -> str:

@@ -22,8 +22,9 @@ from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.vllm.adapters import AdapterPlan, VllmAdapters
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.outputs import Drawn, output_of, prompt_logprobs_of, ranked
+from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture, placed_pictures
 from dragoman.engine.vllm.sampling import check_temperature, sampling_arguments
-from dragoman.engine.vllm.surface import AsyncEngine, Surface
+from dragoman.engine.vllm.surface import AsyncEngine, Surface, prepare_picture
 from dragoman.errors import (
     Cancelled,
     CapacityError,
@@ -35,7 +36,7 @@ from dragoman.errors import (
     ServerError,
     UnsupportedFeature,
 )
-from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, SamplingParams
+from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"
 _NOT_STARTED = "the engine was not started"
@@ -54,10 +55,11 @@ class Driver:
 
 
 class _Words(NamedTuple):
-    """What vLLM is told of a whole request: its grammar, and the adapter that it began with."""
+    """What vLLM is told of a whole request: its grammar, the adapter that it began with, its pictures."""
 
     lark: str | None
     adapter: Any
+    pictures: tuple[PlacedPicture, ...]
 
 
 class VllmEngine:
@@ -80,6 +82,7 @@ class VllmEngine:
         self._ids = itertools.count()
         self._num_live = 0  # sequences that vLLM has
         self._num_generated_tokens = 0
+        self._num_pictures = 0
         self._num_preemptions_before = driver.gauges.num_preemptions
         self._end = _NOT_STARTED
         self._is_draining = False
@@ -148,9 +151,10 @@ class VllmEngine:
         return Health(not reason, reason, num_running, self._num_live - num_running, num_used, self._num_blocks)
 
     def stats(self) -> EngineStats:
-        """Tokens that were handed out, and preemptions; vLLM's own metrics tell the rest."""
+        """Tokens that were handed out, pictures, and preemptions; vLLM's own metrics tell the rest."""
         return EngineStats(
             num_generated_tokens=self._num_generated_tokens,
+            num_pictures=self._num_pictures,
             num_preemptions=self._gauges.num_preemptions - self._num_preemptions_before,
         )
 
@@ -223,7 +227,7 @@ class VllmEngine:
         return EngineFailed(f"generation failed: {text}")
 
     async def _generate(self, request: EngineRequest, queue: _Queue, adapter: Any) -> None:
-        words = _Words(await self._lark(request), adapter)
+        words = _Words(await self._lark(request), adapter, await placed_pictures(request, self._prepare))
         if not request.max_tokens:
             await self._draw_nothing(request, queue, words)
         elif request.sampling.num_beams > 1:
@@ -242,6 +246,13 @@ class VllmEngine:
         await asyncio.to_thread(self._tools.compile_grammar, grammar)
         assert self._tools.lark_of is not None  # else the engine is not capable of grammars
         return self._tools.lark_of(grammar)
+
+    async def _prepare(self, picture: Picture) -> PreparedPicture:
+        """What vLLM makes of a picture."""
+        if self._llm is None:
+            raise EngineDead(self._reason())
+        self._num_pictures += 1
+        return await prepare_picture(self._llm, picture)
 
     async def _draw_nothing(self, request: EngineRequest, queue: _Queue, words: _Words) -> None:
         """The outputs where only the prompt is computed."""
@@ -305,7 +316,7 @@ class VllmEngine:
         if self._llm is None:
             raise EngineDead(self._reason())
         params = self._surface.make_params(sampling_arguments(request, index), words.lark)
-        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None)
+        prompt = self._surface.make_prompt(list(request.prompt_ids), request.cache_salt or None, words.pictures)
         request_id = f"{request.request_id}-{next(self._ids)}"
         outputs = self._llm.generate(prompt, params, request_id, lora_request=words.adapter, priority=-request.priority)
         is_first = True

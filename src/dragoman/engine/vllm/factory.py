@@ -15,9 +15,10 @@ from dragoman.engine.base import Capabilities, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.vllm import surface
 from dragoman.engine.vllm.adapters import AdapterPlan, plan_adapters
-from dragoman.engine.vllm.arguments import GIB, extra_arguments, shared_arguments
+from dragoman.engine.vllm.arguments import GIB, extra_arguments, picture_arguments, shared_arguments
 from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
+from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
 from dragoman.engine.vllm.sampling import UNSUPPORTED
 from dragoman.models.config import ModelError
 from dragoman.models.sources.opening import stored_weights
@@ -49,6 +50,8 @@ class VllmFactory:
         adapters = plan_adapters(setup)
         if adapters is not None:
             arguments |= adapters.arguments()
+        pictures = plan_pictures(setup)
+        arguments |= picture_arguments(setup, sees=pictures.rules is not None)
         setup.progress("importing vLLM", 0.0)
         try:
             words = surface.import_surface()
@@ -58,7 +61,7 @@ class VllmFactory:
         for name, (given, text) in extra.items():
             arguments[name] = _value(name, given, text)
         setup.progress("importing vLLM", 1.0)
-        return LoadedVllm(setup, arguments, words, adapters)
+        return LoadedVllm(setup, arguments, words, pictures, adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +71,25 @@ class LoadedVllm:
     setup: EngineSetup
     arguments: dict[str, Any]
     words: surface.Surface
+    pictures: PicturePlan
     adapters: AdapterPlan | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine, its model loaded. Raises: ModelError with what vLLM says, if it does not start."""
         driver, config = self.drive(memory_bytes)
-        capabilities = capabilities_of(config.model_config, self.setup, tools)
+        why = self.pictures.why or surface.why_blind(driver.llm, config.model_config)
+        rules = None if why else self.pictures.rules
+        if rules is not None:
+            _try_picture(driver)
+        capabilities = capabilities_of(config.model_config, self.setup, tools, sees=rules is not None)
         dtype = str(config.model_config.dtype).removeprefix("torch.")
         cache_bytes = (config.cache_config.kv_cache_memory_bytes or 0) if surface.is_on_cpu() else 0
         engine = VllmEngine(driver, capabilities, tools, self.adapters)
         facts = _facts(config, dtype, capabilities) + _adapter_facts(self.adapters)
+        if rules is None and config.model_config.is_multimodal_model:
+            facts += (f"no pictures: {why}",)
         takes_more = self.adapters is not None and self.adapters.takes_more
-        return BuiltEngine(engine, facts, dtype, cache_bytes, adapters=engine if takes_more else None)
+        return BuiltEngine(engine, facts, dtype, cache_bytes, rules, engine if takes_more else None)
 
     def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
         """vLLM's engine, started, and its configuration. Raises: as `build`."""
@@ -88,6 +98,8 @@ class LoadedVllm:
             taken = _weight_bytes(self.setup) + (0 if self.adapters is None else self.adapters.num_bytes)
             room = (memory_bytes - taken) // 2
             arguments["kv_cache_memory_bytes"] = min(USEFUL_CACHE, max(LEAST_CACHE, room))
+        if surface.is_on_cpu():
+            arguments.setdefault("mm_processor_cache_gb", 0)  # of pixels, in two processes: nobody has counted on it
         self.setup.progress("starting vLLM", 0.0)
         gauges = Gauges()
         try:
@@ -97,8 +109,8 @@ class LoadedVllm:
         return Driver(llm, self.words, gauges, config.cache_config.num_gpu_blocks or 0), config
 
 
-def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools) -> Capabilities:
-    """What vLLM can do for the model of that configuration."""
+def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools, *, sees: bool = False) -> Capabilities:
+    """What vLLM can do for the model of that configuration. `sees`: pictures, too."""
     return Capabilities(
         max_model_len=model.max_model_len,
         vocab_size=model.get_vocab_size(),
@@ -110,6 +122,7 @@ def capabilities_of(model: Any, setup: EngineSetup, tools: EngineTools) -> Capab
         stop_strings=True,
         cache_salt=True,
         priority=True,
+        pictures=sees,
         unsupported=UNSUPPORTED,
     )
 
@@ -133,6 +146,16 @@ def _adapter_facts(adapters: AdapterPlan | None) -> tuple[str, ...]:
         return ()
     named = f"adapters {', '.join(adapters.first)}" if adapters.first else "no adapter yet"
     return (f"{named}, room for {adapters.num_slots}" if adapters.takes_more else named,)
+
+
+def _try_picture(driver: Driver) -> None:
+    """Raises: ModelError, once vLLM has ended, if it cannot prepare pictures."""
+    try:
+        surface.try_picture(driver.llm)
+    except Exception as error:  # whatever processors raise; they ask for packages that vLLM itself does not need
+        driver.llm.shutdown()
+        advice = "option.limit_mm_per_prompt with image=0 serves texts alone"
+        raise ModelError(f"vLLM cannot prepare this model's pictures: {_line(error)}; {advice}") from error
 
 
 def _value(name: str, given: str, text: str) -> Any:

@@ -7,15 +7,19 @@ options. Called by the factory, on the threads that load and build.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn, Protocol
 
 from dragoman.engine.vllm.arguments import command_words
+from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture
+from dragoman.models.vision.pixels import as_image
+from dragoman.types import Picture
 
 ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads, which a fork would cut off
@@ -24,12 +28,18 @@ ENVIRONMENT = {
 }
 """Variables that vLLM reads, where the operator has not set them."""
 
+_IMAGE = "image"
+_GREY = Picture(64, 64, bytes([128]) * (3 * 64 * 64), "")
+
 
 class AsyncEngine(Protocol):
     """vLLM's AsyncLLM, as far as it is used."""
 
     @property
     def errored(self) -> bool: ...
+
+    @property
+    def renderer(self) -> Any: ...
 
     def generate(
         self, prompt: Any, sampling_params: Any, request_id: str, *, lora_request: Any = None, priority: int = 0
@@ -49,13 +59,13 @@ class Surface:
     """The words of vLLM that requests are put into, and the errors that come back.
 
     `make_params`: (arguments, Lark of a grammar or None) -> SamplingParams for one sequence; its outputs are what
-    each step added. `make_prompt`: (token ids, salt or None) -> a prompt. `make_adapter`: (name, number, directory) -> an
-    adapter. `refusals`: what is the request's fault. `overflows`: what says that there are too many. `dead`: that its
-    processes have ended.
+    each step added. `make_prompt`: (token ids, salt or None, pictures) -> a prompt. `make_adapter`: (name, number,
+    directory) -> an adapter. `refusals`: what is the request's fault. `overflows`: what says that there are too many.
+    `dead`: that its processes have ended.
     """
 
     make_params: Callable[[Mapping[str, Any], str | None], Any]
-    make_prompt: Callable[[list[int], str | None], Any]
+    make_prompt: Callable[[list[int], str | None, Sequence[PlacedPicture]], Any]
     make_adapter: Callable[[str, int, str], Any]
     refusals: tuple[type[Exception], ...]
     overflows: tuple[type[Exception], ...]
@@ -65,9 +75,11 @@ class Surface:
 def import_surface() -> Surface:
     """Import what requests need. Takes seconds the first time. Raises: ImportError."""
     _prepare()
+    from torch import tensor
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
-    from vllm.inputs import tokens_input
+    from vllm.inputs import mm_input, tokens_input
     from vllm.lora.request import LoRARequest
+    from vllm.multimodal.inputs import MultiModalKwargsItems, PlaceholderRange
     from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -77,10 +89,52 @@ def import_surface() -> Surface:
             **arguments, structured_outputs=structured, output_kind=RequestOutputKind.DELTA, skip_clone=True
         )
 
-    def make_prompt(token_ids: list[int], salt: str | None) -> Any:
-        return tokens_input(token_ids, cache_salt=salt)
+    def make_prompt(token_ids: list[int], salt: str | None, pictures: Sequence[PlacedPicture]) -> Any:
+        if not pictures:
+            return tokens_input(token_ids, cache_salt=salt)
+        places = [PlaceholderRange(begin, len(one.token_ids), tensor(one.takes)) for one, begin in pictures]
+        items = MultiModalKwargsItems({_IMAGE: [one.item for one, _ in pictures]})
+        digests = {_IMAGE: [one.digest for one, _ in pictures]}
+        return mm_input(token_ids, items, digests, {_IMAGE: places}, cache_salt=salt)
 
     return Surface(make_params, make_prompt, LoRARequest, (VLLMClientError,), (GracefulHTTPError,), (EngineDeadError,))
+
+
+async def prepare_picture(llm: AsyncEngine, picture: Picture) -> PreparedPicture:
+    """What vLLM makes of a picture; done on a thread of vLLM's, and remembered there. Raises: as vLLM does.
+
+    What other processes have of it is not counted on, or those who give up before vLLM computes it would mislead it.
+    """
+    alone = _alone(llm, await asyncio.to_thread(as_image, picture))
+    (made,) = await llm.renderer.render_cmpl_async([alone], skip_mm_cache=True)
+    (place,) = made["mm_placeholders"][_IMAGE]
+    takes = [True] * place.length if place.is_embed is None else place.is_embed.tolist()
+    inner = slice(takes.index(True), len(takes) - takes[::-1].index(True))
+    token_ids = made["prompt_token_ids"][place.offset : place.offset + place.length]
+    return PreparedPicture(
+        tuple(token_ids[inner]), tuple(takes[inner]), made["mm_hashes"][_IMAGE][0], made["mm_kwargs"][_IMAGE][0]
+    )
+
+
+def try_picture(llm: AsyncEngine) -> None:
+    """Have vLLM prepare a small grey picture, on this thread. Raises: as vLLM does, for packages that are missing, say."""
+    llm.renderer.render_cmpl([_alone(llm, as_image(_GREY))], skip_mm_cache=True)
+
+
+def _alone(llm: AsyncEngine, image: Any) -> dict[str, Any]:
+    """A prompt of nothing but a picture, with the placeholder that vLLM has for one of this model."""
+    text = llm.renderer.get_mm_processor().dummy_inputs.get_dummy_text({_IMAGE: 1})
+    return {"prompt_token_ids": llm.renderer.get_tokenizer().encode(text), "multi_modal_data": {_IMAGE: [image]}}
+
+
+def why_blind(llm: AsyncEngine, model: Any) -> str:
+    """Why vLLM takes no pictures for the model of that configuration, for people; "" if it does."""
+    processor = llm.renderer.mm_processor
+    if processor is None or not processor.info.allowed_mm_limits.get(_IMAGE, 0):
+        return "vLLM takes none for this model"
+    if is_on_cpu() and model.is_mm_prefix_lm:  # vLLM would compute them all the same
+        return "a picture's tokens see each other in this model, and only earlier ones in vLLM on a processor"
+    return ""
 
 
 def argument_names() -> frozenset[str]:

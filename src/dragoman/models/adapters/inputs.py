@@ -6,6 +6,9 @@ adapters or hold their values (the engine does). Used while a graph is built, an
 A and B hold the rows of all adapters below each other; a token's row of the mask is 1 in the columns of its adapter's rows.
 How many rows there are is open until a step runs: of no adapter there are none, and the products are empty. What is added to
 other tokens is exactly zero, so they are computed as without adapters. Source: arXiv:2311.03285 for batches of adapters.
+
+What the kernels like: x and the mask as matrices, as with an axis more each token is a product of its own, which takes three
+times as long at 256 tokens; A and B in the type that is computed in, as they would be converted at every step.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from dragoman.models.blocks.nodes import add, gather_rows, multiply, width
+from dragoman.models.blocks.nodes import add, gather_rows, multiply, reshape, width
 from dragoman.models.sources.base import Array, StoredTensor
-from dragoman.models.storage.constants import Node
+from dragoman.models.storage.constants import Node, as_f32
 from dragoman.models.weights import Place
 
 MASK = "adapter_mask"
@@ -33,14 +36,19 @@ _WEIGHT = ".weight"
 
 
 class AdapterInputs:
-    """Gives a graph the inputs of adapters. `takes`: whether a module may be changed by one."""
+    """Gives a graph the inputs of adapters. `takes`: whether a module may be changed by one.
 
-    def __init__(self, takes: Callable[[str], bool]) -> None:
+    `computes_in_bf16`: A and B are bf16, as the graph's arithmetic is, and not f32.
+    """
+
+    def __init__(self, takes: Callable[[str], bool], *, computes_in_bf16: bool) -> None:
         self._takes = takes
+        self._type = ov.Type.bf16 if computes_in_bf16 else ov.Type.f32
         self.parameters: list[Any] = []
-        self._mask = self._input(MASK, -1, 1, -1)
+        self._mask = self._input(MASK, ov.Type.f32, -1)
         self._kept_mask: Node | None = None
         self._inputs: dict[str, Node] = {}
+        self._rows: dict[tuple[str, int], Node] = {}
         self._lowered: dict[tuple[str, str, int], Node] = {}
         self._of_all_tokens: set[str] = set()
 
@@ -54,26 +62,35 @@ class AdapterInputs:
         if not place.name.endswith(_WEIGHT) or ".experts." in module or not self._takes(module):
             return y
         up = self._matrix(f"{UP}{module}@{_rows_text(place)}", len(place.rows))
-        return add(y, ops.matmul(self._lower(x, module), up, transpose_a=False, transpose_b=False).output(0))
+        product = ops.matmul(self._lower(x, module), up, transpose_a=False, transpose_b=False).output(0)
+        has_axis = len(x.get_partial_shape()) == 3
+        return add(y, reshape(product, -1, 1, width(product)) if has_axis else product)
 
     def _lower(self, x: Node, module: str) -> Node:
-        """mask * (x A), once for all parts of a matrix."""
-        key = (module, x.get_node().get_friendly_name(), x.get_index())
+        """mask * (x A), once for all parts of a matrix. Shape: [T, R]."""
+        key = (module, *_key(x))
         if key not in self._lowered:
             down = self._matrix(DOWN + module, width(x))
-            product = ops.matmul(x, down, transpose_a=False, transpose_b=True).output(0)
+            product = ops.matmul(self._rows_of(x), down, transpose_a=False, transpose_b=True).output(0)
             self._lowered[key] = multiply(product, self._mask_of(x))
         return self._lowered[key]
 
+    def _rows_of(self, x: Node) -> Node:
+        """x as a matrix, once for all products with it. Shapes: [T, 1, in] or [T, in] -> [T, in]."""
+        if len(x.get_partial_shape()) == 2:
+            return x
+        if _key(x) not in self._rows:
+            self._rows[_key(x)] = reshape(x, -1, width(x))
+        return self._rows[_key(x)]
+
     def _mask_of(self, x: Node) -> Node:
-        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: as x, but its last axis."""
+        """The mask of x's rows: those of all tokens, or those whose logits are wanted. Shape: [T, R]."""
         rows = self._logit_rows(x)
-        mask = self._mask
-        if rows is not None:
-            if self._kept_mask is None:
-                self._kept_mask = gather_rows(self._mask, rows)
-            mask = self._kept_mask
-        return mask if len(x.get_partial_shape()) == 3 else ops.squeeze(mask, ops.constant([1])).output(0)
+        if rows is None:
+            return self._mask
+        if self._kept_mask is None:
+            self._kept_mask = gather_rows(self._mask, rows)
+        return self._kept_mask
 
     def _logit_rows(self, x: Node) -> Node | None:
         """The input that chose x's rows among the tokens, if x depends on it; only where rows are left out is it read."""
@@ -93,14 +110,18 @@ class AdapterInputs:
 
     def _matrix(self, name: str, size: int) -> Node:
         if name not in self._inputs:
-            self._inputs[name] = self._input(name, -1, size)
+            self._inputs[name] = as_f32(self._input(name, self._type, size))
         return self._inputs[name]
 
-    def _input(self, name: str, *shape: int) -> Node:
-        parameter = ops.parameter(ov.PartialShape(list(shape)), ov.Type.f32, name=name)
+    def _input(self, name: str, element_type: Any, num_columns: int) -> Node:
+        parameter = ops.parameter(ov.PartialShape([-1, num_columns]), element_type, name=name)
         parameter.output(0).set_names({name})
         self.parameters.append(parameter)
         return parameter.output(0)
+
+
+def _key(x: Node) -> tuple[str, int]:
+    return x.get_node().get_friendly_name(), x.get_index()
 
 
 # --- the inputs of a compiled graph -----------------------------------------------------------------------------------
@@ -127,7 +148,7 @@ class AdapterPlace:
     @property
     def row_bytes(self) -> int:
         """What one rank takes."""
-        return 4 * (self.num_columns + sum(len(part.rows) for part in self.parts))
+        return int(self.down.get_element_type().size) * (self.num_columns + sum(len(part.rows) for part in self.parts))
 
 
 def adapter_places(compiled: Any) -> tuple[AdapterPlace, ...]:

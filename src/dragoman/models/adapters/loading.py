@@ -63,12 +63,12 @@ class AdapterPlan:
         }
         self.key = self._key()
 
-    def adapting(self) -> AdapterInputs | MergedAdapter:
-        """What a graph is built with."""
+    def adapting(self, *, computes_in_bf16: bool) -> AdapterInputs | MergedAdapter:
+        """What a graph is built with that computes in bf16, or in f32."""
         if self._options.merges:
             (adapter,) = self._adapters.values()
             return MergedAdapter(adapter, self._names)
-        return AdapterInputs(self._takes)
+        return AdapterInputs(self._takes, computes_in_bf16=computes_in_bf16)
 
     def found(self, places: tuple[AdapterPlace, ...]) -> ModelAdapters | None:
         """The adapters of a compiled graph with these places; None if they are merged. Raises: ModelError."""

@@ -57,6 +57,7 @@ FAMILIES: dict[str, str] = {
     "MptForCausalLM": "mpt.Mpt",
     "Olmo2ForCausalLM": "olmo.Olmo2",
     "Olmo3ForCausalLM": "olmo.Olmo3",
+    "OlmoForCausalLM": "olmo.Olmo",
     "OlmoeForCausalLM": "olmo_experts.OlmoExperts",
     "OPTForCausalLM": "opt.Opt",
     "Phi3ForCausalLM": "phi3.Phi3",

@@ -1,9 +1,16 @@
-"""OLMo 2 and 3: Llama that norms what comes out of attention and MLP, not what goes in, and queries and keys as a whole."""
+"""OLMo: the first is Llama whose norms have no weights; 2 and 3 norm what comes out of attention and MLP, not what goes in,
+and queries and keys as a whole.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from dragoman.models.blocks.attention import attend, queries_keys_values
+from dragoman.models.blocks.linear import linear
+from dragoman.models.blocks.nodes import clamped
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.blocks.step import LayerInputs
 from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts
 from dragoman.models.families.llama import LayerNorms, Llama, head_size
@@ -13,6 +20,29 @@ from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
 NORMS_AFTER = LayerNorms("", "", "post_attention_layernorm", "post_feedforward_layernorm")
+
+
+class Olmo(Llama):
+    """OLMo 1 and 1.7, in the layout whose name ends in -hf."""
+
+    architectures = ("OlmoForCausalLM",)
+    epsilon = ("layer_norm_eps", 1e-5)
+
+    def __init__(self, config: Config) -> None:
+        self.clip = config.number("clip_qkv", 0.0)
+        super().__init__(config)
+
+    def norm(self, x: Node, weights: Weights) -> Node:
+        """Of mean and variance."""
+        return layer_norm(x, None, self.norm_epsilon)
+
+    def attention(self, x: Node, weights: Weights, layer: LayerInputs) -> Node:
+        """With queries, keys and values cut off, if config.json says where."""
+        facts = layer.attention
+        parts = queries_keys_values(x, self.projections(weights, facts), facts, bias=self.has_qkv_bias)
+        q, k, v = (clamped(part, self.clip) for part in parts)
+        attended = attend(*self.heads(q, k, weights, facts), v, layer)
+        return linear(attended, weights.at(self.output_name), self.facts.hidden_size, bias=self.has_output_bias)
 
 
 class Olmo2(Llama):

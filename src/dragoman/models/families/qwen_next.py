@@ -32,18 +32,20 @@ class Qwen3Next(Qwen35, WithSharedExpert):
         super().__init__(config)
 
     def delta_weights(self, weights: Weights, facts: DeltaFacts) -> DeltaWeights:
-        """Of two tensors, in which everything of a key's head and of the values' heads that read by it lies together."""
+        """Of two tensors, in which everything of a key's head and of the values' heads that read by it lies together.
+
+        GGUF files have the first one in two: queries, keys and values of all heads below each other, and the gate.
+        """
         num_readers = facts.num_heads // facts.num_key_heads
-        q, k, v, z = _parts(facts.num_key_heads, (facts.key_size,) * 2 + (num_readers * facts.value_size,) * 2)
-        b, a = _parts(facts.num_key_heads, (num_readers,) * 2)
-        wide, narrow = weights.at("in_proj_qkvz"), weights.at("in_proj_ba")
-        num_wide, num_narrow = 2 * (facts.key_width + facts.value_width), 2 * facts.num_heads
-        return DeltaWeights(
-            wide.rows(np.concatenate((q, k, v)), num_wide),
-            wide.rows(z, num_wide),
-            narrow.rows(b, num_narrow),
-            narrow.rows(a, num_narrow),
+        narrow = weights.at("in_proj_ba")
+        parts, fades = (
+            narrow.rows(rows, 2 * facts.num_heads) for rows in _parts(facts.num_key_heads, (num_readers,) * 2)
         )
+        if "in_proj_qkv.weight" in weights:
+            return DeltaWeights(weights.at("in_proj_qkv"), weights.at("in_proj_z"), parts, fades)
+        q, k, v, z = _parts(facts.num_key_heads, (facts.key_size,) * 2 + (num_readers * facts.value_size,) * 2)
+        wide, num_wide = weights.at("in_proj_qkvz"), 2 * (facts.key_width + facts.value_width)
+        return DeltaWeights(wide.rows(np.concatenate((q, k, v)), num_wide), wide.rows(z, num_wide), parts, fades)
 
 
 class Qwen35Experts(Qwen3Next):

@@ -117,22 +117,24 @@ def _check_positions(graph: Any, layers: Mapping[int, AttentionFacts], config: C
 
 
 def _context(graph: Any, config: Config) -> tuple[int, tuple[str, ...]]:
-    """The context in tokens; where a graph changes with the longest sequence of a step, that up to which it does not."""
+    """The context in tokens; where other rotary factors follow from some length on, up to there.
+
+    A graph takes them for all sequences of a step as for the longest; or, traced from a Python condition, never.
+    """
     found = next((key for key in _CONTEXT_KEYS if config.value(key) is not None), None)
     if found is None:
         raise ModelError(f"config.json does not say the context, allowed: one of {', '.join(_CONTEXT_KEYS)}")
-    context = config.count(found)
-    if not _compares_positions(graph):
-        return context, ()
+    context, compares = config.count(found), _compares_positions(graph)
     rule = config.value("rope_scaling", config.value("rope_parameters", {}))
-    named = rule.get("original_max_position_embeddings") if isinstance(rule, dict) else None
+    rule = rule if isinstance(rule, dict) else {}
+    if not compares and "long_factor" not in rule:
+        return context, ()
+    named = rule.get("original_max_position_embeddings")
     short = config.count("original_max_position_embeddings", named if isinstance(named, int) else context)
     if short >= context:
         return context, ()
-    told = (
-        f"the context is {short} tokens, not {context}: the exported graph turns all sequences of a step as its longest"
-    )
-    return short, (told,)
+    why = "turns all sequences of a step as its longest" if compares else "has the rotary factors of short ones alone"
+    return short, (f"the context is {short} tokens, not {context}: the exported graph {why}",)
 
 
 def _compares_positions(graph: Any) -> bool:

@@ -15,6 +15,8 @@ from dragoman.models.config import ModelError, read_json
 GRAPH_FILE = "openvino_model.xml"
 SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
 TABLE_FILE = "openvino_text_embeddings_model.xml"
+VISION_FILE = "openvino_vision_embeddings_model.xml"
+PROJECTION_FILE = "openvino_vision_projection_model.xml"
 CONFIG_FILE = "openvino_config.json"
 
 # What tells how the graph came to be: the graph itself says what of it matters.
@@ -37,11 +39,22 @@ def has_graph(model_dir: Path) -> bool:
     return (model_dir / GRAPH_FILE).is_file() or (model_dir / SEEING_FILE).is_file()
 
 
+class SeeingFiles(NamedTuple):
+    """The graphs that embed pictures: from pixels to what a tower gives, and from there to the decoder's embeddings."""
+
+    vision: Path
+    projection: Path
+
+
 class IrFiles(NamedTuple):
-    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other."""
+    """The files of an exported model. `table`: the graph that embeds texts, None where it is part of the other.
+
+    `seeing`: None where no pictures are to be taken in.
+    """
 
     graph: Path
     table: Path | None
+    seeing: SeeingFiles | None = None
 
     @property
     def weights(self) -> tuple[Path, ...]:
@@ -55,13 +68,18 @@ class IrFiles(NamedTuple):
 
     @property
     def _graphs(self) -> tuple[Path, ...]:
-        return (self.graph,) if self.table is None else (self.graph, self.table)
+        return (self.graph, *([] if self.table is None else [self.table]), *(self.seeing or ()))
 
 
-def ir_files(model_dir: Path) -> IrFiles:
-    """The files of the exported model in a directory. Raises: ModelError if one is missing."""
+def ir_files(model_dir: Path, *, sees: bool = False) -> IrFiles:
+    """The files of the exported model in a directory, `sees`: with those that embed pictures.
+
+    Raises: ModelError if one is missing.
+    """
     whole, seeing = model_dir / GRAPH_FILE, model_dir / SEEING_FILE
     files = IrFiles(whole, None) if whole.is_file() else IrFiles(seeing, model_dir / TABLE_FILE)
+    if sees:
+        files = files._replace(seeing=SeeingFiles(model_dir / VISION_FILE, model_dir / PROJECTION_FILE))
     for path in files.all:
         if not path.is_file():
             raise ModelError(f"{path} does not exist; {files.graph.name} needs it")

@@ -19,6 +19,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
+from dragoman.models.blocks.step import PICTURE_EMBEDDINGS, PICTURE_ROWS
 from dragoman.models.config import ModelError
 
 ATTENTION = "PagedAttentionExtension"
@@ -57,8 +58,11 @@ def read_graph(path: Path) -> Any:
         raise ModelError(f"{path} cannot be read: {_reason(error)}") from error
 
 
-def embed_texts(graph: Any, table: Any) -> None:
-    """Have a graph that reads embeddings read tokens, by the graph that embeds these. Raises: ModelError."""
+def embed_texts(graph: Any, table: Any) -> Any:
+    """Have a graph that reads embeddings read tokens, by the graph that embeds these; returns what that gives.
+
+    Raises: ModelError.
+    """
     embeddings, tokens = inputs_by_name(graph).get(_EMBEDDINGS), list(table.get_parameters())
     if embeddings is None or len(tokens) != 1:
         raise ModelError(f"the exported graph has no input {_EMBEDDINGS}, or that of texts not one input")
@@ -70,6 +74,28 @@ def embed_texts(graph: Any, table: Any) -> None:
         target.replace_source_output(vectors)
     graph.remove_parameter(embeddings)
     graph.add_parameters([ids])
+    return vectors
+
+
+def embed_pictures(graph: Any, vectors: Any, hidden_size: int) -> None:
+    """Have a graph with paged attention take pictures' embeddings in, where `vectors` are those of texts.
+
+    Afterwards it has the inputs of `StepInputs` for pictures, too. Shapes: `vectors` [T, 1, hidden]. Raises: ModelError.
+    """
+    width = vectors.get_partial_shape()[2]
+    if width.is_dynamic or width.get_length() != hidden_size:
+        raise ModelError(
+            f"the exported graph embeds tokens as {vectors.get_partial_shape()}, allowed: [?,?,{hidden_size}]"
+        )
+    targets = vectors.get_target_inputs()
+    rows = _parameter(PICTURE_ROWS, ov.Type.i64)
+    embeddings = _parameter(PICTURE_EMBEDDINGS, ov.Type.f32, hidden_size)
+    apart = ops.unsqueeze(embeddings, ops.constant(np.int64(1)))
+    mixed = ops.scatter_update(vectors, rows, apart, ops.constant(np.int64(0)))
+    for target in targets:
+        target.replace_source_output(mixed.output(0))
+    graph.add_parameters([rows, embeddings])
+    graph.validate_nodes_and_infer_types()
 
 
 def paged(graph: Any) -> None:
@@ -252,8 +278,8 @@ def _is_computed(value: Any) -> bool:
     return bool(value.get_partial_shape().is_dynamic)
 
 
-def _parameter(name: str, dtype: Any) -> Any:
-    parameter = ops.parameter(ov.PartialShape([-1]), dtype, name=name)
+def _parameter(name: str, dtype: Any, *widths: int) -> Any:
+    parameter = ops.parameter(ov.PartialShape([-1, *widths]), dtype, name=name)
     parameter.output(0).set_names({name})
     return parameter
 

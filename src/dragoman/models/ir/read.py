@@ -6,34 +6,48 @@ Called by the loader and by whoever foretells sizes, once per start each, on any
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.models.config import ModelError, read_json
-from dragoman.models.facts import ModelFacts
+from dragoman.models.facts import ModelFacts, PictureFacts
 from dragoman.models.ir.facts import ir_facts
-from dragoman.models.ir.files import ir_files, unknown_settings
-from dragoman.models.ir.graph import attentions, embed_texts, give_tables, paged, read_graph
+from dragoman.models.ir.files import GRAPH_FILE, PROJECTION_FILE, VISION_FILE, SeeingFiles, ir_files, unknown_settings
+from dragoman.models.ir.graph import attentions, embed_pictures, embed_texts, give_tables, paged, read_graph
+from dragoman.models.ir.phi3_vision import Phi3Vision
 from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
 from dragoman.models.storage.constants import WeightType
+from dragoman.models.vision.base import PictureProcessor
+from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
 
 _STORED: Mapping[str, WeightType] = {
     "u4": "int4", "i4": "int4", "u8": "int8", "i8": "int8", "f16": "f16", "bf16": "bf16", "f32": "f32",
 }  # fmt: skip
 _BLIND = "no pictures are taken in: the exported graphs that see do not run here"
+_SEEING = frozenset(("phi3_v",))  # the model types whose graphs that see do
 _ROUTING = "TopK"  # chooses a token's experts
 _PACKED = ("u4", "i4", "u8", "i8")
+
+
+class IrTower(NamedTuple):
+    """What embeds an exported model's pictures. `make`: builds its graph, raises ModelError."""
+
+    facts: PictureFacts
+    processor: PictureProcessor
+    make: Callable[[], Any]
 
 
 @dataclass(slots=True)
 class IrModel:
     """An exported model. `options`: those asked for, with the type of weights that the file has.
 
-    `weights_bytes`: those of the weights as the kernels read them. `can_be_kept`: the runtime can read the compiled graph
-    again.
+    `tower`: None if pictures are not taken in. `weights_bytes`: those of the weights as the kernels read them.
+    `can_be_kept`: the runtime can read the compiled graph again.
     """
 
     facts: ModelFacts
@@ -42,6 +56,7 @@ class IrModel:
     files: tuple[Path, ...]
     weights_bytes: int
     can_be_kept: bool
+    tower: IrTower | None
     graph: Any
 
     def take_graph(self) -> Any:
@@ -52,20 +67,28 @@ class IrModel:
 
 def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     """The exported model of a directory. Raises: ModelError if it cannot be run."""
-    files = ir_files(model_dir)
-    graph = read_graph(files.graph)
+    raw_config = read_json(model_dir / "config.json")
+    blindness = _blindness(model_dir, raw_config)
+    files = ir_files(model_dir, sees=options.sees and blindness is None)
+    graph, vectors = read_graph(files.graph), None
     stored, smallest_group = _stored(graph)
     options = _with_hints(options, graph)
     has_experts = any(node.get_type_name() == _ROUTING for node in graph.get_ops())
     try:
         if files.table is not None:
-            embed_texts(graph, read_graph(files.table))
+            vectors = embed_texts(graph, read_graph(files.table))
         paged(graph)
     except ModelError as error:
         raise ModelError(f"{files.graph}: {error}") from error
-    facts = ir_facts(graph, read_json(model_dir / "config.json"))
+    facts, tower = ir_facts(graph, raw_config), None
+    if files.seeing is not None:
+        tower = _tower(model_dir, files.seeing, facts.hidden_size, options)
+        embed_pictures(graph, vectors, facts.hidden_size)
+        facts = replace(facts, pictures=tower.facts)
     _give_windows(graph, facts)
-    departures = [*facts.departures, *unknown_settings(model_dir), *([_BLIND] if files.table else [])]
+    departures = [*facts.departures, *unknown_settings(model_dir)]
+    if files.table is not None and blindness is not None:
+        departures.append(blindness)
     computed: WeightType = "f32" if options.weight_type == "f32" else "bf16" if stored == "f32" else stored
     if options.asks_for_type and options.weight_type not in ("f32", stored):
         departures.append(f"dtype {options.weight_type} has no effect: the exported weights are stored as {stored}")
@@ -80,8 +103,28 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
         weights_bytes=sum(path.stat().st_size for path in files.weights) * unpacks,
         # the runtime may group the products of experts, and reads neither such graphs again nor those with states
         can_be_kept=not (has_experts or has_states),
+        tower=tower,
         graph=graph,
     )
+
+
+def _blindness(model_dir: Path, raw_config: Mapping[str, Any]) -> str | None:
+    """Why no pictures can be taken in; None if they can."""
+    if raw_config.get("model_type") not in _SEEING or (model_dir / GRAPH_FILE).is_file():
+        return _BLIND
+    missing = next((name for name in (VISION_FILE, PROJECTION_FILE) if not (model_dir / name).is_file()), None)
+    if missing is not None:
+        return f"no pictures are taken in: there is no {missing}"
+    return None if is_described(model_dir) else NO_DESCRIPTION
+
+
+def _tower(model_dir: Path, files: SeeingFiles, hidden_size: int, options: ModelOptions) -> IrTower:
+    try:
+        vision = Phi3Vision(model_dir, hidden_size)
+        processor = vision.processor(read_described(model_dir, json.loads(options.picture_changes)))
+    except ModelError as error:
+        raise ModelError(f"{error}; limit_mm_per_prompt image=0 serves its texts alone") from error
+    return IrTower(vision.facts, processor, partial(vision.tower, files))
 
 
 def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:

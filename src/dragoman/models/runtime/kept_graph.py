@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import glob
 import logging
+from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -83,12 +84,19 @@ def _reason(error: Exception) -> str:
 
 
 def map_kept(
-    core: Any, path: Path, properties: dict[str, Any], facts: ModelFacts, *, is_new: bool = False
+    core: Any,
+    path: Path,
+    properties: dict[str, Any],
+    facts: ModelFacts,
+    *,
+    is_new: bool = False,
+    progress: Callable[[float], None] = lambda fraction: None,
 ) -> tuple[Any, Any] | None:
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
     Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). What describes the
-    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads.
+    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads. `progress` is
+    told which fraction has been checked.
     """
     try:
         mapping = np.memmap(path, dtype=np.uint8, mode="c")  # the runtime takes no read-only memory; nothing writes
@@ -100,7 +108,7 @@ def map_kept(
             if facts.delta_layers:
                 core.add_extension(ov.OpExtension(_delta_extension(facts)))
             compiled = core.import_model(graph, "CPU", properties)
-            sealed.finish_check()
+            sealed.finish_check(progress)
             return compiled, mapping
     except (OSError, RuntimeError, ValueError) as error:
         logger.warning("the kept graph %s cannot be used and is made anew: %s", path, _reason(error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -66,12 +66,14 @@ class SealedBytes:
         self._checks = [self._pool.submit(self._is_unchanged, index) for index in (0, last, *range(1, last))]
         self._wait(2)
 
-    def finish_check(self) -> None:
-        """Return once all parts have been checked. Raises: SealError."""
-        self._wait(len(self._checks))
+    def finish_check(self, progress: Callable[[float], None] = lambda fraction: None) -> None:
+        """Return once all parts have been checked; `progress` is told which fraction has been. Raises: SealError."""
+        for count in range(1, len(self._checks) + 1):
+            self._wait(count, count - 1)
+            progress(count / len(self._checks))
 
-    def _wait(self, num_checks: int) -> None:
-        if not all(check.result() for check in self._checks[:num_checks]):
+    def _wait(self, num_checks: int, first: int = 0) -> None:
+        if not all(check.result() for check in self._checks[first:num_checks]):
             raise SealError("its bytes are not those that were written")
 
     def _is_unchanged(self, index: int) -> bool:

@@ -51,7 +51,7 @@ def warm_up(compiled: Any) -> None:
         elif name == PAST_ROWS:
             request.set_tensor(port, _rows(port, 1))
         elif name == MASK:
-            request.set_tensor(port, ov.Tensor(np.zeros((_NUM_TOKENS, 1, 0), dtype=np.float32)))
+            request.set_tensor(port, ov.Tensor(np.zeros((_NUM_TOKENS, 0), dtype=np.float32)))
         elif name == PICTURE_EMBEDDINGS or name.startswith(ADAPTER_INPUTS):
             request.set_tensor(port, _rows(port, 0))
         else:
@@ -68,4 +68,6 @@ def _one_block(port: Any) -> Any:
 
 
 def _rows(port: Any, count: int) -> Any:
-    return ov.Tensor(np.zeros((count, port.get_partial_shape()[1].get_length()), dtype=np.float32))
+    tensor = ov.Tensor(port.get_element_type(), ov.Shape([count, port.get_partial_shape()[1].get_length()]))
+    tensor.data[...] = 0
+    return tensor

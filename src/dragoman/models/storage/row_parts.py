@@ -10,6 +10,7 @@ at the end of each matrix, which would cost a third of the time.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import prod
@@ -24,10 +25,16 @@ _MOST_WAITING = 128  # parts, of joined or turned matrices copies: 128 MB of bfl
 
 
 class RowParts:
-    """A queue of parts, and the threads that empty it. A context manager; leaving it drops what has not begun."""
+    """A queue of parts, and the threads that empty it. A context manager; leaving it drops what has not begun.
 
-    def __init__(self, num_workers: int | None = None) -> None:
+    `progress`, if there is one, is told how many values are done, on the thread that submits.
+    """
+
+    def __init__(self, num_workers: int | None = None, progress: Callable[[int], None] | None = None) -> None:
         self._num_workers = num_workers or os.cpu_count() or 1
+        self._progress = progress
+        self._num_done = 0
+        self._lock = threading.Lock()  # guards it
         self._pool = ThreadPoolExecutor(self._num_workers, thread_name_prefix="weights")
         self._pending: list[Future[Any]] = []
 
@@ -46,7 +53,9 @@ class RowParts:
         """
         if len(self._pending) > _MOST_WAITING:
             self._pending[-_MOST_WAITING].result()
-        self._pending += [self._pool.submit(work, part) for part in self._cut(shape)]
+        columns = prod(shape[1:])
+        self._pending += [self._pool.submit(self._do, work, part, columns) for part in self._cut(shape)]
+        self._tell()
 
     def run(self, shape: tuple[int, ...], work: Work[T]) -> list[T]:
         """What `work` returns for every part, in the order of the rows. Raises: what `work` raises."""
@@ -58,7 +67,17 @@ class RowParts:
             future.result()
             if progress is not None:
                 progress(done, len(self._pending))
+            self._tell()
         self._pending.clear()
+
+    def _do(self, work: Work[None], part: slice, num_columns: int) -> None:
+        work(part)
+        with self._lock:
+            self._num_done += (part.stop - part.start) * num_columns
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            self._progress(self._num_done)
 
     def _cut(self, shape: tuple[int, ...]) -> list[slice]:
         """Nearly equal parts, as many for each worker."""
@@ -68,4 +87,4 @@ class RowParts:
         if size > _PART_SIZE // 2:
             num_parts = max(round(size / _PART_SIZE / self._num_workers), 1) * self._num_workers
         step = max(-(-rows // num_parts), 1)
-        return [slice(begin, begin + step) for begin in range(0, rows, step)]
+        return [slice(begin, min(begin + step, rows)) for begin in range(0, rows, step)]

@@ -14,6 +14,7 @@ import openvino as ov
 from dragoman.models.config import Config
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
+from dragoman.models.vision.parts import parts_of
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture, PictureLayout
 
@@ -28,7 +29,7 @@ class PictureProcessor(Protocol):
 
     @property
     def marker(self) -> str:
-        """What a chat template writes where a picture goes."""
+        """What a chat template writes where a picture goes; `{}` in it stands for the picture's number, from 1."""
         ...
 
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
@@ -64,12 +65,12 @@ class VisionFamily(ABC):
     def tower(self, weights: Weights) -> ov.Model:
         """The graph from a processor's inputs to `EMBEDDINGS`, f32 [placeholders, hidden * levels]. Raises: ModelError."""
 
-    def build(self, weights: Weights) -> ov.Model:
-        """The tower; its weights are complete when the storage's parts have finished.
+    def build(self, weights: Weights) -> list[ov.Model]:
+        """The tower's parts, half a layer each; its weights are complete when the storage's parts have finished.
 
         Raises: ModelError if tensors are missing, have other shapes, or are there and nobody knows what for.
         """
         graph = self.tower(weights)
         ours = "|".join(self.prefixes)
         weights.refuse_unread([rf"^(?!{ours})"])
-        return graph
+        return parts_of(graph)

@@ -20,6 +20,7 @@ from dragoman.models.blocks.norms import layer_norm
 from dragoman.models.config import ModelError
 from dragoman.models.sources.base import Array, PackedMatrix
 from dragoman.models.storage.constants import Node, constant
+from dragoman.models.vision.parts import end_of_part
 from dragoman.models.weights import Weights
 
 
@@ -103,16 +104,17 @@ def full_attention(q: Node, k: Node, v: Node, num_heads: int, mask: Node | None 
 
 
 def encoder_layer(x: Node, weights: Weights, sizes: LayerSizes, names: LayerNames = LayerNames()) -> Node:  # noqa: B008
-    """Attention, then an MLP, each over what a norm gives and added to what was. Shape: x [N, P, hidden] -> the same."""
+    """Attention, then an MLP, each over what a norm gives and added to what was: two parts. Shape of x: [N, P, hidden]."""
     hidden = width(x)
     normed = layer_norm(x, weights.at(names.first_norm), sizes.epsilon)
     parts = [weights.at(name) for name in (names.query, names.key, names.value)]
     is_fused = weights.storage.format.fuses_attention
     q, k, v = linears(normed, parts, [hidden] * 3, bias=True, is_fused=is_fused)
     attended = full_attention(q, k, v, sizes.num_heads)
-    x = add(x, linear(attended, weights.at(names.output), hidden, bias=True))
+    x = end_of_part(add(x, linear(attended, weights.at(names.output), hidden, bias=True)))
     normed = layer_norm(x, weights.at(names.second_norm), sizes.epsilon)
-    return add(x, plain_mlp(normed, weights.at(names.up), weights.at(names.down), sizes.inner_size, sizes.activation))
+    raised = plain_mlp(normed, weights.at(names.up), weights.at(names.down), sizes.inner_size, sizes.activation)
+    return end_of_part(add(x, raised))
 
 
 def skip_layer(weights: Weights, names: LayerNames = LayerNames()) -> None:  # noqa: B008

@@ -24,6 +24,7 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node, constant
 from dragoman.models.vision.base import EMBEDDINGS, PictureLayout, VisionFamily
 from dragoman.models.vision.blocks import dense_tensor, full_attention, patch_embeddings, rows_before, tower_input
+from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.pixels import (
     CLIP_MEAN,
     CLIP_STD,
@@ -92,10 +93,10 @@ class InternVision:
 
     def _layer(self, x: Node, weights: Weights) -> Node:
         attended = self._attention(self._norm(x, weights.at("layernorm_before")), weights.at("attention"))
-        x = add(x, self._scaled(attended, weights, "lambda_1"))
+        x = end_of_part(add(x, self._scaled(attended, weights, "lambda_1")))
         mlp, normed = weights.at("mlp"), self._norm(x, weights.at("layernorm_after"))
         raised = plain_mlp(normed, mlp.at("fc1"), mlp.at("fc2"), self.inner_size, self.activation)
-        return add(x, self._scaled(raised, weights, "lambda_2"))
+        return end_of_part(add(x, self._scaled(raised, weights, "lambda_2")))
 
     def _attention(self, x: Node, weights: Weights) -> Node:
         parts = [weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")]

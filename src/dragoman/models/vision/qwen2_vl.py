@@ -21,6 +21,7 @@ from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import Node
 from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor, VisionFamily
 from dragoman.models.vision.blocks import patch_vectors, tower_input
+from dragoman.models.vision.parts import end_of_part
 from dragoman.models.vision.qwen_blocks import (
     NORM_EPSILON,
     TowerFacts,
@@ -115,8 +116,8 @@ class QwenTower(VisionFamily):
     def block(self, x: Node, weights: Weights, angles: Angles, windows: Windows | None) -> Node:
         """One layer. Shapes: [patches, hidden] -> the same."""
         normed = self.norm(x, weights.at("norm1"))
-        x = add(x, attention(normed, weights.at("attn"), self.tower_facts, angles, windows))
-        return add(x, self.mlp(self.norm(x, weights.at("norm2")), weights.at("mlp")))
+        x = end_of_part(add(x, attention(normed, weights.at("attn"), self.tower_facts, angles, windows)))
+        return end_of_part(add(x, self.mlp(self.norm(x, weights.at("norm2")), weights.at("mlp"))))
 
     def level(self, x: Node, body: Weights, index: int) -> list[Node]:
         """The embeddings of a further level that come out behind that layer, if any do."""

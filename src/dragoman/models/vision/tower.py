@@ -1,11 +1,12 @@
 """A tower that was loaded: pictures in, embeddings out.
 
-Does: prepare a picture and run the compiled tower. Does not: queue, remember, or know prompts. Used by the engine's encoder,
-on one thread.
+Does: prepare a picture and run the compiled parts of the tower, one after the other. Does not: queue, remember, or know
+prompts. Used by the engine's embedder, on one thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,35 +14,46 @@ import openvino as ov
 
 from dragoman.models.facts import PictureFacts
 from dragoman.models.sources.base import Array
-from dragoman.models.vision.base import PictureProcessor
+from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor
 from dragoman.types import Detail, Picture
 
 _SIDE = 64  # pixels of the picture to warm up with
 
 
 class Tower:
-    """A compiled tower, and what prepares its pictures. `mapping`: the file that holds its weights, None = it does."""
+    """A tower's compiled parts (see `parts`), and what prepares its pictures. `mappings`: what keeps their weights."""
 
-    def __init__(self, compiled: Any, facts: PictureFacts, processor: PictureProcessor, mapping: Any = None) -> None:
+    def __init__(
+        self, parts: Sequence[Any], mappings: Sequence[Any], facts: PictureFacts, processor: PictureProcessor
+    ) -> None:
         self.facts = facts
         self.processor = processor
-        self._compiled = compiled
-        self._mapping = mapping
-        self._request: Any = None
+        self._parts = list(parts)
+        self._mappings = list(mappings)
+        self._requests: list[Any] = []
 
-    def embed(self, picture: Picture, detail: Detail) -> Array:
-        """The picture's embeddings. Shape: f32 [placeholders, hidden * levels]."""
-        if self._request is None:  # its buffers grow with the first picture
-            self._request = self._compiled.create_infer_request()
-        for name, values in self.processor.inputs(picture, detail).items():
-            self._request.set_tensor(name, ov.Tensor(np.ascontiguousarray(values)))
-        self._request.infer()
-        embeddings: Array = self._request.get_output_tensor(0).data
+    def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, Array]:
+        """Yields when the picture is prepared, and between parts; between two yields one part is computed.
+
+        Returns its embeddings. Shape: f32 [placeholders, hidden * levels].
+        """
+        if not self._requests:  # their buffers grow with the first picture
+            self._requests = [part.create_infer_request() for part in self._parts]
+        inputs = self.processor.inputs(picture, detail)
+        values = {name: ov.Tensor(np.ascontiguousarray(array)) for name, array in inputs.items()}
+        for part, request in zip(self._parts, self._requests, strict=True):
+            yield
+            for place in part.inputs:
+                request.set_tensor(place, values[place.any_name])
+            request.infer()
+            values |= {place.any_name: request.get_tensor(place) for place in part.outputs}
+        embeddings: Array = values[EMBEDDINGS].data
         return embeddings.astype(np.float32)  # a copy: the runtime's buffer is written again
 
     def warm_up(self) -> None:
         """Embed a small grey picture: the plugin chooses kernels and packs weights with the first."""
-        self.embed(Picture(_SIDE, _SIDE, bytes([128]) * (3 * _SIDE * _SIDE), ""), "low")
+        for _ in self.embed(Picture(_SIDE, _SIDE, bytes([128]) * (3 * _SIDE * _SIDE), ""), "low"):
+            pass
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
         """Rows and columns of its embeddings, (0, 0) where nobody asks."""
@@ -49,4 +61,5 @@ class Tower:
 
     def close(self) -> None:
         """Release the runtime's memory; the tower is unusable afterwards."""
-        self._request = self._compiled = self._mapping = None
+        for held in (self._requests, self._parts, self._mappings):
+            held.clear()

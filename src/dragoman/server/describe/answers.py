@@ -21,9 +21,11 @@ WORDS: Mapping[str, str] = {
     "unsupported": "this model or engine cannot do it",
     "not_found": "no such model",
     "unauthorized": "the API key is missing or wrong",
+    "forbidden": "the API key does not open this",
     "too_large": "the body exceeds the size limit",
     "overloaded": "the queue is full",
     "unavailable": "the server is loading or shutting down",
+    "rate_limited": "the caller has asked for as much as it may for now",
     "conflict": "it exists already, or is being changed by somebody else",
     "no_memory": "the model does not fit into the memory that is left",
     "unknown_path": "there is no such path",
@@ -46,9 +48,13 @@ GENERATING = tuple(kind for kind in ALL_KINDS if kind not in _ELSEWHERE)
 LOADING = ("unavailable", "engine_dead")
 """Kinds that tell of a model which is not there yet, or not any more."""
 
+_OF_KEYS = ("unauthorized", "forbidden", "rate_limited")
+"""Kinds that every operation has which needs a key: where the first is listed, the others are meant as well."""
+
 _HEADERS: Mapping[str, tuple[str, ...]] = {
     "overloaded": ("Retry-After",),
     "unavailable": ("Retry-After",),
+    "rate_limited": ("Retry-After",),
     "unauthorized": ("WWW-Authenticate",),
 }
 
@@ -105,7 +111,7 @@ class ErrorFamily:
     def answers(self, kinds: Collection[str] = GENERATING) -> dict[int, Answer]:
         """The errors of these kinds, by status."""
         by_status: dict[int, Answer] = {}
-        for kind in kinds:
+        for kind in dict.fromkeys((*kinds, *(_OF_KEYS if "unauthorized" in kinds else ()))):
             status = self.statuses[kind]
             answer = Answer(WORDS[kind], self.content(status), _HEADERS.get(kind, ()))
             by_status[status] = by_status[status].or_else(answer) if status in by_status else answer

@@ -116,4 +116,6 @@ class EventMerge:
 
     async def _watch(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
         self._gone = await wait_gone()
+        for task in self._tasks[:-1]:  # now: the writer may be waiting for a client that reads nothing
+            task.cancel()
         self._notify()

@@ -1,7 +1,7 @@
 """Pictures in prompts: how they are brought, what text stands for them, and where their tokens are.
 
 Does: count them, have them brought, put each one's text in the place of its marker, find its placeholders among the tokens.
-Does not: fetch or decode (the loader does), render templates, or tokenise. `brought` runs on the event loop, the rest where
+Does not: fetch or decode (the loader does), or render templates. `brought` runs on the event loop, the rest where
 prompts are prepared.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple, Protocol
 
 from dragoman.engine.base import PictureRules, PictureText
@@ -16,6 +17,7 @@ from dragoman.errors import InvalidParameter, InvalidRequest
 from dragoman.pictures import PictureSource
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.message_content import PicturePart, picture_parts
+from dragoman.tokenizer.picture_markers import PictureMarker
 from dragoman.types import ChatPrompt, Picture, PictureSpan
 
 
@@ -71,13 +73,24 @@ class PicturePrompts:
             ) from error
         return PlacedPicture(part, picture, text)
 
-    def expanded(self, text: str, placed: Sequence[PlacedPicture]) -> str:
-        """The rendered prompt with each picture's text in the place of its marker; there is one marker for each."""
-        first, *others = text.split(self.marker)
+    def ordered(self, placed: Sequence[PlacedPicture], text: str) -> list[PlacedPicture]:
+        """The pictures of a conversation in the order of their markers in the rendered prompt."""
+        return [placed[place] for place in PictureMarker(self.marker).split(text)[1]]
+
+    def pieces(self, text: str, ordered: Sequence[PlacedPicture]) -> list[str]:
+        """The rendered prompt with each picture's text in the place of its marker: texts and pictures in turn."""
+        first, *others = PictureMarker(self.marker).split(text)[0]
         pieces = [first]
-        for one, after in zip(placed, others, strict=True):
+        for one, after in zip(ordered, others, strict=True):
             pieces += (one.text.text, after)
-        return "".join(pieces)
+        return pieces
+
+    def encoded(self, pieces: Sequence[str], tokenizer: Tokenizer) -> tuple[int, ...]:
+        """The tokens of a prompt's pieces."""
+        if not self.rules.splits_texts:
+            return tuple(tokenizer.encode("".join(pieces), add_special_tokens=False))
+        each = [tokenizer.encode(piece, add_special_tokens=place % 2 == 0) for place, piece in enumerate(pieces)]
+        return tuple(chain.from_iterable(each))
 
     def spans(
         self, token_ids: Sequence[int], placed: Sequence[PlacedPicture], tokenizer: Tokenizer

@@ -8,13 +8,14 @@ thread for long prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
 from dragoman.server.generation.pictures import PicturePrompts, PlacedPicture
+from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.message_content import picture_parts
@@ -35,9 +36,6 @@ from dragoman.types import (
 
 MAX_TEXT_CHARS = Limits().max_text_chars
 _ROOMY = 8  # characters per token that no language needs: shorter prompts are tokenised without a second look
-_PICTURE_CHARS = (
-    10_000  # that a picture counts for, roughly: its text has as many as its place in the prompt has tokens
-)
 
 GrammarCompiler = Callable[[Grammar], TokenMasker]
 """Raises InvalidRequest for a grammar that does not compile; remembers those that do, for the engine asks again."""
@@ -50,13 +48,26 @@ Constrain = Callable[[GenerationRequest, str], Grammar | None]
 class ServiceLimits:
     """What a service allows. `max_model_len` None = as much as the engine; it can only make the context shorter.
 
-    `request_timeout_s` bounds a request from its preparation to its last token, None = no bound. Prompts of more than
-    `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond per character.
+    `max_prompt_tokens`, `max_completion_tokens`: of one sequence, None = what fits into the context. `request_timeout_s`
+    bounds a request from its preparation to its last token, `queue_timeout_s` until its first step begins, None = no bound.
+    Prompts of more than `max_inline_chars` characters are prepared off the event loop: tokenising takes about a microsecond
+    per character.
     """
 
     max_model_len: int | None = None
     request_timeout_s: float | None = None
     max_inline_chars: int = 2_000
+    queue_timeout_s: float | None = None
+    max_prompt_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+
+class Turn(NamedTuple):
+    """Whose request it is; when the engine gives it up unless it has begun, and in any case, in seconds since the epoch."""
+
+    caller: str = ""
+    start_by_s: float | None = None
+    deadline_s: float | None = None
 
 
 class PromptTokens(NamedTuple):
@@ -102,12 +113,15 @@ class Preparer:
 
     def is_long(self, request: GenerationRequest) -> bool:
         """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
-        has_grammar = request.sampling.grammar is not None or request.parse_tool_calls
         num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
-        return has_grammar or num_chars > self.limits.max_inline_chars
+        return self.has_grammar(request) or num_chars > self.limits.max_inline_chars
 
-    def prepare(self, request: GenerationRequest, deadline_s: float | None = None) -> PreparedRequest:
-        """The request as the engine takes it. `deadline_s`: when the engine gives it up, in seconds since the epoch.
+    def has_grammar(self, request: GenerationRequest) -> bool:
+        """Whether there may be a grammar to compile."""
+        return request.sampling.grammar is not None or request.parse_tool_calls
+
+    def prepare(self, request: GenerationRequest, turn: Turn) -> PreparedRequest:
+        """The request as the engine takes it, when it is its turn.
 
         Raises: InvalidRequest (a prompt or parameter this model cannot take), UnsupportedFeature, CapacityError.
         """
@@ -134,10 +148,13 @@ class Preparer:
                 eos_token_ids=self._eos_token_ids(request),
                 bad_word_ids=self._bad_word_ids(sampling.bad_words),
                 stop=StopStrings(request.stop, request.skip_special_tokens) if request.stop else None,
-                deadline_s=deadline_s,
+                deadline_s=turn.deadline_s,
                 adapter=request.adapter or None,
                 pictures=pictures,
                 trace=request.trace,
+                priority=request.priority,
+                caller=turn.caller,
+                start_by_s=turn.start_by_s,
             ),
             request,
         )
@@ -202,9 +219,10 @@ class Preparer:
             if most is not None and num_embeddings > most:
                 raise self._too_long(f"the pictures of your prompt alone have {num_embeddings} tokens", num_embeddings)
             self._check_num_chars(num_chars)
-        expanded = self.pictures.expanded(text, placed)
-        self._check_text(expanded, most)
-        ids = tuple(self.tokenizer.encode(expanded, add_special_tokens=False))
+        placed = self.pictures.ordered(placed, text)
+        pieces = self.pictures.pieces(text, placed)
+        self._check_text("".join(pieces), most)
+        ids = self.pictures.encoded(pieces, self.tokenizer)
         return PromptTokens(text, ids, self.pictures.spans(ids, placed, self.tokenizer))
 
     def _empty_prompt(self) -> tuple[int, ...]:
@@ -238,7 +256,10 @@ class Preparer:
 
     def _max_prompt_len(self, request: GenerationRequest) -> int | None:
         """The most tokens a prompt may have, None for one that is cut."""
-        return None if request.truncate_prompt_tokens is not None else self.max_model_len
+        if request.truncate_prompt_tokens is not None:
+            return None
+        most = self.limits.max_prompt_tokens
+        return self.max_model_len if most is None else min(most, self.max_model_len)
 
     def _check_text(self, text: str, most: int | None) -> None:
         """Raises CapacityError for a text that cannot have as few as `most` tokens, or is too long to be tokenised at all.
@@ -256,17 +277,34 @@ class Preparer:
             raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
 
     def _too_long(self, problem: str, num_prompt: int) -> CapacityError:
-        return self._overflow(num_prompt, None, problem, "prompt")
+        most = self.limits.max_prompt_tokens
+        if most is None or most >= self.max_model_len:
+            return self._overflow(num_prompt, None, problem, "prompt")
+        return CapacityError(
+            f"A prompt may have at most {most} tokens here. However, {problem}. Please shorten the prompt.",
+            param="prompt",
+            num_prompt_tokens=num_prompt,
+            max_model_len=most,
+        )
 
     def _max_tokens(self, num_prompt: int, request: GenerationRequest) -> int:
-        """The tokens that may be generated: what was asked for, or what fits. Raises: CapacityError."""
-        room = self.max_model_len - num_prompt
-        wanted = request.max_tokens
+        """The tokens that may be generated: what was asked for, or what fits. Raises: CapacityError, InvalidParameter."""
+        most_prompt, most = self.limits.max_prompt_tokens, self.limits.max_completion_tokens
+        room, wanted = self.max_model_len - num_prompt, request.max_tokens
+        if most_prompt is not None and num_prompt > most_prompt:
+            raise self._too_long(f"your prompt alone has {num_prompt} tokens", num_prompt)
         if room < 1:
             raise self._overflow(num_prompt, wanted, f"your prompt alone has {num_prompt} tokens", "prompt")
-        if wanted is None or (wanted > room and request.on_overflow == "clip"):
-            return room
+        if wanted is None:
+            return room if most is None else min(room, most)
+        is_clipped = request.on_overflow == "clip"
+        if most is not None and wanted > most:
+            if not is_clipped:
+                raise InvalidParameter(f"max_tokens must be at most {most} here, got {wanted}", param="max_tokens")
+            wanted = most
         if wanted > room:
+            if is_clipped:
+                return room
             detail = f"{num_prompt} in the prompt, {wanted} for the completion"
             raise self._overflow(
                 num_prompt, wanted, f"you requested {num_prompt + wanted} tokens ({detail})", "max_tokens"
@@ -350,29 +388,6 @@ class Preparer:
 
     def _can_follow(self, grammar: Grammar) -> bool:
         return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
-
-
-def num_characters(prompt: Prompt) -> int:
-    """How much text there is to tokenise, roughly; token ids count as characters, as they are decoded."""
-    match prompt:
-        case TextPrompt():
-            return len(prompt.text) + len(prompt.suffix or "")
-        case TokenPrompt():
-            return len(prompt.token_ids)
-        case ChatPrompt():
-            # Tools weigh by their printed form; it need not be exact.
-            tools = len(str(prompt.tools)) if prompt.tools else 0
-            return tools + sum(_content_characters(message.get("content")) for message in prompt.messages)
-
-
-def _content_characters(content: object) -> int:
-    """The same for a message's content; an address may have megabytes, and is not tokenised."""
-    if isinstance(content, str):
-        return len(content)
-    if not isinstance(content, Sequence):
-        return 0
-    texts = (part.get("text") if isinstance(part, Mapping) else part for part in content)
-    return sum(len(text) if isinstance(text, str) else _PICTURE_CHARS for text in texts)
 
 
 def _check_truncation(request: GenerationRequest) -> None:

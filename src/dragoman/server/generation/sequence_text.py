@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
+from dragoman.server.observation.record import SequenceRecord
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.detokenizer import IncrementalDetokenizer
 from dragoman.tokenizer.stop_strings import StopMatch, StopScanner
@@ -51,13 +53,13 @@ ParserFactory = Callable[[GenerationRequest, str], TextParser | None]
 class SequenceText:
     """One sequence on its way to the client. `is_finished`: its last event was made, further outputs are dropped.
 
-    `shown_ids`: special tokens that the parser has to see.
+    `shown_ids`: special tokens that the parser has to see. `record`: told of every event and token.
     Every token is in exactly one event, in order, and an event's text is the text of its tokens.
     """
 
     __slots__ = (
         "_cumulative_logprob", "_detokenizer", "_held", "_held_size", "_includes_stop", "_index", "_min_tokens",
-        "_num_accepted", "_num_drafts", "_num_tokens", "_parser", "_pieces", "_scanner", "_skips_special", "is_finished",
+        "_num_accepted", "_num_drafts", "_parser", "_pieces", "_record", "_scanner", "_skips_special", "is_finished",
     )  # fmt: skip
 
     def __init__(
@@ -67,8 +69,10 @@ class SequenceText:
         pieces: TokenPieces,
         parser: TextParser | None = None,
         shown_ids: frozenset[int] = frozenset(),
+        record: SequenceRecord | None = None,
     ) -> None:
         self.is_finished = False
+        self._record = record or SequenceRecord()
         self._index = index
         self._pieces = pieces
         self._parser = parser
@@ -84,15 +88,14 @@ class SequenceText:
         self._scanner = StopScanner(request.stop) if request.stop else None
         self._held: deque[TokenOutput] = deque()
         self._held_size = 0  # characters in `_held`
-        self._num_tokens = 0
         self._num_drafts = 0  # these two since the last event
         self._num_accepted = 0
         self._cumulative_logprob: float | None = None
 
     def push(self, output: EngineOutput, prompt: PromptInfo | None = None) -> GenerationEvent | None:
         """The event for this output, None while all of it is held back. `prompt` goes into the event."""
-        self._num_drafts += output.num_draft_tokens
-        self._num_accepted += output.num_accepted_tokens
+        if output.num_draft_tokens:
+            self._count_drafts(output)
         released: list[TokenOutput] = []
         match: StopMatch | None = None
         last = len(output.token_ids) - 1
@@ -111,6 +114,12 @@ class SequenceText:
             return self._event(released, output, output.finish_reason, _stop_token(output), prompt)
         return self._event(released, output, None, None, prompt) if released else None
 
+    def _count_drafts(self, output: EngineOutput) -> None:
+        self._num_drafts += output.num_draft_tokens
+        self._num_accepted += output.num_accepted_tokens
+        self._record.num_draft_tokens += output.num_draft_tokens
+        self._record.num_accepted_tokens += output.num_accepted_tokens
+
     def _text(self, token_id: int, reason: FinishReason | None) -> str:
         """The text a token adds; the last one also tells what became of an incomplete character."""
         if reason is None:
@@ -119,7 +128,7 @@ class SequenceText:
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
 
     def _token(self, output: EngineOutput, position: int, text: str, reason: FinishReason | None) -> TokenOutput:
-        self._num_tokens += 1
+        self._record.num_tokens += 1
         token_id = output.token_ids[position]
         own, token_text, is_special = self._pieces[token_id]
         if output.logprobs is None:
@@ -132,7 +141,7 @@ class SequenceText:
     def _scan(self, token: TokenOutput, scanner: StopScanner, released: list[TokenOutput]) -> StopMatch | None:
         """Take in a token and release what cannot belong to a stop string any more; on a match, everything, cut."""
         match: StopMatch | None = None
-        if self._num_tokens >= self._min_tokens:
+        if self._record.num_tokens >= self._min_tokens:
             match = scanner.push(token.text)
         else:
             scanner.skip(token.text)
@@ -170,7 +179,11 @@ class SequenceText:
         stop_match: str | int | None,
         prompt: PromptInfo | None,
     ) -> GenerationEvent:
-        self.is_finished = reason is not None
+        record = self._record
+        record.event_s.append(perf_counter())
+        if reason is not None:
+            self.is_finished = True
+            record.finish_reason = reason
         text = tokens[0].text if len(tokens) == 1 else "".join([token.text for token in tokens])
         parsed = _AS_IT_IS if self._parser is None else self._parser.push(text, is_last=self.is_finished)
         cumulative = output.cumulative_logprob if output.cumulative_logprob is not None else self._cumulative_logprob
@@ -188,7 +201,8 @@ class SequenceText:
             self._num_drafts,
             self._num_accepted,
         )
-        self._num_drafts = self._num_accepted = 0
+        if self._num_drafts:
+            self._num_drafts = self._num_accepted = 0
         return event
 
 

@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -21,7 +21,7 @@ from typing import Any, TypeGuard, TypeVar
 import msgspec
 
 from dragoman.engine.base import Engine, Outputs
-from dragoman.errors import EngineFailed, InvalidPayload, RequestTimeout
+from dragoman.errors import DeadlineTooShort, EngineFailed, InvalidPayload, QueueTimeout, RequestTimeout
 from dragoman.server.generation.fold import ResultFold
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import (
@@ -31,10 +31,11 @@ from dragoman.server.generation.prepare import (
     Preparer,
     PromptTokens,
     ServiceLimits,
-    num_characters,
+    Turn,
 )
 from dragoman.server.generation.sequence_text import ParserFactory, SequenceText, prompt_info
 from dragoman.server.observation.record import RequestRecord, current_call, new_request
+from dragoman.server.pressure.prompt_size import num_characters
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import (
@@ -49,6 +50,7 @@ from dragoman.types import (
 
 T = TypeVar("T")
 
+_NUM_GRAMMAR_THREADS = 8  # more than large grammars can take up, so that others never wait for those
 _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
 
 
@@ -88,6 +90,8 @@ class Service:
         extensions = extensions or Extensions()
         self._engine = engine
         self._pool = pool
+        # Its threads start when they are needed. Prompts without a grammar are tokenised elsewhere, and do not wait here.
+        self._grammar_pool = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, thread_name_prefix="dragoman-grammars")
         self._limits = limits or ServiceLimits()
         self._pieces = TokenPieces(tokenizer)
         self._extensions = extensions
@@ -122,17 +126,24 @@ class Service:
         """The context length: prompt and completion tokens of one sequence."""
         return self._preparer.max_model_len
 
+    @property
+    def request_timeout_s(self) -> float | None:
+        """The operator's bound on a request, None = there is none."""
+        return self._limits.request_timeout_s
+
     async def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """The request's events, until each of its `n` sequences has finished. The first one carries the prompt's facts.
 
-        Raises: InvalidRequest, CapacityError, RequestTimeout, and what the engine raises.
+        Raises: InvalidRequest, CapacityError, RequestTimeout, Overloaded, and what the engine raises.
         """
         deadline = self._deadline()
         request = self._with_adapter(request)
-        if self._may_hold_pictures(request.prompt):
-            request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
-        record = new_request(request.request_id, request.sampling.n, request.adapter)
-        prepared = await self._prepare(request, deadline)
+        record, call = new_request(request.request_id, request.sampling.n, request.adapter), current_call()
+        record.asked = request
+        prepared = await self._prepare(request, deadline, record)
+        record.waits(prepared.engine_request)
+        if call is not None:
+            call.take(call, record)
         progress = _Progress(prepared, self._pieces, self._extensions, record)
         outputs = self._engine.generate(prepared.engine_request)
         bounded = None if deadline is None else _Bounded(outputs, deadline)
@@ -140,15 +151,20 @@ class Service:
             async for output in bounded or outputs:
                 event = progress.push(output)
                 if event is not None:
-                    record.note(event)
                     yield event
                 if progress.is_finished:
                     return
             raise EngineFailed(f"the engine ended request {request.request_id} before all its sequences were finished")
+        except QueueTimeout as error:
+            raise QueueTimeout(f"the request waited {self._limits.queue_timeout_s:g} s and had not begun") from error
         finally:
             if bounded is not None:
                 bounded.close()
             await outputs.aclose()
+
+    async def prepare(self, request: GenerationRequest) -> PreparedRequest:
+        """What the engine would be given. Raises: InvalidRequest, CapacityError, RequestTimeout."""
+        return await self._prepare(self._with_adapter(request), self._deadline(), RequestRecord(request.request_id))
 
     async def generate(self, request: GenerationRequest) -> GenerationResult:
         """The whole result: a fold over `stream`. Raises: as `stream`."""
@@ -200,19 +216,37 @@ class Service:
         work = self._extensions.pictures.brought(prompt)
         return await (work if deadline is None else deadline.run(work))
 
-    async def _prepare(self, request: GenerationRequest, deadline: _Deadline | None) -> PreparedRequest:
-        ends_at_s = None if deadline is None else deadline.unix_s
+    async def _prepare(
+        self, request: GenerationRequest, deadline: _Deadline | None, record: RequestRecord
+    ) -> PreparedRequest:
+        if self._may_hold_pictures(request.prompt):
+            request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
+            record.pictured_s = perf_counter()
+        turn = self._turn(deadline)
         if not self._preparer.is_long(request):
-            return self._preparer.prepare(request, ends_at_s)
-        work = asyncio.get_running_loop().run_in_executor(self._pool, self._preparer.prepare, request, ends_at_s)
-        return await (work if deadline is None else deadline.run(work))
+            prepared = self._preparer.prepare(request, turn)
+        else:
+            pool = self._grammar_pool if self._preparer.has_grammar(request) else self._pool
+            work = asyncio.get_running_loop().run_in_executor(pool, self._preparer.prepare, request, turn)
+            prepared = await (work if deadline is None else deadline.run(work))
+        record.prepared_s = perf_counter()
+        return prepared
+
+    def _turn(self, deadline: _Deadline | None) -> Turn:
+        """Whose request it is that comes now, and until when it may begin and end."""
+        call, limit_s = current_call(), self._limits.queue_timeout_s
+        return Turn(
+            "" if call is None else call.caller,
+            None if limit_s is None else time.time() + limit_s,
+            None if deadline is None else deadline.unix_s,
+        )
 
     def _deadline(self) -> _Deadline | None:
         limit_s, call = self._limits.request_timeout_s, current_call()
         if call is not None and call.timeout_s is not None:
             left_s = max(call.begin_s + call.timeout_s - perf_counter(), 0.0)
             if limit_s is None or left_s < limit_s:
-                return _Deadline(left_s, f"the {call.timeout_s:g} s that the client allows")
+                return _Deadline(left_s, f"the {call.timeout_s:g} s that the client allows", call.timeout_name)
         return None if limit_s is None else _Deadline(limit_s, f"the {limit_s:g} s that the server allows")
 
 
@@ -236,8 +270,10 @@ class _Progress:
             for _ in range(request.sampling.n)
         ]
         self._sequences = [
-            SequenceText(index, request, pieces, parser, frozenset() if parser is None else extensions.marker_ids)
-            for index, parser in enumerate(parsers)
+            SequenceText(
+                index, request, pieces, parser, frozenset() if parser is None else extensions.marker_ids, sequence
+            )
+            for index, (parser, sequence) in enumerate(zip(parsers, record.sequences, strict=True))
         ]
         self._num_unfinished = request.sampling.n
 
@@ -247,26 +283,27 @@ class _Progress:
 
     def push(self, output: EngineOutput) -> GenerationEvent | None:
         """The event that this output makes; None for one that is held back, or comes after its sequence's end."""
-        num_late = output.num_cached_tokens
-        if self._waits_for_prompt:
-            self._waits_for_prompt = False
-            self._prompt = self._prompt_info(output)
-            self._record.has_prompt(self._prompt)
-            self._record.queue_s = output.queue_s
-            num_late = 0
-        if output.finish_reason is not None:
-            self._record.num_preemptions += output.num_preemptions
         sequence = self._sequences[output.index]
-        if sequence.is_finished:
+        if self._waits_for_prompt:
+            self._begin(output)
+        elif sequence.is_finished:
             return None
         event = sequence.push(output, self._prompt)
         if event is not None:
-            if num_late:
-                event = msgspec.structs.replace(event, num_cached_tokens=num_late)
-                self._record.num_cached_tokens = num_late
+            if output.num_cached_tokens and self._prompt is None:  # told later than the prompt
+                event = msgspec.structs.replace(event, num_cached_tokens=output.num_cached_tokens)
+                self._record.num_cached_tokens = output.num_cached_tokens
             self._prompt = None
-            self._num_unfinished -= sequence.is_finished
+            if sequence.is_finished:
+                self._num_unfinished -= 1
+                self._record.num_preemptions += output.num_preemptions
         return event
+
+    def _begin(self, first: EngineOutput) -> None:
+        self._waits_for_prompt = False
+        self._prompt = self._prompt_info(first)
+        self._record.has_prompt(self._prompt)
+        self._record.queue_s = first.queue_s
 
     def _prompt_info(self, first: EngineOutput) -> PromptInfo:
         request = self._prepared.engine_request
@@ -277,13 +314,18 @@ class _Deadline:
     """A point in time, from now, after which a request is given up.
 
     The engine is told and ends it by itself; this one holds also for preparing, and if the engine hangs. `when` is in the
-    event loop's time, `unix_s` in seconds since the epoch.
+    event loop's time. `field`: the header that asks for it, "" = none.
     """
 
-    def __init__(self, limit_s: float, words: str) -> None:
+    def __init__(self, limit_s: float, words: str, field: str = "") -> None:
         self._words = words
+        self._field = field
         self.when = asyncio.get_running_loop().time() + limit_s
-        self.unix_s = time.time() + limit_s
+
+    @property
+    def unix_s(self) -> float:
+        """It in seconds since the epoch, as the clock stands now; to be used at once, since clocks are set."""
+        return time.time() + self.when - asyncio.get_running_loop().time()
 
     async def run(self, work: Awaitable[T]) -> T:
         """The result of `work`, which is cancelled when the time is over. Raises: RequestTimeout."""
@@ -299,6 +341,15 @@ class _Deadline:
     def error(self) -> RequestTimeout:
         """What a client is told when the time is over."""
         return RequestTimeout(f"the request took longer than {self._words}")
+
+    def refusal(self, error: DeadlineTooShort) -> DeadlineTooShort:
+        """What a client is told if the time cannot suffice."""
+        named = f" ({self._field})" if self._field else ""
+        message = (
+            f"the request cannot be answered within {self._words}{named}: its first token is at least "
+            f"{error.needed_s:.3g} s away, by the forecast"
+        )
+        return DeadlineTooShort(message, param=self._field or None, needed_s=error.needed_s)
 
 
 class _Bounded:
@@ -335,6 +386,8 @@ class _Bounded:
             if self._has_passed() and task.uncancel() <= num_cancels:
                 raise self._deadline.error() from error
             raise
+        except DeadlineTooShort as error:
+            raise self._deadline.refusal(error) from error
         except RequestTimeout as error:  # the engine was first
             raise self._deadline.error() from error
         finally:

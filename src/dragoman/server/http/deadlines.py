@@ -41,6 +41,11 @@ def timeout_of(headers: Mapping[str, str]) -> float | None:
     return None
 
 
+def name_of(headers: Mapping[str, str]) -> str:
+    """The field that `timeout_of` reads, "" if there is none."""
+    return MILLISECONDS if MILLISECONDS in headers else GRPC if GRPC in headers else ""
+
+
 def patience_of(headers: Mapping[str, str]) -> float | None:
     """Seconds that a client waits for the next byte, as its library says by itself; None = it says none, or no number."""
     try:

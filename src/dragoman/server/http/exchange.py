@@ -7,6 +7,7 @@ Does not: know routes, models or dialects. Made by the app for every request, us
 from __future__ import annotations
 
 import asyncio
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
+_CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110, 5.5)
 LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
 
 
@@ -57,12 +59,14 @@ class Exchange:
         self.is_started = False
         self.status = 0  # that was sent, 0 = none yet
         self.api = ""  # of the operation that answers, where it is one that generates
+        self.caller = ""  # the name of the key that it came with
+        self.also_sent: Mapping[str, str] = {}  # header fields of this answer, beside those of every one
         self._cancellation: ServerError | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
-        self._properties = {**_unfolded(self.headers, rules.folded), **self.headers}
+        self._properties = {**unfolded(self.headers, rules.folded), **self.headers}
         self.query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
         self.request_id = _request_id(self.headers, rules.naming)
 
@@ -80,10 +84,16 @@ class Exchange:
             request_id=call_id or self.request_id,
         )
 
+    @property
+    def raw_target(self) -> tuple[bytes, bytes, Sequence[tuple[bytes, bytes]]]:
+        """Path and query as they arrived, still encoded, and the header fields, not joined; what signatures cover."""
+        return self._scope["raw_path"], self._scope["query_string"], self._scope["headers"]
+
     def detached(self, send: Send) -> Exchange:
         """The same request with nobody waiting: its answer goes to `send`, and no client can leave. The body was read."""
         twin = Exchange(self._scope, _never, send, self._rules)
         twin.request_id = self.request_id
+        twin.caller = self.caller
         return twin
 
     async def read_body(self, max_size_bytes: int) -> bytes:
@@ -181,12 +191,14 @@ class Exchange:
         await self._send({"type": CUT_EXTENSION})
 
     async def _start(self, status: int, media_type: str, headers: Mapping[str, str], length: int | None) -> None:
-        merged = {"x-request-id": self.request_id, **self._rules.sent}
+        merged = {"x-request-id": self.request_id, **self._rules.sent, **self.also_sent}
         if media_type:
             merged["content-type"] = media_type
         if length is not None:
             merged["content-length"] = str(length)
-        merged.update((name.lower(), value) for name, value in headers.items())
+        merged.update((name.lower(), _field_value(value)) for name, value in headers.items())
+        if "vary" in self.also_sent and merged["vary"] != self.also_sent["vary"]:
+            merged["vary"] += f", {self.also_sent['vary']}"
         encoded = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in merged.items()]
         self.is_started = True
         self.status = status
@@ -204,10 +216,15 @@ def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     return headers
 
 
-def _unfolded(headers: Mapping[str, str], folded: Sequence[str]) -> dict[str, str]:
+def unfolded(headers: Mapping[str, str], folded: Sequence[str]) -> dict[str, str]:
     """The fields inside the `folded` ones; names in lower case, blanks trimmed."""
     pairs = (pair.partition("=") for name in folded for pair in headers.get(name, "").split(";"))
     return {name.strip().lower(): value.strip() for name, equals, value in pairs if equals and name.strip()}
+
+
+def _field_value(value: str) -> str:
+    """The value without what would end its line; names of models, parameters and adapters may stand in one."""
+    return value if value.isprintable() else _CONTROLS.sub("?", value)
 
 
 async def _never() -> Message:

@@ -1,8 +1,8 @@
-"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on heads and stalled clients, HTTP/1.0.
+"""HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on slow and endless clients, HTTP/1.0.
 
 Does: offer two ASGI extensions, `http.response.trailers` (to clients that sent `TE: trailers`) and
-`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading; answer clients of HTTP/1.0 without
-chunks, and keep their connection if they ask for it.
+`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading, or send too slowly; answer clients
+of HTTP/1.0 without chunks, and keep their connection if they ask for it.
 Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
 Source: ASGI HTTP trailers extension; RFC 9112, sections 6.3 (bodies that end with the connection), 7.1.2 (chunked trailers),
 9.3 (persistence), appendix C.2 (keep-alive in HTTP/1.0); RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import sys
 from collections.abc import Iterable
 from typing import Any, cast
 
+import httptools
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -24,6 +26,8 @@ CUT_EXTENSION = "dragoman.response.cut"
 
 MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has no limit
 DEFAULT_STALL_TIMEOUT_S = 120.0  # LMI 0.31 drops a connection after as long a silence (`chunked_read_timeout`)
+DEFAULT_ARRIVAL_TIMEOUT_S = 30.0  # for a head, and for a body beyond what its size needs at the least rate
+LEAST_BODY_RATE = 1024  # bytes a second
 
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # the value of SO_LINGER that makes closing a reset
@@ -115,13 +119,82 @@ class DragomanProtocol(HttpToolsProtocol):
     """uvicorn's httptools protocol whose responses are `DragomanCycle`s."""
 
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
+    arrival_timeout_s: float = DEFAULT_ARRIVAL_TIMEOUT_S
     _is_reading_head: bool = False
     _head_size_bytes: int = 0
+    _due_s: float | None = None  # when a head or a body must be here, on the loop's clock; None = none is on its way
+    _timer: asyncio.TimerHandle | None = None
+    _received: bytes = b""
+    _framing: bytes = b""  # of a body that the parser leaves alone
+    _is_framing: bool = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give the first request as long to begin as a later one has."""
+        super().connection_made(transport)
+        self._due_s = self.loop.time() + self.timeout_keep_alive
+        self._timer = self.loop.call_at(self._due_s, self._check_arrival)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is waited for any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def _check_arrival(self) -> None:
+        """End the connection if what is on its way is late. One timer for all of its requests: arming one costs."""
+        if self.transport.is_closing():
+            return
+        now_s = self.loop.time()
+        due_s = self._due_s
+        if due_s is None or self.flow.read_paused:  # the rest waits for us
+            due_s = now_s + self.arrival_timeout_s
+        if due_s <= now_s:
+            self._refuse_late()
+        else:
+            self._timer = self.loop.call_at(due_s, self._check_arrival)
+
+    def _refuse_late(self) -> None:
+        has_begun = self._is_reading_head or (self.cycle is not None and not self.cycle.response_started)
+        if has_begun:
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        self.transport.close()
+
+    def on_body(self, body: bytes) -> None:
+        """What has come gives time for more."""
+        if self._due_s is not None:
+            self._due_s += len(body) / LEAST_BODY_RATE
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of the request is here."""
+        if self._framing:
+            return
+        self._due_s = None
+        super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
+
+        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to whoever
+        takes over: another one reads it, and what follows.
+        """
+        stopped = sys.exception()
+        assert stopped is not None
+        rest = self._received[stopped.args[0] :]
+        self.parser = httptools.HttpRequestParser(self)
+        if self._framing:
+            head, self._framing, self._is_framing = b"POST / HTTP/1.1\r\n" + self._framing + b"\r\n", b"", True
+            self.parser.feed_data(head)
+            self._is_framing = False
+        if rest:
+            self.data_received(rest)
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`; a request head that exceeds its limit ends the connection with 431."""
         was_reading_head = self._is_reading_head
+        self._received = data
         super().data_received(data)
+        self._received = b""
         if not (was_reading_head and self._is_reading_head):
             return  # only data that lies wholly inside a head counts: a body may end in the same piece
         self._head_size_bytes += len(data)
@@ -131,15 +204,42 @@ class DragomanProtocol(HttpToolsProtocol):
             )
             self.transport.close()
 
+    def _expect_arrival(self) -> None:
+        """A head or a body has begun."""
+        self._due_s = self.loop.time() + self.arrival_timeout_s
+        if self._timer is None or self._due_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(self._due_s, self._check_arrival)
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the path."""
+        if not self._is_framing:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head."""
+        if not self._is_framing:
+            super().on_header(name, value)
+
     def on_message_begin(self) -> None:
         """Start a request; its head is counted from here."""
+        if self._is_framing:
+            return
         super().on_message_begin()
         self._is_reading_head = True
         self._head_size_bytes = 0
+        self._expect_arrival()
 
     def on_headers_complete(self) -> None:
         """Offer the extensions in the scope and start the response."""
+        if self._is_framing:
+            return
         self._is_reading_head = False
+        if self.parser.should_upgrade():
+            framing = (pair for pair in self.headers if pair[0] in (b"content-length", b"transfer-encoding"))
+            self._framing = b"".join(b"%s: %s\r\n" % pair for pair in framing)
+        self._expect_arrival()
         extensions: dict[str, dict[object, object]] = {CUT_EXTENSION: {}}
         http_version = self.parser.get_http_version()
         if http_version == "1.1" and _accepts_trailers(self.headers):
@@ -155,9 +255,12 @@ class DragomanProtocol(HttpToolsProtocol):
             cycle.begin_http_1_0(keep_alive=self.parser.should_keep_alive())
 
 
-def protocol_class(stall_timeout_s: float) -> type[DragomanProtocol]:
-    """The protocol with its own limit on how long a write may wait for the client, in seconds."""
-    return type("DragomanProtocol", (DragomanProtocol,), {"stall_timeout_s": stall_timeout_s})
+def protocol_class(
+    stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S, arrival_timeout_s: float = DEFAULT_ARRIVAL_TIMEOUT_S
+) -> type[DragomanProtocol]:
+    """The protocol with limits of its own, in seconds: how long a write waits for the client, a head or body may take."""
+    limits = {"stall_timeout_s": stall_timeout_s, "arrival_timeout_s": arrival_timeout_s}
+    return type("DragomanProtocol", (DragomanProtocol,), limits)
 
 
 def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:

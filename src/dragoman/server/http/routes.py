@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
+from dragoman.errors import UnknownPath
 from dragoman.server.http.exchange import Exchange
 
 PathParams = Mapping[str, str]
 Handler = Callable[[Exchange, PathParams], Awaitable[None]]
 """Answers a call. Raises: ServerError before anything was sent; the app tells it in the words of the path's owner."""
 
+MAX_SHOWN_LENGTH = 100
 MAX_COMPARED_LENGTH = 200  # comparing takes time with the product of the lengths; no path of ours is longer
 
 
@@ -88,6 +90,12 @@ class RouteTable:
                 return Match(pattern.route, found.groupdict())
         return None
 
+    def unknown(self, path: str) -> UnknownPath:
+        """What is told of a path that no route fits."""
+        return UnknownPath(
+            f"Unknown path {shown(path)}: the nearest one is {self.nearest(path)}, GET /docs describes all"
+        )
+
     def nearest(self, path: str) -> str:
         """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
 
@@ -96,6 +104,11 @@ class RouteTable:
         seen = path[:MAX_COMPARED_LENGTH]
         related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
         return max(related or self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
+
+
+def shown(path: str) -> str:
+    """A path as an error repeats it."""
+    return path if len(path) <= MAX_SHOWN_LENGTH else f"{path[:MAX_SHOWN_LENGTH]}..."
 
 
 def joined_routes(routes: Sequence[Route]) -> list[Route]:

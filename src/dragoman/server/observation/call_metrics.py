@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 
 from dragoman.histogram import COUNTS, SECONDS, Histogram
+from dragoman.metrics import buckets_of
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
 
 _Key = tuple[str, str]  # API and model
@@ -45,20 +46,21 @@ class CallMetrics:
         self._tokens["completion"][key] += record.num_completion_tokens
         if record.error is not None:
             self._rejections[record.api, record.error.kind] += 1
-        self._of("dragoman_request_seconds", key).add(record.end_s - record.begin_s)
+        trace_id = record.trace.trace_id if record.trace is not None and record.trace.is_sampled else ""
+        self._of("dragoman_request_seconds", key).add(record.end_s - record.begin_s, trace_id)
         for request in record.requests:
-            self._observe_request(request, key)
+            self._observe_request(request, key, trace_id)
 
-    def _observe_request(self, request: RequestRecord, key: _Key) -> None:
+    def _observe_request(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
         if request.queue_s is not None:
-            self._of("dragoman_queue_seconds", key).add(request.queue_s)
+            self._of("dragoman_queue_seconds", key).add(request.queue_s, trace_id)
         first_s = request.first_token_s
         if first_s is None:
             return
-        self._of("dragoman_time_to_first_token_seconds", key).add(first_s)
-        self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s())
-        self._of("dragoman_request_prompt_tokens", key).add(request.num_prompt_tokens)
-        self._of("dragoman_request_completion_tokens", key).add(request.num_completion_tokens)
+        self._of("dragoman_time_to_first_token_seconds", key).add(first_s, trace_id)
+        self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s(), trace_id)
+        self._of("dragoman_request_prompt_tokens", key).add(request.num_prompt_tokens, trace_id)
+        self._of("dragoman_request_completion_tokens", key).add(request.num_completion_tokens, trace_id)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric; called by the client library."""
@@ -70,7 +72,7 @@ class CallMetrics:
         for name, (text, _) in _HISTOGRAMS.items():
             family = HistogramMetricFamily(name, text, labels=labels)
             for key, histogram in self._histograms[name].items():
-                family.add_metric(list(key), histogram.cumulative(), histogram.total)
+                family.add_metric(list(key), buckets_of(histogram), histogram.total)
             yield family
 
     def count(self, name: str, model: str) -> float:

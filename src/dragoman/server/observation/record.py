@@ -10,11 +10,12 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import pairwise
 from time import perf_counter, time
 
-from dragoman.errors import ServerError
-from dragoman.types import GenerationEvent, PromptInfo
+import numpy as np
+
+from dragoman.errors import DeadlineTooShort, ServerError
+from dragoman.types import EngineRequest, FinishReason, GenerationRequest, PromptInfo, TraceContext
 
 
 class Outcome(StrEnum):
@@ -31,46 +32,84 @@ _FAILURES = frozenset({"timeout", "cancelled", "engine_failed", "engine_dead", "
 
 
 @dataclass(slots=True)
+class SequenceRecord:
+    """One sequence of a request. `event_s`: when its events came. Tokens held back for a stop string are counted."""
+
+    event_s: list[float] = field(default_factory=list)
+    num_tokens: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(slots=True)
 class RequestRecord:
     """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not tell.
 
-    `event_s`: of each sequence, when its events came.
+    `num_queued_tokens`: of its prompt, while it waits for its first output; `max_tokens`: it generates at most, in all its
+    sequences. `asked`: in neutral words. `pictured_s`, `prepared_s`: when its pictures were there, and when it was ready for
+    the engine; None = not yet, or there are none.
     """
 
     request_id: str
     begin_s: float = field(default_factory=perf_counter)
+    num_queued_tokens: int = 0
+    max_tokens: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
-    num_completion_tokens: int = 0
-    num_draft_tokens: int = 0
-    num_accepted_tokens: int = 0
     num_preemptions: int = 0
     queue_s: float | None = None
-    event_s: list[list[float]] = field(default_factory=list)
+    sequences: list[SequenceRecord] = field(default_factory=list)
     prompt_text: str = ""
+    asked: GenerationRequest | None = None
+    pictured_s: float | None = None
+    prepared_s: float | None = None
+
+    def waits(self, request: EngineRequest) -> None:
+        """It is ready to run."""
+        self.num_queued_tokens = len(request.prompt_ids)
+        self.max_tokens = request.max_tokens * request.sampling.n
 
     def has_prompt(self, prompt: PromptInfo) -> None:
         """Its prompt was computed."""
+        self.num_queued_tokens = 0
         self.num_prompt_tokens, self.num_cached_tokens = len(prompt.token_ids), prompt.num_cached_tokens
         self.prompt_text = prompt.text
 
-    def note(self, event: GenerationEvent) -> None:
-        """An event goes out."""
-        self.event_s[event.index].append(perf_counter())
-        self.num_completion_tokens += len(event.tokens)
-        if event.num_draft_tokens:
-            self.num_draft_tokens += event.num_draft_tokens
-            self.num_accepted_tokens += event.num_accepted_tokens
+    @property
+    def num_completion_tokens(self) -> int:
+        """Of all its sequences."""
+        return sum([sequence.num_tokens for sequence in self.sequences])
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Of all its sequences."""
+        return sum([sequence.num_draft_tokens for sequence in self.sequences])
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafts that became completion tokens, of all its sequences."""
+        return sum([sequence.num_accepted_tokens for sequence in self.sequences])
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Of those sequences that have ended."""
+        return [str(sequence.finish_reason) for sequence in self.sequences if sequence.finish_reason is not None]
+
+    @property
+    def event_s(self) -> list[list[float]]:
+        """Of each sequence that has begun, when its events came."""
+        return [sequence.event_s for sequence in self.sequences if sequence.event_s]
 
     @property
     def first_token_s(self) -> float | None:
         """From its beginning to the first event, None = there was none."""
-        firsts = [times[0] for times in self.event_s if times]
+        firsts = [times[0] for times in self.event_s]
         return min(firsts) - self.begin_s if firsts else None
 
     def gaps_s(self) -> list[float]:
         """Between the events of each sequence."""
-        return [later - earlier for times in self.event_s for earlier, later in pairwise(times)]
+        return [gap for times in self.event_s for gap in np.diff(times).tolist()]
 
 
 @dataclass(slots=True)
@@ -78,8 +117,10 @@ class CallRecord:
     """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent. `error`: None = none.
 
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
-    it takes. `cancel` ends the call with an error. `began_s`: seconds since the epoch; `begin_s`, `end_s` on the monotonic
-    clock.
+    it takes; `timeout_name`: the header field that says so. `num_expected_tokens`: of prompts that are not tokenised yet, at
+    least. `take`: told of each request when its prompt has been tokenised; raises Overloaded if there is no room for it.
+    `cancel` ends the call with an error. `trace`: the one that it belongs to. `began_s`: seconds since the epoch; `begin_s`,
+    `end_s` on the monotonic clock.
     """
 
     call_id: str
@@ -96,8 +137,12 @@ class CallRecord:
     is_client_gone: bool = False
     timeout_s: float | None = None
     patience_s: float | None = None
+    timeout_name: str = ""
+    num_expected_tokens: int = 0
+    take: Callable[[CallRecord, RequestRecord], None] = lambda call, request: None
     cancel: Callable[[ServerError], None] = lambda error: None
     error: ServerError | None = None
+    trace: TraceContext | None = None
 
     @property
     def outcome(self) -> Outcome:
@@ -106,7 +151,8 @@ class CallRecord:
             return Outcome.CLIENT_GONE
         if self.error is None:
             return Outcome.FINISHED
-        return Outcome.FAILED if self.error.kind in _FAILURES or self.num_completion_tokens else Outcome.REFUSED
+        is_failure = self.error.kind in _FAILURES and not isinstance(self.error, DeadlineTooShort)
+        return Outcome.FAILED if is_failure or self.num_completion_tokens else Outcome.REFUSED
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -140,7 +186,7 @@ def enter_call(record: CallRecord) -> None:
 
 def new_request(request_id: str, num_sequences: int, adapter: str | None = None) -> RequestRecord:
     """The record of a request, part of the current call if there is one."""
-    record = RequestRecord(request_id, event_s=[[] for _ in range(num_sequences)])
+    record = RequestRecord(request_id, sequences=[SequenceRecord() for _ in range(num_sequences)])
     call = _call.get()
     if call is not None:
         call.requests.append(record)

@@ -48,6 +48,7 @@ def facts_of(record: CallRecord) -> dict[str, Any]:
         "time": record.began_s,
         "api": record.api,
         "path": record.path,
+        "caller": record.caller,
         "model": record.model,
         "adapter": record.adapter,
         "outcome": str(record.outcome),

@@ -6,24 +6,33 @@ fill the records). Made by the app; used on the event loop only.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
 from dragoman.errors import Cancelled, ServerError
+from dragoman.server.api import HttpCall, trace_of
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.observation.call_metrics import CallMetrics
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.observation.request_log import RequestLog
+from dragoman.server.observation.tracing import Tracing
 
 
 class Watch:
-    """The calls of one server. `log` None = nothing is logged. `other_names`: see `MetricsRegistry`."""
+    """The calls of one server. `log` None = nothing is logged. `tracing` None = no spans are made.
 
-    def __init__(self, log: RequestLog | None = None, other_names: tuple[str, ...] = ()) -> None:
+    `other_names`: see `MetricsRegistry`.
+    """
+
+    def __init__(
+        self, log: RequestLog | None = None, other_names: tuple[str, ...] = (), tracing: Tracing | None = None
+    ) -> None:
         self.metrics = CallMetrics()
         self.other_names = other_names
         self._log = log
+        self._tracing = tracing
         self._running: dict[int, CallRecord] = {}
 
     @property
@@ -39,9 +48,11 @@ class Watch:
         return len(found)
 
     @contextmanager
-    def call(self, api: str, exchange: Exchange, call_id: str) -> Iterator[CallRecord]:
+    def call(self, api: str, exchange: Exchange, http: HttpCall) -> Iterator[CallRecord]:
         """The record of a call while the block answers it."""
-        record = CallRecord(call_id, api, exchange.path, cancel=exchange.cancel)
+        record = CallRecord(http.request_id, api, exchange.path, caller=exchange.caller, cancel=exchange.cancel)
+        record.trace = trace_of(http)
+        span = None if self._tracing is None else self._tracing.begin(record, http.headers)
         enter_call(record)
         self._running[id(record)] = record
         try:
@@ -53,10 +64,19 @@ class Watch:
             del self._running[id(record)]
             record.status = exchange.status
             self._finish(record)
+            if self._tracing is not None:
+                self._tracing.end(span, record)
 
     def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
         """A call was answered with an error before it was looked at: its key or its size."""
-        self._finish(CallRecord(exchange.request_id, api, exchange.path, status=exchange.status, error=error))
+        record = CallRecord(exchange.request_id, api, exchange.path, caller=exchange.caller)
+        record.status, record.error = exchange.status, error
+        self._finish(record)
+
+    async def aclose(self) -> None:
+        """Send the spans that are left."""
+        if self._tracing is not None:
+            await asyncio.to_thread(self._tracing.close)
 
     def _finish(self, record: CallRecord) -> None:
         record.end_s = perf_counter()

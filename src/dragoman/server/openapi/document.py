@@ -7,18 +7,21 @@ Called once, when the document is first asked for, on the event loop. Source: Op
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from dragoman import __version__
 from dragoman.server.api import ModelProfile
 from dragoman.server.describe.answers import Answer, Content, schema_of_shape, types_of
-from dragoman.server.describe.components import HEADERS, PARAMETERS
+from dragoman.server.describe.components import HEADERS, PARAMETERS, SWITCHES
 from dragoman.server.describe.json_schema import struct_schemas, used_components
-from dragoman.server.endpoints import KEY_HEADERS
-from dragoman.server.operations import Api, Components, Operation
+from dragoman.server.operations import Api, Components, GenerateOperation, Operation
+from dragoman.server.security.gate import KEY_HEADERS
+from dragoman.server.security.scopes import Scope
 
-_SECURITY: list[dict[str, list[str]]] = [{scheme: []} for scheme in ("bearer", *KEY_HEADERS)]
+_SCHEMES = ("bearer", *KEY_HEADERS)
+
+NeedsKey = Callable[[Scope], bool]
 
 _DESCRIPTION = """\
 One inference server, several client APIs over the same engine.
@@ -29,12 +32,14 @@ too large and wrong keys are told in the shape of the API that the path belongs 
 """
 
 
-def openapi_document(apis: Sequence[Api], profile: ModelProfile, *, needs_key: bool = False) -> dict[str, Any]:
+def openapi_document(
+    apis: Sequence[Api], profile: ModelProfile, needs_key: NeedsKey = lambda scope: False
+) -> dict[str, Any]:
     """The document for these APIs, as it is written to JSON, with the options of the default model's `profile`."""
     operations = [operation for api in apis for operation in api.operations]
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, needs_key=needs_key)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, needs_key)
     contents = [content for operation in operations for content in _contents(operation)]
     schemas = _joined([struct_schemas(types_of(contents)), *(api.schemas(profile) for api in apis)])
     document: dict[str, Any] = {
@@ -54,7 +59,7 @@ def openapi_document(apis: Sequence[Api], profile: ModelProfile, *, needs_key: b
             "headers": _joined([HEADERS, *(api.headers for api in apis)]),
         },
     }
-    if needs_key:
+    if any(needs_key(operation.scope) for operation in operations):
         named = {name: {"type": "apiKey", "in": "header", "name": name} for name in KEY_HEADERS}
         document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}, **named}
     return document
@@ -86,20 +91,21 @@ def _contents(operation: Operation) -> Iterator[Content]:
     yield from (answer.content for answer in operation.answers.values())
 
 
-def _operation(operation: Operation, *, needs_key: bool) -> dict[str, Any]:
+def _operation(operation: Operation, needs_key: NeedsKey) -> dict[str, Any]:
+    switches = (*(SWITCHES if isinstance(operation, GenerateOperation) else ()), "x-request-id")
     item: dict[str, Any] = {
         "tags": [operation.tag],
         "summary": operation.summary,
         "operationId": _operation_id(operation.method, operation.path),
-        "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in (*operation.parameters, "x-request-id")],
+        "parameters": [{"$ref": f"#/components/parameters/{name}"} for name in (*operation.parameters, *switches)],
         "responses": {str(status): _response(answer) for status, answer in operation.answers.items()},
     }
     if operation.description:
         item["description"] = operation.description
     if operation.body:
         item["requestBody"] = _request_body(operation)
-    if needs_key and operation.needs_key:
-        item["security"] = _SECURITY
+    if needs_key(operation.scope):  # any of the schemes, with a key of that scope
+        item["security"] = [{scheme: [str(operation.scope)]} for scheme in _SCHEMES]
     return item
 
 

@@ -3,14 +3,16 @@
 Does: keep them in slots below each other, set the inputs of a step. Does not: know names or requests (`table` does).
 Used on the engine thread, but for its making.
 
-Tensors show the graph only the rows from the first slot that a step uses to the last: a step without adapters multiplies by
-matrices without rows, which costs next to nothing, and nothing is ever copied.
+They are kept in the type of the graph's inputs: rounded once, when an adapter comes. Tensors show the graph only the
+rows from the first slot that a step uses to the last: a step without adapters multiplies by matrices without rows,
+which costs next to nothing, and nothing is ever copied.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import openvino as ov
@@ -19,7 +21,7 @@ from dragoman.engine.rolling.adapters.use import NO_SLOT
 from dragoman.models.adapters.inputs import MASK
 from dragoman.models.adapters.loading import Change, ModelAdapters
 
-FloatArray = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]  # of f32 or bfloat16
 
 
 class AdapterBank:
@@ -29,17 +31,18 @@ class AdapterBank:
         self.num_slots = num_slots
         self.rank = rank
         self._ranks = [0] * num_slots  # of the adapters in the slots
-        self._matrices: list[tuple[Any, FloatArray]] = []  # the ports, and what all slots hold for them
-        self._downs: dict[str, FloatArray] = {}
-        self._ups: dict[str, list[tuple[npt.NDArray[Any], FloatArray]]] = {}
+        self._matrices: list[tuple[Any, Array]] = []  # the ports, and what all slots hold for them
+        self._downs: dict[str, Array] = {}
+        self._ups: dict[str, list[tuple[Array, Array]]] = {}
         for place in adapters.places:
             down = self._matrix(place.down, place.num_columns)
             self._downs[place.module] = down
             self._ups[place.module] = [(part.rows, self._matrix(part.port, len(part.rows))) for part in place.parts]
         self._shown = (-1, -1)
 
-    def _matrix(self, port: Any, width: int) -> FloatArray:
-        matrix = np.zeros((self.num_slots * self.rank, width), dtype=np.float32)
+    def _matrix(self, port: Any, width: int) -> Array:
+        stored = ml_dtypes.bfloat16 if port.get_element_type() == ov.Type.bf16 else np.float32
+        matrix: Array = np.zeros((self.num_slots * self.rank, width), dtype=stored)
         self._matrices.append((port, matrix))
         return matrix
 
@@ -65,9 +68,16 @@ class AdapterBank:
             owners = np.arange(begin, end) // self.rank
         if self._shown != (begin, end):
             for port, matrix in self._matrices:
-                request.set_tensor(port, ov.Tensor(matrix[begin:end], shared_memory=True))
+                request.set_tensor(port, _shown(matrix[begin:end]))
             self._shown = (begin, end)
-        mask = np.zeros((num_tokens, 1, end - begin), dtype=np.float32)
+        mask = np.zeros((num_tokens, end - begin), dtype=np.float32)
         if len(owners) and slots is not None:
-            mask[: len(slots), 0] = slots[:, None] == owners[None]
+            mask[: len(slots)] = slots[:, None] == owners[None]
         request.set_tensor(MASK, ov.Tensor(mask))
+
+
+def _shown(rows: Array) -> Any:
+    """The rows as a tensor over their memory, which must outlive it."""
+    if rows.dtype == np.float32:
+        return ov.Tensor(rows, shared_memory=True)
+    return ov.Tensor(rows.view(np.float16), ov.Shape(rows.shape), ov.Type.bf16)

@@ -38,7 +38,8 @@ class _TableBuffers:
 class BatchBuffers:
     """Memory for the arrays of one step, allocated once and grown when a step needs more.
 
-    `num_kinds`: of the cache. `has_regimes`: whether there is a long one.
+    `num_kinds`: of the cache. `has_regimes`: whether there is a long one. `may_have_extras`: whether a request with pictures
+    or an adapter has come yet; steps do not look for them until then.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class BatchBuffers:
         self.tables = [_TableBuffers(size) for _ in range(num_kinds)]
         self.logit_indices = np.zeros(_MIN_ROWS, dtype=np.int64)
         self.has_regimes = has_regimes
+        self.may_have_extras = False
         self.arange = np.arange(max(max_model_len, max_batch_tokens), dtype=np.int64)
 
     def ensure_rows(self, num_rows: int) -> npt.NDArray[np.int64]:
@@ -96,8 +98,8 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         max_context_len=max_context_len,
         more_tables=tuple(others),
         regimes=_regimes(batch) if buffers.has_regimes else None,
-        adapter_slots=_adapter_slots(batch),
-        pictures=_pictures(batch),
+        adapter_slots=_adapter_slots(batch) if buffers.may_have_extras else None,
+        pictures=_pictures(batch) if buffers.may_have_extras else None,
     )
 
 

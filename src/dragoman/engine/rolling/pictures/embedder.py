@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from dragoman.engine.rolling.pictures.prompt_pictures import EmbeddedPicture, Embeddings
+from dragoman.engine.rolling.pictures.turns import Turns
 from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, ServerError
 from dragoman.models.facts import PictureFacts
 from dragoman.types import Detail, Picture, PictureSpan
@@ -30,8 +31,8 @@ class PictureTower(Protocol):
 
     facts: PictureFacts
 
-    def embed(self, picture: Picture, detail: Detail) -> Embeddings:
-        """The picture's embeddings; takes milliseconds to seconds."""
+    def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, Embeddings]:
+        """Returns the picture's embeddings; yields when it is prepared, and between the parts of what is then computed."""
         ...
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
@@ -52,6 +53,7 @@ class PictureEmbedder:
         self.facts = tower.facts
         self.num_pictures = 0  # asked for
         self.num_hits = 0  # of these, those that were known, or on their way
+        self.turns = Turns()
         self._tower = tower
         self._cache_bytes = cache_bytes
         self._max_waiting = max_waiting
@@ -70,7 +72,7 @@ class PictureEmbedder:
     async def embed(self, spans: Sequence[PictureSpan]) -> list[EmbeddedPicture]:
         """The embeddings of each span's picture. Raises: Overloaded, EngineFailed, EngineDead or Cancelled (closed).
 
-        If nobody waits for a picture any more, and it has not begun, it is not embedded.
+        If nobody waits for a picture any more, it is not embedded, or not to the end.
         """
         taken: list[_Job | EmbeddedPicture] = []
         try:
@@ -83,7 +85,7 @@ class PictureEmbedder:
                     self._leave(one)
 
     def close(self) -> None:
-        """Drop what waits, wait for the picture at work, release the tower."""
+        """Drop what waits, wait for the part at work, release the tower."""
         with self._lock:
             self._is_closed = True
             self._cache.clear()
@@ -105,7 +107,8 @@ class PictureEmbedder:
             if job is None:
                 if len(self._jobs) >= self._max_waiting:
                     raise Overloaded(f"{len(self._jobs)} pictures wait to be embedded, at most {self._max_waiting} may")
-                job = self._jobs[key] = _Job(key, self._pool.submit(self._run, key, picture))
+                job = self._jobs[key] = _Job(key)
+                job.future = self._pool.submit(self._run, job, picture)
             else:
                 self.num_hits += 1
             job.num_waiting += 1
@@ -115,21 +118,41 @@ class PictureEmbedder:
         with self._lock:
             job.num_waiting -= 1
             if not job.num_waiting and job.future.cancel():
-                self._jobs.pop(job.key, None)
+                self._forget(job)
 
-    def _run(self, key: _Key, picture: Picture) -> EmbeddedPicture:
+    def _run(self, job: _Job, picture: Picture) -> EmbeddedPicture:
         """On the embedder's thread."""
+        detail = job.key[1]
         try:
-            detail = key[1]
-            embedded = EmbeddedPicture(self._tower.embed(picture, detail), self._tower.grid(picture, detail))
+            embedded = EmbeddedPicture(self._compute(job, picture, detail), self._tower.grid(picture, detail))
         except BaseException:
             with self._lock:
-                del self._jobs[key]
+                self._forget(job)
             raise
         with self._lock:
-            del self._jobs[key]
-            self._remember(key, embedded)
+            self._forget(job)
+            self._remember(job.key, embedded)
         return embedded
+
+    def _compute(self, job: _Job, picture: Picture, detail: Detail) -> Embeddings:
+        """One part of the tower after the other, in turn with steps. Raises: Cancelled as soon as nobody waits any more."""
+        parts = self._tower.embed(picture, detail)
+        next(parts)
+        while True:
+            with self.turns.parts:
+                try:
+                    next(parts)
+                except StopIteration as end:
+                    embeddings: Embeddings = end.value
+                    return embeddings
+            with self._lock:
+                if self._is_closed or not job.num_waiting:
+                    self._forget(job)  # whoever wants it from now on begins anew
+                    raise Cancelled("the server is shutting down")
+
+    def _forget(self, job: _Job) -> None:
+        if self._jobs.get(job.key) is job:
+            del self._jobs[job.key]
 
     def _remember(self, key: _Key, embedded: EmbeddedPicture) -> None:
         if self._is_closed or embedded.embeddings.nbytes > self._cache_bytes:
@@ -144,9 +167,10 @@ class PictureEmbedder:
 class _Job:
     """A picture on its way. `num_waiting`: requests that want it."""
 
-    def __init__(self, key: _Key, future: Future[EmbeddedPicture]) -> None:
+    future: Future[EmbeddedPicture]
+
+    def __init__(self, key: _Key) -> None:
         self.key = key
-        self.future = future
         self.num_waiting = 0
 
     async def result(self) -> EmbeddedPicture:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from dragoman.histogram import SECONDS, Histogram
 from dragoman.types import TokenMasker
 
 MaskWords = npt.NDArray[np.uint32]
@@ -27,12 +29,16 @@ def compute_mask(masker: TokenMasker, vocab_size: int) -> MaskWords:
 
 
 class MaskPrefetcher:
-    """The masks that are being computed for the next sampling. The worker thread starts with the first grammar."""
+    """The masks that are being computed for the next sampling. The worker thread starts with the first grammar.
+
+    `wait_s`: seconds that each mask was waited for.
+    """
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
         self._worker: ThreadPoolExecutor | None = None
         self._pending: dict[int, Future[MaskWords]] = {}  # by the state's identity
+        self.wait_s = Histogram(SECONDS)
 
     def start(self, states: Sequence[SamplerState]) -> None:
         """Begin with the masks of all states that have a grammar; forgets what a failed step left behind."""
@@ -46,11 +52,15 @@ class MaskPrefetcher:
 
     def take(self, state: SamplerState) -> MaskWords:
         """The state's mask: the prepared one, or computed now. Raises: what its grammar raises."""
+        begin_s = perf_counter()
         prepared = self._pending.pop(id(state), None)
         if prepared is not None:
-            return prepared.result()
-        assert state.masker is not None
-        return compute_mask(state.masker, self._vocab_size)
+            mask = prepared.result()
+        else:
+            assert state.masker is not None
+            mask = compute_mask(state.masker, self._vocab_size)
+        self.wait_s.add(perf_counter() - begin_s)
+        return mask
 
     def close(self) -> None:
         """Stop the worker."""

@@ -28,6 +28,7 @@ from dragoman.engine.rolling.sample.logits_processors import (
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.random_stream import uniforms
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, IdArray, SamplerState, SamplingPlan
+from dragoman.histogram import Histogram
 from dragoman.types import LOWEST_LOGPROB, EngineRequest, Logprob, PromptLogprob, TokenMasker
 
 _LARGEST_LOGIT = float(np.finfo(np.float32).max)
@@ -94,6 +95,11 @@ class Sampler:
         """
         if self._has_grammars:
             self._masks.start(states)
+
+    @property
+    def mask_wait_s(self) -> Histogram:
+        """Seconds that sampling waited for each grammar's mask."""
+        return self._masks.wait_s
 
     def close(self) -> None:
         """Stop the thread that `prefetch` may have started."""

@@ -10,7 +10,8 @@ prompts wait, holding each of them back would cost more than it gives: fewer seq
 is to be computed brings an allowance of its own.
 
 Some kernels compute a token the fastest in steps of a certain size, and are slower in larger ones; then prompts fill a step
-up to that size and wait for the next, whether anybody decodes or not.
+up to that size and wait for the next, whether anybody decodes or not. Others compute rows in panels: a panel's first row
+costs as much as the next forty, so that prompts end a step with a whole panel rather than a little behind it.
 Source: stall-free batching, arXiv:2403.02310, with a budget that is measured instead of set.
 """
 
@@ -24,12 +25,16 @@ _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best s
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
 _NUM_KEPT = 64  # durations of decode steps of a size
+_FULL = 0.75  # of a full step: in smaller ones a token may cost more
+_NUM_FULL_STEPS = 64
 
 
 class Pacer:
     """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit.
 
     `best_step_tokens`: those of a step in which a token costs the least, None if a larger step is never worse.
+    `panel_tokens`: a step of a few more than a multiple costs as if it had many more; None = there are no such panels.
+    `full_step_tokens`: those of a step that is full; None = nothing is learned of such steps.
     `is_disturbed`: whether something else computes now beside the steps, as the tower does that embeds a picture. Nothing is
     learned from such a step but what is not known at all: prompts would be given more time, the slower everything is.
     """
@@ -38,30 +43,51 @@ class Pacer:
         self,
         max_slowdown: float,
         best_step_tokens: int | None = None,
+        panel_tokens: int | None = None,
         is_disturbed: Callable[[], bool] = lambda: False,
+        full_step_tokens: int | None = None,
     ) -> None:
         """Raises: ValueError if `max_slowdown` is negative."""
         if not max_slowdown >= 0:
             raise ValueError(f"max_slowdown is {max_slowdown}, must be 0 (no limit) or more")
         self._max_slowdown = max_slowdown
         self._best_step_tokens = best_step_tokens
+        self._panel_tokens = panel_tokens
         self._is_disturbed = is_disturbed
         self._was_disturbed = False  # when the step was planned
         # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
         self._decode_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
         self._ages: dict[int, int] = {}
         self._prompt_token_s: float | None = None
+        self._full_step_tokens = full_step_tokens
+        self._full_token_s: deque[float] = deque(maxlen=_NUM_FULL_STEPS)
 
-    def prompt_budget(self, num_decoding: int, num_prompts: int) -> int | None:
+    @property
+    def least_prompt_token_s(self) -> float | None:
+        """Seconds for a prompt token in the quickest of the last full steps; None = there was none."""
+        return min(self._full_token_s, default=None)
+
+    def prompt_budget(self, num_decoding: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
         """Tokens of `num_prompts` prompts that the next step may compute beside `num_decoding` sequences; None = any number.
 
+        `num_prompt_tokens`: those that it would compute if there was no budget.
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
         """
         self._was_disturbed = self._is_disturbed()
         if not num_prompts:
             return None
         limits = (self._room(num_decoding), self._even_piece(num_decoding, num_prompts))
-        return min((limit for limit in limits if limit is not None), default=None)
+        budget = min((limit for limit in limits if limit is not None), default=None)
+        expected = num_prompt_tokens if budget is None else min(budget, num_prompt_tokens)
+        excess = self._excess(num_decoding, expected)
+        return expected - excess if excess else budget
+
+    def _excess(self, num_decoding: int, num_prompt_tokens: int) -> int:
+        """The prompt tokens behind the last whole panel; 0 if they are more than half of one, or it is needed anyway."""
+        if self._panel_tokens is None or num_decoding + num_prompt_tokens <= self._panel_tokens:
+            return 0
+        excess = (num_decoding + num_prompt_tokens) % self._panel_tokens
+        return excess if 2 * excess <= self._panel_tokens and num_prompt_tokens - excess >= _LEAST_PROMPT_TOKENS else 0
 
     def _room(self, num_decoding: int) -> int | None:
         """What the decode rows leave of the best size; None if that is too little, and the step becomes larger anyway."""
@@ -96,6 +122,8 @@ class Pacer:
                 self._ages[size] += 1
             cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
             self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
+            if self._full_step_tokens is not None and num_prompt_tokens >= _FULL * self._full_step_tokens:
+                self._full_token_s.append(cost_s)
         elif num_decoding:
             if self._ages.get(size, 0) >= _MAX_AGE:  # contexts have grown, or others come and go
                 known.clear()

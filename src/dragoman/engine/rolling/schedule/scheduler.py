@@ -5,17 +5,18 @@ speculation for drafts. Does not: touch tensors, sample, or decide when a sequen
 Called by `core` and `update`, on the engine thread only.
 
 There are no prefill and decode phases: a sequence has tokens and computed tokens, and a step computes some of the
-difference. Sequences are ranked by their request's priority, and by `sequence_id`, which is their order of arrival, within
-one priority: there every running sequence is older than every waiting one. The first of all is never preempted, so it
-always gets on.
+difference. Sequences are ranked by their request's priority, and within one priority in the order in which their requests
+began: there those that have begun go before those that have not, among which `fair_queue` chooses. The first of all is never
+preempted, so it always gets on.
 Source: iteration-level scheduling, Orca (OSDI 2022); chunked prefill, arXiv:2403.02310.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from itertools import chain, count, islice
 from operator import attrgetter
 from time import perf_counter
 
@@ -23,8 +24,11 @@ from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.blocks.window import longest_chunk
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
+from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.forecast import Admission
+from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
+from dragoman.engine.rolling.schedule.suspects import Suspects
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import Sequence, SequenceGroup, SequenceStatus
 from dragoman.engine.rolling.speculate.speculation import Speculation
@@ -68,7 +72,13 @@ class Scheduler:
             )
         self.groups: dict[int, SequenceGroup] = {}
         self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
+        self.returning: deque[Sequence] = deque()  # of requests that have begun: preempted, or forked without a place
+        self.queue = FairQueue(self._pending)
+        self._beginnings = count()
+        self._outlook = Outlook(config, blocks, self.running, self.queue)
+        self._suspects = Suspects()
+        self._has_suspects = False  # then nobody else runs, and nobody begins
+        self._parked: list[Sequence] = []  # while there are suspects: begun sequences but those of the current one
 
     def check_pictures(self, pictures: PromptPictures) -> None:
         """Raises: CapacityError for a picture that has to be computed in one step, and is longer than a step can be."""
@@ -87,16 +97,32 @@ class Scheduler:
     # --- groups come and go -------------------------------------------------------------------------------------------
 
     def add(self, group: SequenceGroup) -> None:
-        """Queue a group behind all others of its priority. Its key must be new, and it must fit the cache when alone."""
+        """Queue a group behind all others of its caller. Its key must be new, and it must fit the cache when alone."""
         group.arrival_s = self._clock()
         self.groups[group.key] = group
-        self._enqueue(group.sequences[0])
+        self.queue.add(group)
+
+    def least_wait_s(self, group: SequenceGroup, most_s: float) -> float | None:
+        """Seconds until the first token of a group that waits, at the least, if they are surely more than `most_s`.
+
+        None if they may be fewer, or if it is not known how long prompts take.
+        """
+        token_s = self._pacer.least_prompt_token_s
+        if token_s is None:
+            return None
+        if self._long_context_from is not None:
+            for waiting in self.queue:
+                self._settle_regime(waiting.sequences[0])  # prefixes are found within a regime only
+        num_tokens = self._outlook.tokens_beyond(group, most_s / token_s)
+        return None if num_tokens is None else num_tokens * token_s
 
     def remove(self, key: int) -> SequenceGroup | None:
         """Forget a group, finished or not, and free its blocks; None if there is none of that key."""
         group = self.groups.pop(key, None)
         if group is None:
             return None
+        if self._has_suspects:
+            self._suspects.note_removed(key)
         for sequence in group.live_sequences():
             self._dequeue(sequence)
         return group
@@ -109,15 +135,62 @@ class Scheduler:
             del self.groups[sequence.group.key]
 
     def _enqueue(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=_RANK)
+        if self._has_suspects and self._is_parked(sequence):
+            self._parked.append(sequence)
+        else:
+            insort(self.returning, sequence, key=_RANK)
 
     def _dequeue(self, sequence: Sequence) -> None:
+        group = sequence.group
         if sequence.status is SequenceStatus.RUNNING:
             self.running.remove(sequence)
             self._blocks.free(sequence.sequence_id)
+        elif sequence.status is SequenceStatus.WAITING and group.has_begun:
+            (self._parked if self._is_parked(sequence) else self.returning).remove(sequence)
         elif sequence.status is SequenceStatus.WAITING:
-            self.waiting.remove(sequence)
+            self.queue.remove(group)
+        if group.has_begun:
+            self.queue.shares.charge(group.request.caller, num_generated=sequence.num_generated_tokens)
         sequence.status = SequenceStatus.FINISHED
+
+    def _pending(self) -> Counter[str]:
+        """The tokens generated for each caller in sequences that have not ended."""
+        tally: Counter[str] = Counter()
+        for sequence in chain(self.running, self.returning, self._parked):
+            tally[sequence.group.request.caller] += sequence.num_generated_tokens
+        return tally
+
+    # --- after a step that failed -------------------------------------------------------------------------------------
+
+    def isolate(self, groups: list[SequenceGroup]) -> bool:
+        """Compute the groups of a failed step alone, one after the other, and nobody else meanwhile.
+
+        False if that would tell nothing: there is one group, or it was tried just now, and none was at fault.
+        """
+        if not self._suspects.begin(groups, self._stats.num_steps):
+            return False
+        self._has_suspects = True
+        self._share_out()
+        return True
+
+    def _clear_suspects(self) -> None:
+        """Let the next suspect have its turn once the current one has shown that it is not at fault, or is gone."""
+        while self._suspects and self._suspects.is_cleared(self._suspects.current_key in self.groups):
+            self._suspects.go_on(self._stats.num_steps)
+            self._has_suspects = bool(self._suspects)
+            self._share_out()
+
+    def _share_out(self) -> None:
+        """Nobody runs; of the sequences that have begun, those of the current suspect return, or all of them."""
+        for sequence in reversed(self.running):
+            self.preempt(sequence)
+        sequences = [*self._parked, *self.returning]
+        self._parked, self.returning = [], deque()
+        for sequence in sequences:
+            self._enqueue(sequence)
+
+    def _is_parked(self, sequence: Sequence) -> bool:
+        return self._has_suspects and sequence.group.key != self._suspects.current_key
 
     def fork(self, group: SequenceGroup) -> None:
         """Start the group's other sequences: the first one has computed the prompt, whose blocks all now share.
@@ -175,13 +248,16 @@ class Scheduler:
 
         Mutates: drafts, block tables, queues; nothing is computed yet. `end_step` is told when the step has been.
         """
+        if self._has_suspects:
+            self._clear_suspects()
         if self._long_context_from is not None:
             for sequence in self.running:
                 self._settle_regime(sequence)
         if self._speculation is not None:
             self._speculation.set_drafts(self.running)
         num_decoding, num_prompts = self._count_kinds()
-        prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts)
+        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if num_prompts else 0
+        prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts, num_tokens)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
@@ -189,7 +265,7 @@ class Scheduler:
             self.preempt(self.running[-1])
             batch = self._schedule(None)
         if not batch and self.has_work:
-            raise RuntimeError(f"{len(self.running)} running and {len(self.waiting)} waiting sequences, none can run")
+            raise RuntimeError(f"{len(self.running)} running and {self._num_waiting} waiting sequences, none can run")
         batch.num_decoding = num_decoding
         batch.begin_s = self._clock()
         return batch
@@ -200,6 +276,7 @@ class Scheduler:
         self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
         self._stats.step_s.add(duration_s)
         self._stats.step_tokens.add(batch.num_tokens)
+        self._stats.step_sequences.add(len(batch.entries))
 
     def _settle_regime(self, sequence: Sequence) -> None:
         """Let a sequence that has outgrown the short regime begin anew in the long one; if it runs, in its place."""
@@ -213,11 +290,37 @@ class Scheduler:
         """(sequences that decode, sequences whose prompt is to be computed, or computed again)."""
         num_decoding = sum([sequence.is_decoding for sequence in self.running])
         num_held = sum([sequence.is_held for sequence in self.running])
-        return num_decoding, len(self.running) + len(self.waiting) - num_decoding - num_held
+        return num_decoding, len(self.running) + self._num_waiting - num_decoding - num_held
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self.returning) + len(self._beginners)
+
+    @property
+    def _beginners(self) -> FairQueue | tuple[()]:
+        """Requests that may begin: none beside suspects."""
+        return () if self._has_suspects else self.queue
+
+    def _count_prompt_tokens(self, most: int) -> int:
+        """Those that prompts need until their first token, of all that could run; cached ones of waiting prompts as well."""
+        prompts = [sequence for sequence in self.running if not (sequence.is_decoding or sequence.is_held)]
+        num_tokens = sum([sequence.num_tokens - sequence.num_computed_tokens for sequence in prompts])
+        waiting = chain(self.returning, (group.sequences[0] for group in self._beginners))
+        for sequence in islice(waiting, max(self._config.max_num_seqs - len(self.running), 0)):
+            if num_tokens >= most:
+                break
+            num_tokens += sequence.num_tokens
+        return min(num_tokens, most)
 
     def _can_yield(self) -> bool:
         """True if the last running sequence ranks behind a waiting one: beams may have to make room for others' beams."""
-        return bool(self.running and self.waiting) and self.running[-1].rank > self.waiting[0].rank
+        return bool(self.running and self._num_waiting) and self.running[-1].rank > self._next_waiting().rank
+
+    def _next_waiting(self) -> Sequence:
+        """Who is admitted next, if anybody waits: the first that has begun before, unless another is more urgent."""
+        if self._beginners and not (self.returning and -self.returning[0].rank[0] >= self.queue.priority):
+            return self.queue.head().sequences[0]
+        return self.returning[0]
 
     def _schedule(self, prefill_budget: int | None) -> ScheduledBatch:
         batch = ScheduledBatch(prefill_budget=prefill_budget)
@@ -264,9 +367,12 @@ class Scheduler:
         sequence.num_preemptions += 1
 
     def _admit_waiting(self, batch: ScheduledBatch) -> None:
-        """Let waiting sequences run in the order of their rank: nobody overtakes the one that does not fit."""
-        while self.waiting and self._has_room_for(self.waiting[0].group):
-            sequence = self.waiting[0]
+        """Let waiting sequences run, one after the other: nobody overtakes the one that does not fit."""
+        # With all places taken nobody need be chosen yet: until then somebody may come whose turn it is.
+        while self._num_waiting and (not self.running or len(self.running) < self._config.max_num_seqs):
+            sequence = self._next_waiting()
+            if not self._has_room_for(sequence.group):
+                return
             self._settle_regime(sequence)
             shared = self._shared_prompt(sequence)
             if shared is None:
@@ -276,10 +382,20 @@ class Scheduler:
             num_new = self._num_schedulable(sequence, begin, batch)
             if not num_new or not self._admission.can_stay(sequence, prefix, begin + num_new, self.running):
                 return
-            self.waiting.popleft()
+            self._take_out(sequence, num_computed=begin)
             self._blocks.allocate(sequence.sequence_id, sequence.num_tokens, prefix, begin + num_new)
             self._start(sequence, begin)
             batch.add(self._plan(sequence, num_new))
+
+    def _take_out(self, sequence: Sequence, num_computed: int) -> None:
+        """It waits no longer; what a preempted one computes again, its caller has been charged for."""
+        group = sequence.group
+        if group.has_begun:
+            self.returning.popleft()
+            return
+        self.queue.remove(group)
+        group.begin(next(self._beginnings))
+        self.queue.shares.charge(group.request.caller, num_prompt=sequence.num_prompt_tokens - num_computed)
 
     def _has_room_for(self, group: SequenceGroup) -> bool:
         """True if the group's sequences fit `max_num_seqs`, or if it is alone and could never do better."""
@@ -374,16 +490,11 @@ class Scheduler:
         return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest legal part of a row that exceeds the budget, ending on a block's edge if that is at least half of it.
+        """The longest legal part of a row that exceeds the budget.
 
         A prompt token never runs alone (see `_match_prefix`), so neither the chunk nor the remainder may be one token.
-        Whole blocks, because a cache quantised by channel depends on how many of a block's tokens came together; with a
-        budget below a block's size that would make every other step one of a few tokens.
         """
-        size = self._blocks.block_size
-        edge = begin + budget - (begin + budget) % size
-        edges = [end for end in (edge, edge - size) if 2 * (end - begin) >= budget]
-        ends = [*edges, begin + budget, begin + budget - 1]
+        ends = [begin + budget, begin + budget - 1]
         if sequence.group.pictures is not None:
             ends = [sequence.group.pictures.cut_before(end) for end in ends]
         for end in ends:
@@ -408,24 +519,35 @@ class Scheduler:
     def check_integrity(self) -> None:
         """Raises AssertionError if the queues contradict each other or the block manager; for tests, after every step."""
         self._blocks.check_integrity()
-        ranks = [sequence.rank for sequence in (*self.running, *self.waiting)]
+        begun = (*self.running, *self.returning)
+        assert all(self._is_parked(sequence) for sequence in self._parked), "a sequence is kept from running"
+        assert not any(map(self._is_parked, begun)), "a suspect is not alone"
+        ranks = [sequence.rank for sequence in begun]
         assert len(set(ranks)) == len(ranks), "a sequence is in a queue twice"
-        for queue in (self.running, self.waiting):
+        assert all(sequence.group.has_begun for sequence in begun), "a sequence runs whose request has not begun"
+        for queue in (self.running, self.returning):
             assert list(queue) == sorted(queue, key=_RANK), "the sequences are not in the order of their rank"
         for priority in {rank[0] for rank in ranks}:
             peers = [rank for rank in ranks if rank[0] == priority]
-            assert peers == sorted(peers), "the sequences of one priority do not run in order of arrival"
-        ids = [rank[1] for rank in ranks]
+            assert peers == sorted(peers), "the sequences of one priority do not run in the order in which they began"
+        fresh = [group.sequences[0] for group in self.queue]
+        assert len(fresh) == len(self.queue), "the queue has lost count"
+        assert not any(sequence.group.has_begun for sequence in fresh), "a request waits that has begun"
+        ids = [sequence.sequence_id for sequence in (*begun, *fresh)]
+        assert len(set(ids)) == len(ids), "a sequence is in two queues"
         assert len(self.running) <= self._config.max_num_seqs, "too many sequences run"
         known = [sequence for group in self.groups.values() for sequence in group.live_sequences()]
         started = {sequence.sequence_id for sequence in known if sequence.status is not SequenceStatus.UNFORKED}
-        assert started == set(ids), "a live sequence is in no queue, or a dead one in some"
+        assert started == {*ids, *(one.sequence_id for one in self._parked)}, (
+            "a live sequence is in no queue, or a dead one in some"
+        )
         for sequence in self.running:
             assert sequence.status is SequenceStatus.RUNNING
             is_idle = sequence.num_computed_tokens == sequence.num_tokens
             assert sequence.is_held or not is_idle, "a running sequence has nothing to compute"
             self._blocks.check_tables(sequence.sequence_id, sequence.num_computed_tokens)
-        assert all(sequence.num_computed_tokens == 0 for sequence in self.waiting), "a waiting sequence is computed"
+        waiting = (*self.returning, *fresh, *self._parked)
+        assert all(sequence.num_computed_tokens == 0 for sequence in waiting), "a waiting sequence is computed"
 
 
 def _is_alike(sibling: Sequence, sequence: Sequence) -> bool:

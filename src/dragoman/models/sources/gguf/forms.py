@@ -6,11 +6,12 @@ Does: hand out the parts that families ask for without computing the whole. Does
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dragoman.models.sources.base import Array
+from dragoman.models.sources.base import Array, PackedMatrix
 
 
 class Turned:
@@ -39,6 +40,14 @@ class Turned:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         values: Array = np.asarray(self._stored).swapaxes(-1, -2)
         return values if dtype is None else values.astype(dtype, copy=False)
+
+
+def with_columns(stored: Any, order: Array) -> Any:
+    """A matrix with its columns in order; one that is packed stays so. `order`: where each lies in what is stored."""
+    if isinstance(stored, PackedMatrix):
+        return replace(stored, column_order=np.argsort(order))
+    numbers: Array = np.asarray(stored)[:, order]
+    return numbers
 
 
 class Stack:

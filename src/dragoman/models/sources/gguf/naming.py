@@ -13,16 +13,26 @@ from typing import Any
 import numpy as np
 
 from dragoman.errors import ModelError
-from dragoman.gguf.architectures import Architecture
-from dragoman.gguf.config import ROPE_TENSORS, find_architecture, head_counts, head_size
+from dragoman.gguf.architecture import Architecture
+from dragoman.gguf.config import (
+    ROPE_TENSORS,
+    find_architecture,
+    head_counts,
+    head_size,
+    layer_counts,
+    value_heads,
+)
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.header import GgufTensor
 from dragoman.models.sources.base import Array
-from dragoman.models.sources.gguf.forms import Joined, Stack, Turned
-from dragoman.models.sources.gguf.orders import row_order
+from dragoman.models.sources.gguf.forms import Joined, Stack, Turned, with_columns
+from dragoman.models.sources.gguf.orders import row_order, turns_order
 from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
 
 Read = Callable[[MappedFiles], Any]
+
+_RATES = "ssm_a"  # minus the exponential of what a checkpoint has
+_PLAIN_NORM = "ssm_norm"  # has no one added where others have
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +49,7 @@ def entries(model: GgufModel) -> dict[str, Entry]:
     naming = _Naming(model)
     found: dict[str, Entry] = {}
     for tensor in model.tensors.values():
-        if tensor.name in ROPE_TENSORS:
+        if tensor.name in ROPE_TENSORS or naming.guesses(tensor):
             continue
         for name, entry in naming.entries_of(tensor):
             if name in found:
@@ -53,6 +63,12 @@ class _Naming:
         self._model = model
         self._architecture: Architecture = find_architecture(model)
         self._joined = {part: (target, parts) for target, parts in self._architecture.joined.items() for part in parts}
+        self._num_layers, self._num_guessing = layer_counts(model)
+
+    def guesses(self, tensor: GgufTensor) -> bool:
+        """Whether it is of a layer that guesses further tokens, which nobody reads."""
+        place, _ = _place(tensor.name)
+        return place is not None and self._num_guessing > 0 and place >= self._num_layers
 
     def entries_of(self, tensor: GgufTensor) -> Iterator[tuple[str, Entry]]:
         """What a tensor of the file is in the checkpoint; of several that are one, the first of them brings it."""
@@ -77,10 +93,17 @@ class _Naming:
         if "{expert}" in name:
             yield from ((name.replace("{expert}", str(index)), one) for index, one in enumerate(_each(tensor)))
             return
+        if part == _RATES:
+            entry = replace(entry, read=lambda files: self._logarithm(tensor, files))
+        elif (
+            self._architecture.has_raised_norms
+            and part != _PLAIN_NORM
+            and part.endswith("norm")
+            and name.endswith(".weight")
+        ):
+            entry = replace(entry, read=lambda files: np.asarray(_read(tensor, files), dtype=np.float32) - 1.0)
         if part.removesuffix(".weight") in self._architecture.orders:
             entry = self._ordered(entry, part)
-        elif self._architecture.has_raised_norms and part.endswith("norm") and name.endswith(".weight"):
-            entry = replace(entry, read=lambda files: np.asarray(_read(tensor, files), dtype=np.float32) - 1.0)
         yield name, self._turned(entry, part) if not name.endswith(".bias") else entry
 
     def _turned(self, entry: Entry, part: str) -> Entry:
@@ -90,12 +113,27 @@ class _Naming:
         return Entry((*others, columns, rows), entry.type_name, lambda files: Turned(entry.read(files)))
 
     def _ordered(self, entry: Entry, part: str) -> Entry:
-        heads, kv_heads = head_counts(self._model)
+        by_column = self._architecture.orders[part] == "turns_by_column"
         try:
-            order = row_order(self._architecture.orders[part], entry.shape[0], heads, kv_heads, part)
+            order = self._order(part, entry.shape[-1 if by_column else 0])
         except ValueError as error:
             raise ModelError(f"{self._model.path} {part} cannot be put in order: {error}") from error
+        if by_column:
+            return replace(entry, read=lambda files: with_columns(entry.read(files), order))
         return replace(entry, read=lambda files: entry.read(files)[order])
+
+    def _order(self, part: str, size: int) -> Array:
+        order = self._architecture.orders[part]
+        if order in ("turns", "turns_by_column"):
+            return turns_order(size, *value_heads(self._model))
+        return row_order(order, size, *head_counts(self._model), part)
+
+    def _logarithm(self, tensor: GgufTensor, files: MappedFiles) -> Array:
+        rates = np.asarray(_read(tensor, files), dtype=np.float32)
+        if not (rates < 0).all():
+            raise ModelError(f"{self._model.path} tensor {tensor.name!r} has numbers that are not below 0")
+        values: Array = np.log(-rates)
+        return values
 
     def _cut(self, tensor: GgufTensor, stem: str, prefix: str, ending: str) -> Iterator[tuple[str, Entry]]:
         """The parts of a tensor that lie below each other in it: halves, or queries, keys and values."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.gguf.architectures import Order
+from dragoman.gguf.architecture import Order
 from dragoman.models.sources.base import Array
 
 
@@ -28,3 +28,17 @@ def row_order(order: Order, num_rows: int, num_heads: int, num_kv_heads: int, na
     ends = np.cumsum([num_heads * size, num_kv_heads * size])
     parts = [part.reshape(num_kv_heads, -1) for part in np.split(rows, ends)]
     return np.concatenate(parts, axis=1).reshape(-1)
+
+
+def turns_order(num_rows: int, num_keys: int, num_heads: int, size: int) -> Array:
+    """Where each row lies whose last ones are heads of values, or a number for each, i64 [num_rows].
+
+    The file has the first head of every key, then the second of every key, and so on; the checkpoint all of a key's.
+    Raises: ValueError if there are fewer rows.
+    """
+    rows = np.arange(num_rows)
+    turning = num_heads if num_rows == num_heads else num_heads * size
+    if num_rows < turning:
+        raise ValueError(f"{num_rows} rows are fewer than those of {num_heads} heads")
+    heads = rows[num_rows - turning :].reshape(num_heads // num_keys, num_keys, -1)
+    return np.concatenate((rows[: num_rows - turning], heads.swapaxes(0, 1).reshape(-1)))

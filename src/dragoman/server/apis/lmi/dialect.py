@@ -107,6 +107,7 @@ class LmiDialect(PureDialect):
             encoder=self._encoder(plan.answer, framing, is_stream=is_stream),
             stream=is_stream,
             ignored=joined_names((*unknown, *plan.ignored), _overruled(payload, parsed, is_stream=is_stream)),
+            reasons=plan.reasons,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

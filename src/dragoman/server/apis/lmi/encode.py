@@ -36,6 +36,7 @@ from dragoman.server.http.framing import (
     sse,
 )
 from dragoman.server.http.replies import json_reply
+from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import FinishReason, GenerationEvent, GenerationResult, PromptInfo, TokenOutput
 
 Framing = Literal["jsonlines", "sse"]
@@ -51,6 +52,12 @@ class LmiEncoder:
         self._frame = sse if framing == "sse" else jsonline
         self._media_type = SSE_MEDIA_TYPE if framing == "sse" else JSONLINES_MEDIA_TYPE
         self._stream_error = stream_error
+        self._timings = NO_TIMINGS
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """They stand with each whole answer and in a stream's last line."""
+        self._timings = timings
+        return True
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
         """200 and the media type of the framing: nothing that happened so far changes it."""
@@ -94,6 +101,8 @@ class TokenEncoder(LmiEncoder):
             self._build.result(text, result.prompt, result.sequences)
             for text, result in zip(texts, results, strict=True)
         ]
+        for index, body in enumerate(bodies):
+            body.timings = self._timings.of(index)
         return json_reply(200, bodies if self._is_list else bodies[0])
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
@@ -134,6 +143,7 @@ class TokenEncoder(LmiEncoder):
         if token is None:
             self._num_tokens -= 1
         line.generated_text = self._build.text(self._prompt_text, "".join(self._texts))
+        line.timings = self._timings.of()
         if self._answer.has_details:
             line.details = self._build.stream_details(
                 finish_reason, self._num_tokens, self._prompt_text, self._prompt, self._top_tokens
@@ -168,8 +178,11 @@ class OutputsEncoder(LmiEncoder):
             for start, result in zip(prefix, results, strict=True)
         ]
         if not self._is_v026:
-            return json_reply(200, [LmiResult(text) for text in texts])
-        return json_reply(200, LmiBatch(texts) if self._answer.prompts.is_array else LmiResult(texts[0]))
+            bodies = [LmiResult(text, timings=self._timings.of(index)) for index, text in enumerate(texts)]
+            return json_reply(200, bodies)
+        timings = self._timings.of()
+        is_array = self._answer.prompts.is_array
+        return json_reply(200, LmiBatch(texts, timings) if is_array else LmiResult(texts[0], timings=timings))
 
     def event(self, request_index: int, event: GenerationEvent) -> bytes:
         """The lines of the steps that this event completes."""
@@ -198,7 +211,10 @@ class OutputsEncoder(LmiEncoder):
         return not waits and any(self._pending)
 
     def _outputs(self) -> bytes:
-        line = self._frame(to_json(LmiOutputsLine([texts.popleft() if texts else "" for texts in self._pending])))
+        made = LmiOutputsLine([texts.popleft() if texts else "" for texts in self._pending])
+        if not any(self._is_running) and not any(self._pending):
+            made.timings = self._timings.of()
+        line = self._frame(to_json(made))
         if self._has_sent_prompts:
             return line
         self._has_sent_prompts = True

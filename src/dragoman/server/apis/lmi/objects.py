@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from dragoman.server.apis.lmi.request import AnswerPlan
+from dragoman.server.timings import Timings
 from dragoman.types import LOWEST_LOGPROB, FinishReason, PromptInfo, SequenceResult, TokenOutput, TopToken
 
 LMI_FINISH: Mapping[FinishReason, str] = {
@@ -96,6 +97,7 @@ class LmiResult(msgspec.Struct):
     generated_text: str
     details: LmiDetails | UnsetType = UNSET
     token: list[LmiToken] | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class LmiResultOfSeveral(msgspec.Struct):
@@ -103,12 +105,14 @@ class LmiResultOfSeveral(msgspec.Struct):
 
     generated_text: str
     details: LmiDetailsOfSeveral
+    timings: Timings | UnsetType = UNSET
 
 
 class LmiBatch(msgspec.Struct):
     """The answer to a dynamic batch of several prompts with `lmi_version=0.26`."""
 
     generated_text: list[str]
+    timings: Timings | UnsetType = UNSET
 
 
 class LmiLine(msgspec.Struct):
@@ -118,6 +122,7 @@ class LmiLine(msgspec.Struct):
     top_tokens: list[LmiToken] | UnsetType = UNSET
     generated_text: str | UnsetType = UNSET
     details: LmiDetails | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class TgiLine(msgspec.Struct, kw_only=True):
@@ -128,12 +133,14 @@ class TgiLine(msgspec.Struct, kw_only=True):
     top_tokens: list[LmiToken] | UnsetType = UNSET
     generated_text: str | None
     details: LmiDetails | None
+    timings: Timings | UnsetType = UNSET
 
 
 class LmiOutputsLine(msgspec.Struct):
     """What every prompt of a dynamic batch gained in one step."""
 
     outputs: Sequence[str]
+    timings: Timings | UnsetType = UNSET
 
 
 Result = LmiResult | LmiResultOfSeveral

@@ -6,7 +6,7 @@ Does not: read values (`parameters.reader`) or encode answers. Called by the LMI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -68,11 +68,12 @@ class AnswerPlan:
 
 
 class Plan(NamedTuple):
-    """A call in neutral words, what its answer shows, and the parameters without effect."""
+    """A call in neutral words, what its answer shows, the parameters without effect, and why."""
 
     requests: tuple[GenerationRequest, ...]
     answer: AnswerPlan
     ignored: tuple[str, ...]
+    reasons: Mapping[str, str]
 
 
 def read_prompts(inputs: Any) -> Prompts:
@@ -120,7 +121,8 @@ def make_plan(prompts: Prompts, parsed: Parsed, rules: Rules, request_id: str, *
     requests = tuple(
         _request(text, own_id, values, sampling, rules) for text, own_id in zip(prompts.texts, ids, strict=True)
     )
-    return Plan(requests, answer, ineffective(parsed, decoding, answer, rules, is_one_answer=is_one_answer))
+    ignored = ineffective(parsed, decoding, answer, rules, is_one_answer=is_one_answer)
+    return Plan(requests, answer, ignored, _reasons(parsed, ignored))
 
 
 def decide(parsed: Parsed, rules: Rules, *, is_one_answer: bool) -> Decoding:
@@ -237,6 +239,13 @@ def ineffective(
         if lacking.get(sent.row.needs, False) and _asks_for_something(sent.row.field, parsed, rules)
     ]
     return tuple(dict.fromkeys((*parsed.unused, *names)))
+
+
+def _reasons(parsed: Parsed, ignored: tuple[str, ...]) -> dict[str, str]:
+    """Why parameters that are known have no effect."""
+    rows = {sent.name: sent.row for sent in parsed.sent if sent.name in ignored}
+    reasons = {name: f"it acts only {row.needs}" for name, row in rows.items() if row.needs is not Need.NOTHING}
+    return dict.fromkeys(parsed.unused, "another field says the same, or there is no such parameter") | reasons
 
 
 def _asks_for_something(target: str, parsed: Parsed, rules: Rules) -> bool:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from functools import partial
 
-from dragoman.metrics import METRICS_MEDIA_TYPE
+from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS_MEDIA_TYPE
 from dragoman.server.apis.management.errors import ERRORS, PlainErrors
 from dragoman.server.apis.management.health import Liveness, ModelStatus, live, ping
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
 from dragoman.server.apis.management.running import CancelledCalls, RunningCall, cancel_call, running_calls
 from dragoman.server.describe.answers import Answer, json_answer
-from dragoman.server.describe.components import header, parameter
+from dragoman.server.describe.components import QUESTION, header, parameter
 from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.explaining.explain import explain
+from dragoman.server.explaining.report import ExplainedCall, Explanation
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
+from dragoman.server.security.scopes import Scope
 
 _Statuses = dict[str, ModelStatus]
 
@@ -30,7 +33,7 @@ def _index_answer(words: str) -> Answer:
     return Answer(words, {HTML_MEDIA_TYPE: TEXT, JSON_MEDIA_TYPE: Index}, ("Vary",))
 
 
-_operation = partial(AnswerOperation, tag="Health", needs_key=False)
+_operation = partial(AnswerOperation, tag="Health", scope=Scope.OPEN)
 _get = partial(_operation, method="GET")
 
 
@@ -39,13 +42,16 @@ def _page(media_type: str, schema: Schema) -> dict[int, Answer]:
 
 
 _TELLER = PlainErrors()
-_METRICS = _page(METRICS_MEDIA_TYPE, TEXT)
+_METRICS = {
+    200: Answer("the page", {METRICS_MEDIA_TYPE: TEXT, OPENMETRICS_MEDIA_TYPE: TEXT}, ("Vary",)),
+    **ERRORS.answers(("unauthorized",)),
+}
 
 API = Api(
     name="management",
     title="operation",
     needs_engine=False,
-    owns=("/debug", "/cancel"),
+    owns=("/debug", "/cancel", "/explain", "/metrics", "/server/metrics"),
     teller=lambda dialects: _TELLER,
     operations=(
         _get(path="/ping", summary="Readiness, as SageMaker asks for it", answers=_READY, answer=ping),
@@ -65,12 +71,19 @@ API = Api(
         ),
         _get(path="/v2/health/live", summary="Liveness", answers=_LIVE, answer=live),
         _get(path="/v2/health/ready", summary="Readiness", answers=_READY, answer=ping),
-        _get(path="/metrics", summary="Metrics for Prometheus", answers=_METRICS, answer=metrics),
+        _get(
+            path="/metrics",
+            summary="Metrics for Prometheus",
+            answers=_METRICS,
+            answer=metrics,
+            scope=Scope.METRICS,
+        ),
         _get(
             path="/server/metrics",
             summary="The same, where LMI has it",
             answers=_METRICS,
             answer=metrics,
+            scope=Scope.METRICS,
             in_banner=False,
         ),
         _get(
@@ -101,7 +114,7 @@ API = Api(
             description="Oldest first. `state` is `waiting` until a call has its first token.",
             answers={200: json_answer(list[RunningCall], "the calls"), **ERRORS.answers(("unauthorized",))},
             answer=running_calls,
-            needs_key=True,
+            scope=Scope.DEBUG,
             in_banner=False,
         ),
         _operation(
@@ -115,7 +128,23 @@ API = Api(
                 **ERRORS.answers(("unauthorized", "not_found")),
             },
             answer=cancel_call,
-            needs_key=True,
+            scope=Scope.DEBUG,
+            in_banner=False,
+        ),
+        _operation(
+            method="POST",
+            path="/explain",
+            summary="What would be done with a call, without doing it",
+            description="The call's API and model, its prompts as the model would see them, every parameter with who "
+            "decided it, what is ignored and why, the limits, and the error if it would be refused.",
+            body={JSON_MEDIA_TYPE: ExplainedCall},
+            example={"path": "/v1/completions", "body": {"prompt": QUESTION, "max_tokens": 32}},
+            answers={
+                200: json_answer(Explanation, "the explanation, also of a call that would be refused"),
+                **ERRORS.answers(("unauthorized", "invalid_payload", "unknown_path", "wrong_method", "too_large")),
+            },
+            answer=explain,
+            scope=Scope.DEBUG,
             in_banner=False,
         ),
     ),

@@ -1,4 +1,4 @@
-"""Errors of what only operators ask, below `/debug` and `/cancel`.
+"""Errors of what only operators ask: `/debug`, `/cancel`, metrics.
 
 Does: status and body of an error. Does not: answer anything else. Called by the app, on the event loop.
 """
@@ -17,12 +17,14 @@ from dragoman.server.http.replies import json_reply
 STATUSES: Mapping[str, int] = {
     **dict.fromkeys(("invalid_request", "invalid_payload", "invalid_parameter", "unsupported", "capacity"), 400),
     "unauthorized": 401,
+    "forbidden": 403,
     **dict.fromkeys(("not_found", "unknown_path"), 404),
     "wrong_method": 405,
     "conflict": 409,
     "too_large": 413,
     **dict.fromkeys(("cancelled", "engine_failed", "engine_dead", "hook_error", "server_error"), 500),
     **dict.fromkeys(("overloaded", "unavailable"), 503),
+    "rate_limited": 429,
     "timeout": 504,
     "no_memory": 507,
 }
@@ -38,7 +40,7 @@ ERRORS = json_errors(STATUSES, Failure)
 
 
 class PlainErrors:
-    """The errors of `/debug` and `/cancel`."""
+    """The errors of what only operators ask."""
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The answer to a call that failed."""

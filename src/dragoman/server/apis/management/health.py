@@ -6,21 +6,29 @@ Called on the event loop; never waits, so that health checks answer however busy
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
-from dragoman.server.registry import ModelRegistry, ServerState
+from dragoman.server.registry import ModelRegistry, ServedModel, ServerState
 
 
-class ModelStatus(msgspec.Struct, frozen=True):
-    """The status of one model."""
+class ModelStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The status of one model, and while it is loaded how far that is: see `LoadProgress`. `seconds`: since it began."""
 
     status: Literal["Healthy", "Unhealthy", "PENDING", "FAILED"]
+    stage: str | UnsetType = UNSET
+    fraction: float | UnsetType = UNSET
+    bytes_read: int | UnsetType = UNSET
+    bytes_total: int | UnsetType = UNSET
+    seconds: float | UnsetType = UNSET
 
 
 Statuses = Mapping[str, ModelStatus]
@@ -39,8 +47,8 @@ async def ping(http: HttpCall, server: Server) -> Reply:
 
 
 async def live(http: HttpCall, server: Server) -> Reply:
-    """Liveness: 200 as long as a restart would not help; loading and draining are alive, a dead engine is not."""
-    is_dead = _is_dead(server.models)
+    """Liveness: 200 as long as a restart would not help: loading, draining and a dead engine that is renewed are alive."""
+    is_dead = _is_dead(server.models, for_good=True)
     return json_reply(500 if is_dead else 200, Liveness("Unhealthy" if is_dead else "Healthy"))
 
 
@@ -51,22 +59,46 @@ def readiness(models: ModelRegistry) -> tuple[int, Statuses]:
     return 200 if models.state is ServerState.READY else 503, _statuses(models)
 
 
-def _is_dead(models: ModelRegistry) -> bool:
-    """True if no request can ever be served again; the engines that a drain stopped are not dead, they are done."""
+def _is_dead(models: ModelRegistry, *, for_good: bool = False) -> bool:
+    """True if an engine takes no requests, or (`for_good`) never will again.
+
+    The engines that a drain stopped are not dead, they are done.
+    """
     if models.state in (ServerState.FAILED, ServerState.DRAINING):
         return models.state is ServerState.FAILED
-    return any(not model.engine.health().is_alive for model in models.models)
+    healths = [model.engine.health() for model in models.models]
+    return any(not one.is_alive and not (for_good and one.is_recovering) for one in healths)
 
 
 def _statuses(models: ModelRegistry) -> Statuses:
     """Each model's status; models that still load are PENDING, and all are unhealthy during a drain."""
-    is_draining = models.state is ServerState.DRAINING
-    statuses: dict[str, ModelStatus] = {}
-    for model in models.models:
-        if is_draining:
-            statuses[model.name] = ModelStatus("Unhealthy")
-        else:
-            statuses[model.name] = ModelStatus("Healthy" if model.engine.health().is_alive else "FAILED")
-    waiting = ModelStatus("FAILED" if models.state is ServerState.FAILED else "PENDING")
-    statuses.update(dict.fromkeys(models.expected_names, waiting))
+    statuses = {model.name: _status(models, model) for model in models.models}
+    is_failed = models.state is ServerState.FAILED
+    for name in models.expected_names:
+        statuses[name] = ModelStatus("FAILED") if is_failed else _pending(models, name)
     return statuses
+
+
+def _status(models: ModelRegistry, model: ServedModel) -> ModelStatus:
+    if models.state is ServerState.DRAINING:
+        return ModelStatus("Unhealthy")
+    health = model.engine.health()
+    if health.is_alive:
+        return ModelStatus("Healthy")
+    return _pending(models, model.name) if health.is_recovering else ModelStatus("FAILED")
+
+
+def _pending(models: ModelRegistry, name: str) -> ModelStatus:
+    """The status of a model that is being loaded, or whose engine is made again."""
+    progress = models.progress_of(name)
+    if progress is None:
+        return ModelStatus("PENDING")
+    status = ModelStatus(
+        "PENDING",
+        progress.stage,
+        round(progress.fraction, 3),
+        seconds=round(time.monotonic() - progress.begin_s, 1),
+    )
+    if not progress.bytes_total:
+        return status
+    return replace(status, bytes_read=progress.bytes_read, bytes_total=progress.bytes_total)

@@ -15,7 +15,7 @@ from importlib.resources import files
 import msgspec
 
 from dragoman import __version__
-from dragoman.metrics import METRICS_MEDIA_TYPE, MetricsRegistry
+from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS, OPENMETRICS_MEDIA_TYPE, MetricsRegistry
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.management.health import Statuses, readiness
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
@@ -48,7 +48,7 @@ class Document:
     """The server's description, made once."""
 
     def __init__(self, server: Server) -> None:
-        described = openapi_document(server.apis, server.models.profile, needs_key=server.needs_key)
+        described = openapi_document(server.apis, server.models.profile, server.needs_key)
         self.reply = Reply(200, msgspec.json.encode(described), JSON_MEDIA_TYPE)
 
 
@@ -56,7 +56,8 @@ class Metrics:
     """The metrics of the server's models."""
 
     def __init__(self, server: Server) -> None:
-        self.registry = MetricsRegistry(lambda: server.models.models, server.watch.metrics, server.watch.other_names)
+        models, watch = server.models, server.watch
+        self.registry = MetricsRegistry(lambda: models.models, watch.metrics, watch.other_names, [models.loads])
 
 
 async def document(http: HttpCall, server: Server) -> Reply:
@@ -71,7 +72,18 @@ async def docs(http: HttpCall, server: Server) -> Reply:
 
 async def metrics(http: HttpCall, server: Server) -> Reply:
     """What the engines and calls have come to, for Prometheus."""
-    return Reply(200, server.shared(Metrics).registry.render(), METRICS_MEDIA_TYPE)
+    as_openmetrics = accepts(http.accept, OPENMETRICS)
+    text = server.shared(Metrics).registry.render(as_openmetrics=as_openmetrics)
+    return Reply(200, text, OPENMETRICS_MEDIA_TYPE if as_openmetrics else METRICS_MEDIA_TYPE, {"vary": "accept"})
+
+
+def accepts(accept: str, media_type: str) -> bool:
+    """Whether an Accept header names a media type, and not to exclude it."""
+    for one in accept.split(","):
+        named, *parameters = (part.strip() for part in one.split(";"))
+        if named == media_type:
+            return not any(part.replace(" ", "").rstrip("0.") == "q=" for part in parameters)
+    return False
 
 
 async def index(http: HttpCall, server: Server) -> Reply:

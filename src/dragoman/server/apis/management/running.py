@@ -18,11 +18,12 @@ from dragoman.server.operations import Server
 
 
 class RunningCall(msgspec.Struct, frozen=True):
-    """One call. `age_s`: since it came; `since_last_token_s`: null = it has none yet."""
+    """One call. `caller`: the name of its key. `age_s`: since it came; `since_last_token_s`: null = it has none yet."""
 
     id: str
     api: str
     path: str
+    caller: str
     model: str
     state: Literal["waiting", "running"]
     requests: int
@@ -55,11 +56,12 @@ async def running_calls(http: HttpCall, server: Server) -> list[RunningCall]:
 
 
 def _told(record: CallRecord, now_s: float) -> RunningCall:
-    last_s = max((times[-1] for request in record.requests for times in request.event_s if times), default=None)
+    last_s = max((times[-1] for request in record.requests for times in request.event_s), default=None)
     return RunningCall(
         id=record.call_id,
         api=record.api,
         path=record.path,
+        caller=record.caller,
         model=record.model,
         state="waiting" if last_s is None else "running",
         requests=len(record.requests),

@@ -21,6 +21,7 @@ from dragoman.server.describe.answers import Answer, merged
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
 
 _TEXT = "text/plain"
 
@@ -94,7 +95,7 @@ def adapter_schemas() -> dict[str, Schema]:
     }
 
 
-_operation = partial(AnswerOperation, tag="Adapters", in_banner=False)
+_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT, in_banner=False)
 _KINDS = (
     "invalid_payload", "invalid_parameter", "invalid_request", "unauthorized", "not_found", "too_large", "no_memory",
     "unavailable", "overloaded", "engine_dead", "server_error",

@@ -40,6 +40,7 @@ from dragoman.server.describe.json_schema import (
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
@@ -186,7 +187,7 @@ def token_schemas() -> dict[str, Schema]:
     }
 
 
-_operation = partial(AnswerOperation, tag="Tokens", in_banner=False)
+_operation = partial(AnswerOperation, tag="Tokens", scope=Scope.INFERENCE, in_banner=False)
 _FAILURES = ERRORS.answers(ERROR_KINDS)
 
 TOKEN_OPERATIONS = (

@@ -59,7 +59,8 @@ class UsageCounter:
     def add(self, prompt: PromptInfo | None, num_completion_tokens: int, num_cached_tokens: int = 0) -> None:
         """Count one event or one sequence; `prompt` once per request. `num_cached_tokens`: what it did not tell yet."""
         self._num_completion_tokens += num_completion_tokens
-        self._num_cached_tokens += num_cached_tokens
+        if num_cached_tokens:
+            self._num_cached_tokens += num_cached_tokens
         if prompt is not None:
             self._num_prompt_tokens += len(prompt.token_ids)
             self._num_cached_tokens += prompt.num_cached_tokens

@@ -63,6 +63,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "num_assistant_tokens": Bounds(1, Limits().max_assistant_tokens),
     "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
     "max_ngram_size": Bounds(1, UINT32_MAX),
+    "priority": Bounds(-(2**31), 2**31 - 1),
 }
 """Allowed ranges. Sources: OpenAI API reference; OVMS v2025.0 checks; vLLM SamplingParams for what those lack."""
 

@@ -39,10 +39,22 @@ IGNORED: Mapping[str, str] = {
     "safety_identifier": "nothing is tracked per user",
     "guided_decoding_backend": "there is one grammar engine",
     "guided_whitespace_pattern": "the grammar engine decides on whitespace",
-    "priority": "requests are served in the order of arrival",
     "request_id": "the x-request-id header names a request",
 }
 """Parameters that are known and have no effect, and why; all of them are reported to the client."""
+
+_SPECULATING = ("num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size")
+_OF_BEAMS = ("length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups")
+_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
+
+_REASONS: Mapping[str, str] = {
+    **IGNORED,
+    **dict.fromkeys(_SPECULATING, "nothing guesses tokens that way for this request"),
+    **dict.fromkeys(_OF_BEAMS, "only a beam search uses it"),
+    **dict.fromkeys(_FILTERS, "the most likely token is taken, none is drawn"),
+    "model": "this route has one model, whatever it is called",
+    "top_logprobs": "logprobs is not true",
+}
 
 REFUSED: Mapping[str, str] = {
     "logits_processors": "it names code that would run inside the server",
@@ -51,7 +63,6 @@ REFUSED: Mapping[str, str] = {
 """Parameters refused by name, since leaving them out would change the answer unseen, and why."""
 
 _MAX_ID_DIGITS = 18  # of a token id; more would be slow to convert
-_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}  # off at these values
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
@@ -98,6 +109,7 @@ class SharedBody(GrammarFields, kw_only=True):
     num_assistant_tokens: int | None = None
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
+    priority: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +181,16 @@ def shared_request(
         # A default limit must not make a long prompt fail: only what the client asked for can be too much.
         on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
         model=_model(body.model, reading),
+        priority=-_priority(body, reading),
     )
+
+
+def _priority(body: SharedBody, reading: Reading) -> int:
+    """As vLLM has it: the smallest is served first."""
+    least, wanted = reading.options.limits.min_priority, body.priority or 0
+    if wanted < least:
+        raise reading.profile.fault("priority", "low", f"priority must be at least {least} here, got {wanted}")
+    return wanted
 
 
 def _model(named: str | None, reading: Reading) -> str | None:
@@ -186,7 +207,7 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     if reading.profile.ignores_model and not reading.options.names.knows(body.model):
         idle.add("model")
     if request.sampling.num_beams == 1:
-        idle |= {"length_penalty", "early_stopping", "diversity_penalty", "num_beam_groups"}
+        idle.update(_OF_BEAMS)
     if request.sampling.is_greedy:
         idle |= {name for name, neutral in _FILTERS.items() if getattr(request.sampling, name) != neutral}
     names = [name for name in raw if name in idle]
@@ -196,9 +217,14 @@ def without_effect(raw: Mapping[str, Any], body: SharedBody, request: Generation
     return names
 
 
+def reasons_of(names: Collection[str]) -> dict[str, str]:
+    """Why these fields change nothing; those that are unknown have no reason."""
+    return {name: _REASONS[name] for name in names if name in _REASONS}
+
+
 def _idle_speculation(sampling: SamplingParams, reading: Reading) -> set[str]:
     """The speculative parameters that change nothing: a draft model has no n-grams, and some requests never speculate."""
-    every = {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
+    every = set(_SPECULATING)
     if reading.options.proposer is None or sampling.num_beams > 1 or sampling.prompt_logprobs is not None:
         return every
     return {"max_ngram_size"} if reading.options.proposer == "draft" else set()

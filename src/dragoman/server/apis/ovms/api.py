@@ -23,6 +23,7 @@ from dragoman.server.describe.components import QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
+from dragoman.server.security.scopes import Scope
 
 CHAT = "ovms.chat"
 COMPLETIONS = "ovms.completions"
@@ -91,6 +92,7 @@ API = Api(
             body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
             example={"model": "default", "text": QUESTION},
             in_banner=False,
+            scope=Scope.INFERENCE,
             answer=tokenize,
         ),
         *config.OPERATIONS,

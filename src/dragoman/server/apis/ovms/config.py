@@ -20,6 +20,7 @@ from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
 
 State = Literal["LOADING", "AVAILABLE", "UNLOADING"]
 
@@ -98,7 +99,7 @@ def _failures(result: SyncResult) -> str:
     return f"Reloading models versions failed. Check server logs for more info. {reasons}"
 
 
-_operation = partial(AnswerOperation, tag="Models", in_banner=False)
+_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE, in_banner=False)
 
 OPERATIONS = (
     _operation(
@@ -121,6 +122,7 @@ OPERATIONS = (
                 ("invalid_request", "unauthorized", "conflict", "no_memory", "unavailable", "engine_failed")
             ),
         ),
+        scope=Scope.MANAGEMENT,
         needs_hosting=True,
         answer=_reload,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dragoman.errors import ALL_KINDS
+from dragoman.errors import ALL_KINDS, Forbidden, RateLimited
 from dragoman.server.api import Dialect, HttpCall, model_of_query_or_header
 from dragoman.server.apis.lmi.api import schemas as lmi_schemas
 from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body
@@ -22,24 +22,33 @@ from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAM
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
 from dragoman.server.apis.sagemaker.envelope import (
+    FRONT_ERRORS,
     MODEL_ERROR,
+    AwsError,
     SageMakerDialect,
     SageMakerError,
-    ValidationError,
     model_error,
 )
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE
-from dragoman.server.describe.answers import Answers, Content, json_answer, json_errors, merged
+from dragoman.server.describe.answers import Answers, Content, ErrorFamily, json_answer, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import TEXT, Schema
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation, Server
 
-ERRORS = json_errors(dict.fromkeys(ALL_KINDS, MODEL_ERROR), SageMakerError)
+ERRORS = ErrorFamily(
+    {
+        **dict.fromkeys(ALL_KINDS, MODEL_ERROR),
+        **{kind.kind: FRONT_ERRORS[kind][0] for kind in (Forbidden, RateLimited)},
+    },
+    lambda status: {JSON_MEDIA_TYPE: SageMakerError if status == MODEL_ERROR else AwsError},
+)
 
 _TARGET_ERRORS: Answers = {
-    400: json_answer(ValidationError, "ValidationError: there is no such target model"),
+    400: json_answer(AwsError, "ValidationError: there is no such target model"),
     424: json_answer(SageMakerError, "the target model does not fit into the memory that is left"),
 }
+_REFUSED: Answers = {403: json_answer(AwsError, "the signature does not match")}
 
 _EVENT_STREAM: Mapping[str, Schema] = {
     EVENTSTREAM_MEDIA_TYPE: {
@@ -77,8 +86,8 @@ def _operation(path: str, summary: str, content: Content, *, is_stream: bool, te
         path=path,
         tag="SageMaker",
         summary=summary,
-        answers=merged(ok, DEFERRED, ERRORS.answers(), _TARGET_ERRORS),
-        description=f"{text} Signatures are not checked. {TEXT_OF_ALL}",
+        answers=merged(ok, DEFERRED, ERRORS.answers(), _TARGET_ERRORS, _REFUSED),
+        description=f"{text} Where key pairs are set, signatures are checked. {TEXT_OF_ALL}",
         parameters=(
             "endpoint_name",
             *BY_NAME,

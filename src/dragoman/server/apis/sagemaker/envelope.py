@@ -1,9 +1,9 @@
 """What SageMaker's runtime puts around a container's answers, for AWS clients whose `endpoint_url` points here.
 
 Does: wrap any dialect: its errors become ModelErrors; on the streaming operation its bytes travel in event-stream messages
-and a failure in mid-stream is a ModelStreamError. Does not: check signatures, or know the dialect it wraps.
+and a failure in mid-stream is a ModelStreamError. Does not: check signatures (the gate does), or know the dialect it wraps.
 Made by the endpoints for each call, used on the event loop.
-Source: the SageMaker runtime API reference, InvokeEndpoint and InvokeEndpointWithResponseStream.
+Source: the SageMaker runtime API reference, InvokeEndpoint, InvokeEndpointWithResponseStream and "Common Errors".
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from functools import partial
 
 import msgspec
 
-from dragoman.errors import NotFound, RequestTimeout, ServerError, UnknownPath, WrongMethod
+from dragoman.errors import (
+    BadSignature,
+    Forbidden,
+    NotFound,
+    RateLimited,
+    RequestTimeout,
+    ServerError,
+    UnknownPath,
+    WrongMethod,
+)
 from dragoman.server.api import (
     Answerer,
     Call,
@@ -31,6 +40,7 @@ from dragoman.server.api import (
 from dragoman.server.apis.lmi.front.target import target_of
 from dragoman.server.apis.sagemaker.eventstream import EVENTSTREAM_MEDIA_TYPE, exception, payload_parts
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE
+from dragoman.server.timings import ShownTimings, TimedEncoder
 from dragoman.types import GenerationEvent, GenerationResult
 
 MODEL_ERROR = 424  # InvokeEndpoint's ModelError
@@ -53,7 +63,7 @@ class SageMakerError(msgspec.Struct, rename="pascal"):
     original_message: str
 
 
-class ValidationError(msgspec.Struct, frozen=True, rename="pascal"):
+class AwsError(msgspec.Struct, frozen=True, rename="pascal"):
     """The body of an error that was found before a container was asked."""
 
     message: str
@@ -64,6 +74,14 @@ class StreamError(msgspec.Struct, rename="pascal"):
 
     message: str
     error_code: str
+
+
+FRONT_ERRORS: Mapping[type[ServerError], tuple[int, str]] = {
+    BadSignature: (403, "InvalidSignatureException"),
+    Forbidden: (403, "AccessDeniedException"),
+    RateLimited: (429, "ThrottlingException"),
+}
+"""Status and name of what AWS's own front door tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +114,14 @@ class SageMakerDialect:
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """The container's own error inside a ModelError, except what SageMaker finds out itself.
 
-        That is a call that is no operation of the runtime, and a target model that does not exist.
+        That is a call that is no operation of the runtime, a target model that does not exist, a signature that does not
+        hold, and what a key does not open.
         """
         if isinstance(error, NotFound) and target_of(http):
-            return _validation_error(error)
+            return _front_error(400, "ValidationError", error)
+        for kind, (status, name) in FRONT_ERRORS.items():
+            if isinstance(error, kind):
+                return _front_error(status, name, error)
         reply = self.inner.error_reply(error, as_container_call(http))
         return reply if isinstance(error, UnknownPath | WrongMethod) else model_error(reply)
 
@@ -111,6 +133,10 @@ class _Encoder:
         self._inner = inner
         self._headers = headers
         self._is_stream = is_stream
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """As the dialect shows them."""
+        return isinstance(self._inner, TimedEncoder) and self._inner.show_timings(timings)
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """The whole answer; on the streaming operation it is one event."""
@@ -196,10 +222,10 @@ def model_error(own: Reply) -> Reply:
     return Reply(MODEL_ERROR, msgspec.json.encode(body), JSON_MEDIA_TYPE, headers)
 
 
-def _validation_error(error: ServerError) -> Reply:
+def _front_error(status: int, name: str, error: ServerError) -> Reply:
     """An error of the call, found before a container was asked."""
-    body = msgspec.json.encode(ValidationError(error.message))
-    return Reply(400, body, JSON_MEDIA_TYPE, {"x-amzn-errortype": "ValidationError"})
+    body = msgspec.json.encode(AwsError(error.message))
+    return Reply(status, body, JSON_MEDIA_TYPE, {"x-amzn-errortype": name})
 
 
 def as_container_call(http: HttpCall) -> HttpCall:

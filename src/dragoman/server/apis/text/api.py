@@ -10,7 +10,7 @@ from dragoman.server.apis.text.describe import BATCH_ERRORS, ONE_ERRORS, schemas
 from dragoman.server.apis.text.dialect import BATCH_PATH, ONE_PATH, TextDialect, TextOptions
 from dragoman.server.apis.text.schema import BatchAnswerItem
 from dragoman.server.describe.answers import Answer, Answers, Shape, merged
-from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED, header, parameter
+from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED, header, parameter
 from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, TEXT_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation
@@ -35,7 +35,7 @@ def set_up(profile: ModelProfile) -> Dialects:
 
 
 def _generated(status: int, media_type: str, shape: Shape, text: str, *headers: str) -> Answers:
-    return {status: Answer(text, {media_type: shape}, (*IGNORED, *headers))}
+    return {status: Answer(text, {media_type: shape}, (*GENERATED, *headers))}
 
 
 _STATUS = "200 if the text ended by itself; 206 if it was cut at `maxLength`, or if its end is not known yet."

@@ -20,11 +20,12 @@ from dragoman.server.apis.tgi.dialect import (
     TgiInfo,
 )
 from dragoman.server.describe.answers import LOADING, Answer, Content, json_answer, merged
-from dragoman.server.describe.components import BY_NAME, IGNORED, QUESTION, VERSIONED
+from dragoman.server.describe.components import BY_NAME, GENERATED, QUESTION, VERSIONED
 from dragoman.server.describe.json_schema import TEXT, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
+from dragoman.server.security.scopes import Scope
 
 NAME = "tgi"
 TAG = "Text Generation Inference"
@@ -49,7 +50,8 @@ def tgi_info(model: ServedModel) -> TgiInfo:
         max_concurrent_requests=model.admission.limit,
         max_best_of=model.limits.max_best_of,
         max_stop_sequences=model.limits.max_stop_strings,
-        max_input_tokens=max_model_len - 1,  # at least one token has to be generated
+        # at least one token has to be generated
+        max_input_tokens=min(max_model_len - 1, model.limits.max_prompt_tokens or max_model_len),
         max_total_tokens=max_model_len,
         version=TGI_VERSION,
         docker_label=f"dragoman-{__version__}",
@@ -65,7 +67,7 @@ def _operation(path: str, summary: str, content: Content, example: Mapping[str, 
         path=path,
         tag=TAG,
         summary=summary,
-        answers=merged({200: Answer("the answer", content, IGNORED)}, TGI_ERRORS.answers()),
+        answers=merged({200: Answer("the answer", content, GENERATED)}, TGI_ERRORS.answers()),
         parameters=(*BY_NAME, *VERSIONED),
         body={
             JSON_MEDIA_TYPE: ref("TgiRequest"),
@@ -104,6 +106,7 @@ API = Api(
                 {200: json_answer(TgiInfo, "the description")},
                 TGI_ERRORS.answers(("unauthorized", "not_found", *LOADING)),
             ),
+            scope=Scope.INFERENCE,
             answer=_info,
         ),
     ),

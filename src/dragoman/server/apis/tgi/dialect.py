@@ -82,6 +82,7 @@ class TgiDialect(PureDialect):
             encoder=TokenEncoder("sse", error_body, self._shape, plan.answer, is_list=is_list),
             stream=is_stream,
             ignored=joined_names((*payload.unknown, *useless), plan.ignored),
+            reasons=plan.reasons,
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
@@ -128,8 +129,10 @@ ERRORS: Mapping[str, TgiErrorRow] = {
     "unknown_path": TgiErrorRow(404, "not_found"),
     "wrong_method": TgiErrorRow(405, "validation"),
     "unauthorized": TgiErrorRow(401, "unauthorized"),
+    "forbidden": TgiErrorRow(403, "unauthorized"),
     "too_large": TgiErrorRow(413, "validation"),
     "overloaded": TgiErrorRow(429, "overloaded"),
+    "rate_limited": TgiErrorRow(429, "overloaded"),
     "unavailable": TgiErrorRow(503, "overloaded"),
     "timeout": GENERATION,
     "cancelled": TgiErrorRow(500, "incomplete_generation"),

@@ -12,7 +12,6 @@ from typing import Any
 from dragoman.server.apis.lmi.dialect import LmiOptions
 from dragoman.server.apis.lmi.parameters.table import Need, Param, rows_for
 from dragoman.server.apis.lmi.parameters.values import MAX_INTEGER, ValueType
-from dragoman.server.apis.lmi.request import MAX_PROMPTS
 from dragoman.server.apis.openai_wire.grammars import MAX_CHOICES
 from dragoman.server.describe.json_schema import (
     BOOLEAN,
@@ -110,7 +109,7 @@ def _request(options: LmiOptions) -> Schema:
     return an_object(
         {
             "inputs": described(
-                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=MAX_PROMPTS)),
+                any_of(NON_EMPTY_TEXT, array(NON_EMPTY_TEXT, minItems=1, maxItems=options.limits.max_prompts)),
                 "the prompt, or several",
             )
         },

@@ -19,9 +19,10 @@ from dragoman.server.apis.lmi.objects import (
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion, ChatCompletionChunk
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
+from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
-from dragoman.server.describe.components import IGNORED, QUESTION, header, parameter
+from dragoman.server.describe.components import GENERATED, QUESTION, header, parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, any_of, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 
@@ -55,7 +56,7 @@ TEXT_OF_ALL = (
 
 def answered(content: Content, description: str = "the answer", *headers: str) -> Answers:
     """The answer of a call that succeeds."""
-    return {200: Answer(description, content, (*IGNORED, *headers))}
+    return {200: Answer(description, content, (*GENERATED, *headers))}
 
 
 DEFERRED: Answers = {
@@ -75,7 +76,8 @@ CONTENT: Content = {
     JSONLINES_MEDIA_TYPE: _STREAM,
     SSE_MEDIA_TYPE: (*_STREAM, OpenAiError),
 }
-ANSWERS = merged(answered(CONTENT), DEFERRED, REFUSED_BY_FRONT, LMI_ERRORS.answers())
+# Chat that asks for server-sent events is told of errors as OpenAI's clients expect it.
+ANSWERS = merged(answered(CONTENT), DEFERRED, REFUSED_BY_FRONT, LMI_ERRORS.answers(), OPENAI_ERRORS.answers())
 
 PARAMETERS = {
     "model_path": parameter("path", "model", "the model's name; `name/version` asks for that version", TEXT),

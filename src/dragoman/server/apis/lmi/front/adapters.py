@@ -31,6 +31,7 @@ from dragoman.server.describe.components import parameter
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.security.scopes import Scope
 
 NO_LORA = bad_request("LoRA is not enabled.")  # LMI's own answer where adapters are off
 
@@ -153,7 +154,7 @@ PARAMETERS = {
     "adapter_pin": parameter("query", "pin", "without effect: no adapter is dropped to make room", BOOLEAN),
 }
 
-_operation = partial(AnswerOperation, tag="Adapters", in_banner=False)
+_operation = partial(AnswerOperation, tag="Adapters", scope=Scope.MANAGEMENT, in_banner=False)
 _DONE: Answers = {200: json_answer(Done, "it is done")}
 _WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or adapters are not enabled")}
 _REFUSED = LMI_ERRORS.answers(("invalid_request",))

@@ -7,6 +7,7 @@ Sources: djl-serving's management API; SageMaker's contract for containers of mu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial, wraps
@@ -35,10 +36,12 @@ from dragoman.server.describe.json_schema import BOOLEAN, INTEGER, TEXT, Schema,
 from dragoman.server.hosting import ModelHosting, ModelSource, ModelState, ModelStatus
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
+from dragoman.server.http.switches import refuse_ignored
 from dragoman.server.model_facts import ModelFacts, facts_of, facts_of_status
 from dragoman.server.operations import AnswerCall, AnswerOperation, Server
 from dragoman.server.registry import ServedModel
 from dragoman.server.responder import ignored_header
+from dragoman.server.security.scopes import Scope
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -76,7 +79,7 @@ async def _model(http: HttpCall, server: Server) -> list[Workflow]:
 
 async def _register(http: HttpCall, server: Server) -> Reply:
     call = read_registration(http)
-    source, headers = call.source, ignored_header(call.ignored)
+    source, headers = call.source, _ignored(call.ignored, http, server)
     if not source.url:
         raise InvalidRequest("Parameter url is required.", param="url")
     hosting, scheduled = _hosting(server), server.shared(Scheduled.of)
@@ -106,9 +109,10 @@ async def _update(http: HttpCall, server: Server) -> Reply:
     hosting = _hosting(server)
     status = hosting.status(http.path_params["name"])
     if not call.source.url:
-        return _scaled(status, call)
+        return _scaled(status, call, http, server)
     source = replace(call.source, name=status.name, version=call.source.version or status.version)
-    headers = ignored_header([*call.ignored, *(["model_name"] if "model_name" in call.given else [])])
+    names = (*call.ignored, *(["model_name"] if "model_name" in call.given else []))
+    headers = _ignored(names, http, server)
     if not call.is_synchronous:
         server.shared(Scheduled.of).replace(status.name, hosting.replace(source))
         return json_reply(202, Done(f'Model "{status.name}" replacement scheduled.'), headers)
@@ -116,7 +120,14 @@ async def _update(http: HttpCall, server: Server) -> Reply:
     return json_reply(200, Done(f'Model "{status.name}" replaced.'), headers)
 
 
-def _scaled(status: ModelStatus, call: Registration) -> Reply:
+def _ignored(names: Sequence[str], http: HttpCall, server: Server) -> dict[str, str]:
+    """The header that names parameters without effect. Raises: InvalidParameter where these are refused."""
+    if server.switches.for_call(http.headers).is_strict:
+        refuse_ignored(names)
+    return ignored_header(names)
+
+
+def _scaled(status: ModelStatus, call: Registration, http: HttpCall, server: Server) -> Reply:
     """The answer to a call that changes the number of workers, of which a model has none here."""
     if status.state is not ModelState.READY:
         raise Unavailable(f"Model or workflow is not ready: {status.name}")
@@ -124,7 +135,8 @@ def _scaled(status: ModelStatus, call: Registration) -> Reply:
         f'Workflow "{status.name}" worker scaled. New Worker configuration min workers:{call.min_workers} '
         f"max workers:{call.max_workers}"
     )
-    return json_reply(200, Done(text), ignored_header([name for name in call.given if name != "synchronous"]))
+    headers = _ignored([name for name in call.given if name != "synchronous"], http, server)
+    return json_reply(200, Done(text), headers)
 
 
 async def _unregister(http: HttpCall, server: Server) -> Done:
@@ -242,8 +254,8 @@ _SCHEDULED: Answers = {202: json_answer(Done, "it will be done; `GET /models/{na
 _WRONG: Answers = {400: json_answer(FrontError, "the call is wrong, or names no model of the operator's model store")}
 _FAILED: Answers = {500: json_answer(FrontError, "the model could not be loaded for another reason; see the log")}
 
-_operation = partial(AnswerOperation, tag="Models", in_banner=False)
-_changing = partial(_operation, needs_hosting=True)
+_operation = partial(AnswerOperation, tag="Models", scope=Scope.INFERENCE, in_banner=False)
+_changing = partial(_operation, scope=Scope.MANAGEMENT, needs_hosting=True)
 
 
 def _errors(*kinds: str) -> Answers:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator
 
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs
 from dragoman.errors import UnsupportedFeature
+from dragoman.server.generation.prepare import PreparedRequest
 from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult
 
 
@@ -19,6 +20,10 @@ class NoGeneration:
         self._message = f"model {name} answers on the LMI routes only, with its own handler: {reason}"
 
     def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Raises: UnsupportedFeature."""
+        raise UnsupportedFeature(self._message, param="model")
+
+    async def prepare(self, request: GenerationRequest) -> PreparedRequest:
         """Raises: UnsupportedFeature."""
         raise UnsupportedFeature(self._message, param="model")
 

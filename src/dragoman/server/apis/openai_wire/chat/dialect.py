@@ -30,6 +30,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
     logprob_bounds,
+    reasons_of,
     shared_request,
     without_effect,
 )
@@ -97,7 +98,13 @@ class ChatDialect(PureDialect):
         if top_logprobs is None:
             ignored += [name for name in ("top_logprobs",) if raw.get(name)]
         facts = self._facts(body, route, http, top_logprobs)
-        return Call((request,), ChatEncoder(facts), stream=bool(body.stream), ignored=tuple(ignored))
+        return Call(
+            (request,),
+            ChatEncoder(facts),
+            stream=bool(body.stream),
+            ignored=tuple(ignored),
+            reasons=reasons_of(ignored),
+        )
 
     def ignores_unknown_model(self, http: HttpCall) -> bool:
         """True where the answer has LMI's shape: LMI does not look at `model`."""

@@ -39,6 +39,7 @@ from dragoman.server.apis.openai_wire.common import (
 )
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -98,6 +99,12 @@ class ChatEncoder:
         self._text_chunks: dict[int, TextChunk] = {}  # by sequence, all of `_text_chunks_s`
         self._text_chunks_s = facts.created_s
         self._calling: set[int] = set()  # sequences that made a tool call
+        self._timings = NO_TIMINGS
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """They stand in a whole answer and in a stream's last chunk."""
+        self._timings = timings
+        return True
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """All choices and the usage."""
@@ -108,7 +115,15 @@ class ChatEncoder:
         created_s, prompt = self._created_s(), self._prompt_logprobs(result.prompt)
         return self._wire.reply(
             ChatCompletion(
-                facts.id, "chat.completion", created_s, facts.model, choices, usage, self._fingerprint, prompt
+                facts.id,
+                "chat.completion",
+                created_s,
+                facts.model,
+                choices,
+                usage,
+                self._fingerprint,
+                prompt,
+                self._timings.of(),
             )
         )
 
@@ -134,13 +149,19 @@ class ChatEncoder:
             self._chunk_logprobs(event.tokens),
             self._finish_word(event.index, event.finish_reason),
         )
-        return self._wire.frame(self._chunk([choice], self._chunk_usage, prompt))
+        chunk = self._chunk([choice], self._chunk_usage, prompt)
+        is_timed = self._timings is not NO_TIMINGS and not self._facts.include_usage
+        if is_timed and event.finish_reason is not None:
+            chunk.timings = self._timings.sequence_ended()
+        return self._wire.frame(chunk)
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
         if self._facts.include_usage:
-            usage = self._wire.frame(self._chunk([], self._usage.usage(), UNSET))
+            chunk = self._chunk([], self._usage.usage(), UNSET)
+            chunk.timings = self._timings.of()
+            usage = self._wire.frame(chunk)
         return usage + self._wire.done()
 
     def stream_error(self, error: ServerError) -> bytes:

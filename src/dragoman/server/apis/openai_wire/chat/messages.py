@@ -112,8 +112,8 @@ def continues_final_message(body: ChatBody, profile: Profile) -> bool:
 def tool_use(body: ChatBody, raw: Mapping[str, Any], profile: Profile) -> ToolUse:
     """The tools and the wish about them; `raw` is the body as sent. Raises: InvalidRequest."""
     if body.functions or body.function_call is not None:
-        return _function_use(body, raw.get("functions", []), profile)
-    raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", [])
+        return _function_use(body, raw.get("functions", []) if body.functions else [], profile)
+    raw_tools: Sequence[Mapping[str, Any]] = raw.get("tools", []) if body.tools else []  # the text "null" is none
     tools = tuple(_tool(tool, f"tools[{i}]", profile) for i, tool in enumerate(raw_tools))
     choice = _tool_choice(body.tool_choice, [tool["function"]["name"] for tool in tools], profile)
     return ToolUse(() if choice == "none" else tools, choice)

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH
 from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.server.timings import Timings
 from dragoman.tokenizer.message_content import DETAILS
 
 # --- request ----------------------------------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ class ChatCompletion(msgspec.Struct):
     usage: Usage
     system_fingerprint: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct):
@@ -229,3 +231,4 @@ class ChatCompletionChunk(msgspec.Struct):
     usage: Usage | UnsetType | None = UNSET
     system_fingerprint: str | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET

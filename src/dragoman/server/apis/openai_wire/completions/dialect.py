@@ -29,6 +29,7 @@ from dragoman.server.apis.openai_wire.sampling import (
     Reading,
     check_shared,
     logprob_bounds,
+    reasons_of,
     shared_request,
     without_effect,
 )
@@ -67,11 +68,13 @@ class CompletionsDialect(PureDialect):
         check_shared(raw, body, self._reading, exempt=("max_tokens",) if only_prompt else ())
         self._check(body)
         requests = self._requests(body, _prompts(body, self._reading), http.request_id)
+        ignored = tuple(without_effect(raw, body, requests[0], self._reading))
         return Call(
             requests=requests,
             encoder=CompletionEncoder(self._facts(body, requests, http)),
             stream=bool(body.stream),
-            ignored=tuple(without_effect(raw, body, requests[0], self._reading)),
+            ignored=ignored,
+            reasons=reasons_of(ignored),
         )
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

@@ -31,6 +31,7 @@ from dragoman.server.apis.openai_wire.completions.schema import (
 from dragoman.server.apis.openai_wire.errors import ErrorShape
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.timings import NO_TIMINGS, ShownTimings
 from dragoman.types import (
     FinishReason,
     GenerationEvent,
@@ -88,6 +89,12 @@ class CompletionEncoder:
         self._is_text_only = facts.shows_text and not (self._needs_tokens or self._needs_prompt)
         self._text_chunks: dict[int, TextChunk] = {}  # by choice
         self._chunk_usage = None if facts.include_usage else UNSET
+        self._timings = NO_TIMINGS
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """They stand in a whole answer and in a stream's last chunk."""
+        self._timings = timings
+        return True
 
     def full(self, results: Sequence[GenerationResult]) -> Reply:
         """All choices, prompt by prompt, and the usage."""
@@ -99,7 +106,16 @@ class CompletionEncoder:
         facts = self._facts
         usage = usage_of(results, has_details=facts.has_usage_details)
         fingerprint = facts.system_fingerprint
-        answer = Completion(facts.id, "text_completion", facts.created_s, facts.model, fingerprint, choices, usage)
+        answer = Completion(
+            facts.id,
+            "text_completion",
+            facts.created_s,
+            facts.model,
+            fingerprint,
+            choices,
+            usage,
+            self._timings.of(),
+        )
         return self._wire.reply(answer)
 
     def head(self, events: Sequence[IndexedEvent]) -> Head:
@@ -116,14 +132,19 @@ class CompletionEncoder:
         if not has_news and not (self._needs_tokens and event.tokens):
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
-        choice = self._choice(request_index, event.index, part)
-        return self._wire.frame(self._chunk([choice], self._chunk_usage))
+        chunk = self._chunk([self._choice(request_index, event.index, part)], self._chunk_usage)
+        is_timed = self._timings is not NO_TIMINGS and not self._facts.include_usage
+        if is_timed and event.finish_reason is not None:
+            chunk.timings = self._timings.sequence_ended()
+        return self._wire.frame(chunk)
 
     def end(self) -> bytes:
         """The usage chunk, if asked for, and the end mark."""
         usage = b""
         if self._facts.include_usage:
-            usage = self._wire.frame(self._chunk([], self._usage.usage()))
+            chunk = self._chunk([], self._usage.usage())
+            chunk.timings = self._timings.of()
+            usage = self._wire.frame(chunk)
         return usage + self._wire.done()
 
     def stream_error(self, error: ServerError) -> bytes:

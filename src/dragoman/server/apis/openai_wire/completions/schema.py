@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from dragoman.server.apis.openai_wire.common import Created, PromptLogprobs, Usage
 from dragoman.server.apis.openai_wire.profile import OPENAI_FINISH, ChunkName
 from dragoman.server.apis.openai_wire.sampling import SharedBody
+from dragoman.server.timings import Timings
 
 
 class CompletionBody(SharedBody, kw_only=True):
@@ -68,6 +69,7 @@ class Completion(msgspec.Struct):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage
+    timings: Timings | UnsetType = UNSET
 
 
 class CompletionChunk(msgspec.Struct):
@@ -80,3 +82,4 @@ class CompletionChunk(msgspec.Struct):
     system_fingerprint: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    timings: Timings | UnsetType = UNSET

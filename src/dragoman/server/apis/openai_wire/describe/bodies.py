@@ -44,7 +44,7 @@ _OWN_TYPES: Mapping[str, Schema] = {
     "prompt": any_of(
         {"type": "string"},
         array(_TOKEN_ID, minItems=1),
-        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1, maxItems=_SIZES.max_prompts),
+        array(any_of({"type": "string"}, array(_TOKEN_ID, minItems=1)), minItems=1),
     ),
     "logit_bias": {
         "type": "object",
@@ -95,8 +95,9 @@ def completion_body(profile: Profile, limits: Limits) -> Schema:
         rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
     schema = _body(body, rows, profile, limits, required="prompt")
     _limit(schema["properties"]["max_tokens"], {"minimum": 0})
+    choices = schema["properties"]["prompt"]["anyOf"]
+    choices[2]["maxItems"] = limits.max_prompts
     if profile.refuses_empty_prompt:
-        choices = schema["properties"]["prompt"]["anyOf"]
         choices[0] = NON_EMPTY_TEXT
         choices[2]["items"] = any_of(NON_EMPTY_TEXT, array(_TOKEN_ID, minItems=1))
     return schema
@@ -166,6 +167,8 @@ def _bounds(name: str, schema: Schema, profile: Profile, limits: Limits) -> Boun
         return Bounds(1, limits.max_best_of - (1 if profile.is_best_of_limit_exclusive else 0))
     if name in ("logprobs", "top_logprobs", "prompt_logprobs") and schema.get("type") == "integer":
         return Bounds(0, limits.max_logprobs)
+    if name == "priority":
+        return Bounds(limits.min_priority, BOUNDS[name].high)
     return profile.bounds.get(name) or BOUNDS.get(name)
 
 

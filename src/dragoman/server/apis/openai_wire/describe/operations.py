@@ -13,11 +13,12 @@ from dragoman.server.apis.openai_wire.chat.schema import ChatCompletion
 from dragoman.server.apis.openai_wire.completions.schema import Completion, CompletionChunk
 from dragoman.server.apis.openai_wire.models import OpenAiModel, OpenAiModelList, openai_model, openai_models
 from dragoman.server.describe.answers import LOADING, Answer, Answers, Content, ErrorFamily, json_answer, merged
-from dragoman.server.describe.components import IGNORED, MESSAGES, QUESTION
+from dragoman.server.describe.components import GENERATED, MESSAGES, QUESTION
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.model_facts import facts_by_name, facts_called
 from dragoman.server.operations import AnswerOperation, GenerateOperation, Server
+from dragoman.server.security.scopes import Scope
 
 _COMPLETION_EXAMPLE = {"model": "default", "prompt": QUESTION, "max_tokens": 32, "temperature": 0, "stream": True}
 _CHAT_EXAMPLE = {"model": "default", "messages": MESSAGES, "max_tokens": 32, "temperature": 0, "stream": True}
@@ -28,7 +29,7 @@ def chat_operation(*, stream: Content, errors: Answers, body: str, **more: Any) 
     content = {JSON_MEDIA_TYPE: ChatCompletion, **stream}
     return GenerateOperation(
         tag="Chat",
-        answers=merged({200: Answer("the answer", content, IGNORED)}, errors),
+        answers=merged({200: Answer("the answer", content, GENERATED)}, errors),
         description="Streams in OpenAI's shape are server-sent events that end in `data: [DONE]`.",
         body={JSON_MEDIA_TYPE: ref(body)},
         example=_CHAT_EXAMPLE,
@@ -41,7 +42,7 @@ def completions_operation(*, error: type, errors: Answers, body: str, **more: An
     content = {JSON_MEDIA_TYPE: Completion, SSE_MEDIA_TYPE: (CompletionChunk, error)}
     return GenerateOperation(
         tag="Completions",
-        answers=merged({200: Answer("the answer", content, IGNORED)}, errors),
+        answers=merged({200: Answer("the answer", content, GENERATED)}, errors),
         description="Streams are server-sent events that end in `data: [DONE]`.",
         body={JSON_MEDIA_TYPE: ref(body)},
         example=_COMPLETION_EXAMPLE,
@@ -60,7 +61,7 @@ def model_operations(path: str, summary: str, errors: ErrorFamily, owned_by: str
         name = http.path_params["name"]
         return openai_model(facts_called(server.models.find(name), name), owned_by)
 
-    operation = partial(AnswerOperation, method="GET", tag="Models")
+    operation = partial(AnswerOperation, method="GET", tag="Models", scope=Scope.INFERENCE)
     return (
         operation(
             path=path,

@@ -75,6 +75,7 @@ SHARED: Mapping[str, Row] = {
     "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
     "assistant_confidence_threshold": Row("the draft stops below this confidence"),
     "max_ngram_size": Row("longest n-gram that prompt lookup matches"),
+    "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
     "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
     "guided_json": Row("the answer is JSON of this schema"),
     "guided_regex": Row("the answer matches this regular expression"),

@@ -1,0 +1,113 @@
+"""`dragoman explain`: what would be done with a call, by a server elsewhere or by a model that is loaded for it.
+
+Does: ask, print. Does not: explain (`server.explaining` does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+import msgspec
+
+from dragoman.cli.explain_arguments import ExplainArguments
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.compose import build_served_model
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.errors import EngineDead, ServerError
+from dragoman.host.settings import server_config
+from dragoman.models import ModelError
+from dragoman.server.api import HttpCall
+from dragoman.server.apis import all_apis
+from dragoman.server.endpoints import Endpoints
+from dragoman.server.explaining.explain import explain
+from dragoman.server.registry import ModelRegistry
+from dragoman.server.security.gate import Gate
+
+FAILED = 1
+_TIMEOUT_S = 120.0
+
+
+def run_explain(
+    config: Config | None, asked: ExplainArguments, stdout: TextIO, stderr: TextIO, api_key: str = ""
+) -> int:
+    """Print the explanation; the exit code: 0, or 1 if the call would be refused or could not be explained.
+
+    `config` None = the server at `asked.url` explains, if that is its key.
+    """
+    display = ProgressDisplay(stderr)
+    try:
+        explanation = _asked(asked, api_key) if config is None else asyncio.run(_explained(config, asked, display))
+    except (ConfigError, ModelError, ServerError, EngineDead, OSError, ValueError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    stdout.write(json.dumps(explanation, indent=2, ensure_ascii=False) + "\n" if asked.json else _text(explanation))
+    return FAILED if explanation["refusal"] else 0
+
+
+def _asked(asked: ExplainArguments, api_key: str) -> Any:
+    """What the server says. Raises: OSError, ValueError with its error."""
+    headers = {"content-type": "application/json"}
+    if api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    url = f"{str(asked.url).rstrip('/')}/explain"
+    try:
+        request = urllib.request.Request(url, asked.call, headers)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        text = error.read().decode("utf-8", "replace").strip()
+        raise ValueError(f"{url} answered {error.code}: {text[:500]}") from None
+
+
+async def _explained(config: Config, asked: ExplainArguments, display: ProgressDisplay) -> Any:
+    """What a server with this model would say. Raises: as loading does, ServerError."""
+    composed = await build_served_model(config, display)
+    display.finish()
+    try:
+        served, settings = composed.served, server_config(config)
+        registry = ModelRegistry(served.dialects, profile=served.profile)
+        registry.add(served)
+        registry.mark_ready()
+        gate = Gate(settings.max_request_size_bytes)
+        endpoints = Endpoints(all_apis(), registry, gate, switches=settings.switches)
+        made = await explain(HttpCall("POST", "/explain", asked.call, request_id="explained"), endpoints)
+    finally:
+        await composed.served.engine.shutdown(0.0)
+        composed.close()
+    return msgspec.to_builtins(made)
+
+
+def _text(told: Any) -> str:
+    return "\n".join(_lines(told)) + "\n"
+
+
+def _lines(told: Any) -> Iterator[str]:
+    yield f"{told['operation']}, API {told['api']}, model {told['model'] or '?'}" + (
+        f", adapter {told['adapter']}" if told["adapter"] else ""
+    )
+    for prompt in told["prompts"]:
+        yield f"prompt: {prompt['tokens']} tokens, room for {prompt['max_tokens']} more"
+        yield from (f"  | {line}" for line in prompt["text"].splitlines())
+    decided = [one for one in told["parameters"] if one["source"] != "API default"]
+    others = [one for one in told["parameters"] if one["source"] == "API default"]
+    for one in decided:
+        names = f" ({', '.join(one['names'])})" if one["names"] else ""
+        yield f"{one['name']} = {json.dumps(one['value'], ensure_ascii=False)}: {one['source']}{names}"
+    if others:
+        pairs = (f"{one['name']} {json.dumps(one['value'], ensure_ascii=False)}" for one in others)
+        yield "by the API's defaults: " + ", ".join(pairs)
+    for one in told["ignored"]:
+        yield f"ignored: {one['name']}: {one['why']}"
+    yield from (f"note: {note}" for note in told["notes"])
+    if told["limits"]:
+        limits = dict(told["limits"])
+        limits.pop("others")
+        yield "limits: " + ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+    refusal = told["refusal"]
+    yield f"refused with {refusal['status']}: {refusal['body'].strip()}" if refusal else "it would be answered"

@@ -1,0 +1,41 @@
+"""`dragoman selftest`: whether a model computes on this machine as it should.
+
+Does: from a configuration to the table, errors on one line. Does not: test (`dragoman.selftest` does). Called by `main`, on
+the main thread.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TextIO
+
+from dragoman.cli.progress import ProgressDisplay
+from dragoman.config.resolve import Config, ConfigError
+from dragoman.errors import ServerError
+from dragoman.host.loading import citing, engine_setup, has_model
+from dragoman.models import ModelError
+from dragoman.selftest.report import report_json, report_text
+from dragoman.selftest.run import self_test
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+
+FAILED = 1
+
+
+def run_selftest(config: Config, stdout: TextIO, stderr: TextIO, *, as_json: bool, is_quick: bool) -> int:
+    """Test and print; the exit code: 0, or 1 if something is off or cannot be tested."""
+    display = ProgressDisplay(stderr)
+    try:
+        if config.engine.engine != "rolling":
+            raise ConfigError([f"{config.cite('engine')}: must be rolling, whose models are tested"])
+        if not has_model(config):
+            raise ModelError(f"there is no model in {config.model_dir}")
+        encode = partial(load_tokenizer(config.model_dir).encode, add_special_tokens=False)
+        with citing(config):
+            found = self_test(config.name, engine_setup(config), encode, display, is_quick=is_quick)
+    except (ConfigError, ModelError, ServerError, ValueError, OSError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    display.finish()
+    stdout.write((report_json if as_json else report_text)(found))
+    return FAILED if found.is_off else 0

@@ -1,0 +1,66 @@
+"""What files of a hub's model may decide on this machine: how it is run, and nothing that reaches beyond it.
+
+Does: leave out the other options of its files, keep its code from running. Does not: judge directories that the operator
+has put together; those are the operator's own. Called by `resolve`, at start-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+
+from dragoman.config.combinations import Origin
+from dragoman.config.foreign import OF_ENGINES, ForeignOption
+from dragoman.config.kinds import FilePath, Value
+from dragoman.config.names import NameIndex
+from dragoman.config.option import Option
+from dragoman.config.server_options import PER_MODEL, ServerSettings
+from dragoman.config.sources import Given
+from dragoman.hub.cache import repo_of
+
+_OF_THE_OPERATOR = frozenset({
+    "engine", "entry_point", "handler", "hooks", "lora", "upstream", "upstream_model", "allow_image_hosts", "chat_template",
+})  # fmt: skip
+"""What names code, or whom this machine talks to, or what it reads elsewhere."""
+
+
+def trusted(directory: Path, givens: Sequence[Given], index: NameIndex) -> tuple[list[Given], list[str]]:
+    """What of a directory's files counts, and a line for each of the rest; all counts unless a hub's model lies there."""
+    if repo_of(directory) is None:
+        return list(givens), []
+    refused = [given for given in givens if _reaches_out(given, index)]
+    lines = [
+        f"{given.name} ({given.source}): no effect in a model of the hub; only the operator can set it"
+        for given in refused
+    ]
+    return [given for given in givens if given not in refused], lines
+
+
+def keep_code_out(
+    values: dict[str, Value], origins: dict[str, Origin], directories: Iterable[Path], file_name: str
+) -> list[str]:
+    """Switch hooks off where the file that would run came with a hub's model and nobody asked for it; a line says so."""
+    if origins["hooks"].is_given or values["entry_point"] is not None:
+        return []
+    found = next((path for path in (directory / file_name for directory in directories) if path.is_file()), None)
+    if found is None or repo_of(found.parent) is None:
+        return []
+    values["hooks"], origins["hooks"] = False, Origin(f"implied by {found.parent}")
+    return [f"{found}: not run, since it came with a model of the hub; read it, and start with --hooks to run it"]
+
+
+def _reaches_out(given: Given, index: NameIndex) -> bool:
+    """True also for what nobody here knows: an engine would get it, vLLM's leave to run a checkpoint's code among it."""
+    found = [match.target for match in index.find(given)]
+    return not found or any(_is_beyond(target, given.text) for target in found)
+
+
+def _is_beyond(option: Option | ForeignOption, text: str) -> bool:
+    if isinstance(option, ForeignOption):
+        return any(option.key in names for names in OF_ENGINES.values())
+    if option.group is ServerSettings:
+        return option.name not in PER_MODEL
+    if option.name in _OF_THE_OPERATOR or option.row.is_secret:
+        return True
+    path = PurePath(text.strip().removeprefix("file://"))
+    return isinstance(option.row.kind, FilePath) and (path.is_absolute() or bool({"..", "~"} & {*path.parts, text[:1]}))

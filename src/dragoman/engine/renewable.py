@@ -1,0 +1,172 @@
+"""An engine whose place another one can take while everybody goes on holding it: after it has died.
+
+Does: hand everything on to the engine that runs now, add up what all of them counted, load adapters again. Does not: decide
+when an engine is renewed or how often (`host.recovery` does), or load one. On the event loop; `health` and `stats` on any
+thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+from dragoman.engine.base import AdapterLoading, Capabilities, Engine, EngineStats, Health, Outputs
+from dragoman.engine.factory import BuiltEngine
+from dragoman.errors import EngineDead, ServerError, Unavailable
+from dragoman.types import EngineOutput, EngineRequest
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5  # what clients are told while an engine is renewed
+
+
+class RenewableEngine:
+    """The engine of one model, from the model's load to its end, however many engines that takes."""
+
+    def __init__(self, built: BuiltEngine) -> None:
+        self._engine: Engine = built.engine
+        self._adapters = built.adapters
+        self._adapter_changes: dict[str, Path | None] = {}  # since the model's load; None = it was unloaded
+        self._past = EngineStats()  # of the engines before this one
+        self._num_restarts = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What requests may ask for."""
+        return self._engine.capabilities
+
+    async def start(self) -> None:
+        """See `Engine`."""
+        await self._engine.start()
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """See `Engine`; while the engine is renewed, requests are refused with Unavailable."""
+        return self._engine.generate(request)
+
+    def health(self) -> Health:
+        """Of the engine that runs now; recovering while there is none."""
+        return self._engine.health()
+
+    def stats(self) -> EngineStats:
+        """What all of them counted."""
+        return replace(self._past.plus(self._engine.stats()), num_restarts=self._num_restarts)
+
+    async def shutdown(self, drain_s: float) -> None:
+        """See `Engine`."""
+        await self._engine.shutdown(drain_s)
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        await self._changing().load_adapter(name, directory, is_replacing=is_replacing)
+        self._adapter_changes[name] = directory
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AdapterLoading`; only of engines whose adapters come and go."""
+        await self._changing().unload_adapter(name)
+        self._adapter_changes[name] = None
+
+    async def renew(self, make: Callable[[], Awaitable[BuiltEngine]]) -> None:
+        """End the engine and go on with the one that `make` returns, which is not started yet.
+
+        The old one's memory is free before that. Raises: what `make` or the start raises; then there is no engine, and
+        this may be called again.
+        """
+        old = self._engine
+        if not isinstance(old, _Absent):
+            self._past, reason = self._past.plus(old.stats()), old.health().reason
+            self._engine, self._adapters = _Absent(old.capabilities, reason), None
+            try:
+                await old.shutdown(0.0)
+            except Exception:  # it is dead: whatever is left of it must not keep the next one from its place
+                logger.exception("the dead engine did not stop cleanly")
+        else:
+            self._engine = _Absent(old.capabilities, old.reason)
+        del old
+        built = await make()
+        try:
+            await built.engine.start()
+            await self._load_adapters(built)
+        except BaseException:
+            await built.engine.shutdown(0.0)
+            raise
+        self._engine, self._adapters = built.engine, built.adapters
+        self._num_restarts += 1
+
+    def give_up(self, reason: str) -> None:
+        """There will be no engine any more: every request fails with EngineDead, which says why."""
+        if isinstance(self._engine, _Absent):
+            self._engine = _Absent(self._engine.capabilities, reason, is_recovering=False)
+
+    async def _load_adapters(self, built: BuiltEngine) -> None:
+        """Have the new engine serve what the old one did; an adapter that cannot be had any more is told, and left out."""
+        if built.adapters is None:
+            return
+        for name, directory in self._adapter_changes.items():
+            is_there = name in built.engine.capabilities.adapters
+            try:
+                if directory is not None:
+                    await built.adapters.load_adapter(name, directory, is_replacing=is_there)
+                elif is_there:
+                    await built.adapters.unload_adapter(name)
+            except ServerError as error:
+                logger.error("adapter %s is not served any more: %s", name, error.message)
+
+    def _changing(self) -> AdapterLoading:
+        if isinstance(self._engine, _Absent):
+            raise self._engine.refusal()
+        assert self._adapters is not None
+        return self._adapters
+
+
+class _Absent:
+    """Stands in the place of an engine that died, for the reason given. `is_recovering`: another one is on its way."""
+
+    def __init__(self, capabilities: Capabilities, reason: str, *, is_recovering: bool = True) -> None:
+        self.capabilities = capabilities
+        self.reason = reason
+        self._is_recovering = is_recovering
+
+    def refusal(self) -> ServerError:
+        """What whoever asks for something is told."""
+        if self._is_recovering:
+            text = "The engine is being restarted after a failure; try again later"
+            return Unavailable(text, retry_after_s=RETRY_AFTER_S)
+        return EngineDead(self.reason)
+
+    async def start(self) -> None:
+        """Raises: EngineDead, Unavailable."""
+        raise self.refusal()
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """Refuses the request."""
+        return _Refused(self.refusal())
+
+    def health(self) -> Health:
+        """Dead."""
+        return Health(False, self.reason, is_recovering=self._is_recovering)
+
+    def stats(self) -> EngineStats:
+        """Nothing is counted here."""
+        return EngineStats()
+
+    async def shutdown(self, drain_s: float) -> None:
+        """Nothing is left to end."""
+        self._is_recovering = False
+
+
+class _Refused:
+    """The outputs of a request that nobody takes."""
+
+    def __init__(self, error: ServerError) -> None:
+        self._error = error
+
+    def __aiter__(self) -> _Refused:
+        return self
+
+    async def __anext__(self) -> EngineOutput:
+        raise self._error
+
+    async def aclose(self) -> None:
+        """Nothing has begun."""

@@ -1,0 +1,146 @@
+"""Orders requests that have not begun: by priority, and within one shared fairly among those who ask.
+
+Does: know who waits and whose turn it is, count what each caller was given. Does not: know blocks, steps, or requests that
+have begun (those go first, the scheduler has them). Called by the scheduler, on the engine thread only.
+
+Each caller has a counter of tokens that were computed for it, and the one with the lowest is next; its requests are in order
+of arrival. Whoever was away is lifted to the lowest counter of those who wait, so that nobody saves up. Hence a thousand
+waiting requests of a caller hold up another one no longer than a few would, and nothing is held back for anybody: who is
+alone gets everything.
+Source: the virtual token counter, arXiv:2401.00588, with its weights.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from dragoman.engine.rolling.sequence import SequenceGroup
+
+PROMPT_WEIGHT, COMPLETION_WEIGHT = 1, 2  # of a token that was computed, and of one that was generated
+
+
+class Shares:
+    """What each caller was given, in weighted tokens.
+
+    `pending`: the tokens that were generated for those who run, and are not charged yet; asked only when callers compete.
+    """
+
+    def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
+        self._pending = pending
+        self._charged: dict[str, int] = {}
+        self._last = ""  # whoever waited last, when nobody else did
+
+    def charge(self, caller: str, *, num_prompt: int = 0, num_generated: int = 0) -> None:
+        """So many tokens were computed and generated for a caller that has waited before."""
+        self._charged[caller] += PROMPT_WEIGHT * num_prompt + COMPLETION_WEIGHT * num_generated
+
+    def enter(self, caller: str, others: Collection[str]) -> None:
+        """A caller begins to wait beside `others`: what it did not use while it was away is lost."""
+        others = others or (self._last,)
+        if caller not in self._charged:
+            self._charged[caller] = 0
+        if caller in others:
+            return
+        counters = self.counters()
+        least = min(counters.get(other, 0) for other in others)
+        self._charged[caller] += max(least - counters[caller], 0)
+
+    def leave(self, caller: str) -> None:
+        """Nobody waits any more, and this one did so last."""
+        self._last = caller
+
+    def choose(self, callers: Iterable[str]) -> str:
+        """Who of these was given least; the first of several."""
+        return min(callers, key=self.counters().__getitem__)
+
+    def counters(self) -> dict[str, int]:
+        """What each caller was given until now."""
+        counters = dict(self._charged)
+        for caller, num_generated in self._pending().items():
+            counters[caller] += COMPLETION_WEIGHT * num_generated
+        return counters
+
+
+class FairQueue:
+    """Requests that wait for their first step. Whoever was found to be next stays it until it is taken out.
+
+    So a large request that does not fit yet is not overtaken by small ones of its priority for ever.
+    """
+
+    def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
+        self.shares = Shares(pending)
+        self._levels: dict[int, dict[str, deque[SequenceGroup]]] = {}  # by priority, by caller; nothing in it is empty
+        self._priorities: list[int] = []  # of the levels, ascending
+        self._num_waiting: dict[str, int] = {}  # of those callers that wait
+        self._length = 0
+        self._next: SequenceGroup | None = None  # None = not known
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[SequenceGroup]:
+        """All requests, the highest priority first, and one caller after the other."""
+        for priority in reversed(self._priorities):
+            for groups in self._levels[priority].values():
+                yield from groups
+
+    @property
+    def priority(self) -> int:
+        """The highest of those that wait; somebody must."""
+        return self._priorities[-1]
+
+    def add(self, group: SequenceGroup) -> None:
+        """A request begins to wait, behind all others of its caller and priority."""
+        priority, caller = group.request.priority, group.request.caller
+        if caller not in self._num_waiting:
+            self.shares.enter(caller, self._num_waiting)
+        if priority not in self._levels:
+            self._levels[priority] = {}
+            insort(self._priorities, priority)
+        if self._next is not None and priority > self._next.request.priority:
+            self._next = None
+        self._levels[priority].setdefault(caller, deque()).append(group)
+        self._num_waiting[caller] = self._num_waiting.get(caller, 0) + 1
+        self._length += 1
+
+    def head(self) -> SequenceGroup:
+        """Who is next; somebody must wait."""
+        if self._next is None:
+            level = self._levels[self._priorities[-1]]
+            caller = next(iter(level)) if len(self._num_waiting) == 1 else self.shares.choose(level)
+            self._next = level[caller][0]
+        return self._next
+
+    def remove(self, group: SequenceGroup) -> None:
+        """A request waits no longer: it begins, or was given up."""
+        priority, caller = group.request.priority, group.request.caller
+        level = self._levels[priority]
+        level[caller].remove(group)  # at once where it is the first
+        if not level[caller]:
+            del level[caller]
+        if not level:
+            del self._levels[priority]
+            self._priorities.remove(priority)
+        self._num_waiting[caller] -= 1
+        if not self._num_waiting[caller]:
+            del self._num_waiting[caller]
+            if not self._num_waiting:
+                self.shares.leave(caller)
+        self._length -= 1
+        if self._next is group:
+            self._next = None
+
+    def ahead_of(self, group: SequenceGroup) -> Iterator[SequenceGroup]:
+        """Those that surely begin before a request which waits: the more urgent ones, and older ones of its caller."""
+        priority, caller = group.request.priority, group.request.caller
+        for level in reversed(self._priorities):
+            if level <= priority:
+                break
+            for groups in self._levels[level].values():
+                yield from groups
+        for other in self._levels[priority][caller]:
+            if other is group:
+                return
+            yield other

@@ -1,0 +1,70 @@
+"""Tells whether a request can have its first token in time, so that a deadline that cannot be met is refused at once.
+
+Does: add up the prompt tokens that have to be computed before, and what they take at the best. Does not: refuse, or forecast
+answers. Called by the scheduler, on the engine thread only.
+
+It errs on the side of the request: tokens cost what they did in the quickest of the last full steps, whatever decodes beside
+them; blocks that are cached, or that several prompts have in common, cost nothing; of those that wait only those count that
+surely go before. That those who were taken on leave again is not foreseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.schedule.fair_queue import FairQueue
+from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
+
+
+class Outlook:
+    """Looks at what runs and waits now; `running` and `queue` are the scheduler's own."""
+
+    def __init__(self, config: RollingConfig, blocks: BlockPools, running: list[Sequence], queue: FairQueue) -> None:
+        self._finds_prefixes = config.prefix_cache != "off"
+        self._blocks = blocks
+        self._running = running
+        self._queue = queue
+
+    def tokens_beyond(self, group: SequenceGroup, most: float) -> int | None:
+        """Prompt tokens to compute before the first token of a group that waits, if surely more than `most`; else None.
+
+        Counting ends as soon as they are more.
+        """
+        ahead = [one.sequences[0] for one in self._queue.ahead_of(group)]
+        prompts = [*self._prefilling(group.request.priority), *ahead, group.sequences[0]]
+        if sum(_num_left(sequence) for sequence in prompts) <= most:  # as nearly always
+            return None
+        return self._more_than(most, prompts)
+
+    def _prefilling(self, priority: int) -> list[Sequence]:
+        return [one for one in self._running if one.group.request.priority >= priority and not one.is_decoding]
+
+    def _more_than(self, most: float, prompts: Iterable[Sequence]) -> int | None:
+        total, seen = 0, set[bytes]()
+        for sequence in prompts:
+            total += self._num_new(sequence, seen)
+            if total > most:
+                return total
+        return None
+
+    def _num_new(self, sequence: Sequence, seen: set[bytes]) -> int:
+        """The tokens that nobody has computed, nor computes before; their blocks are `seen` from now on."""
+        num_left = _num_left(sequence)
+        if not self._finds_prefixes:
+            return num_left
+        size = self._blocks.block_size
+        num_blocks = sequence.num_tokens // size
+        sequence.extend_digests(size, num_blocks)
+        digests = sequence.digests[:num_blocks]
+        num_known = sequence.num_computed_tokens // size
+        if not num_known:
+            num_known = self._blocks.match_prefix(digests, self._blocks.no_prefix).length
+        fresh = [digest for digest in digests[num_known:] if digest not in seen]
+        seen.update(fresh)
+        return min(num_left, len(fresh) * size + sequence.num_tokens % size)
+
+
+def _num_left(sequence: Sequence) -> int:
+    return sequence.num_tokens - sequence.num_computed_tokens

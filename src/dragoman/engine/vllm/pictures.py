@@ -1,0 +1,96 @@
+"""Pictures on vLLM: which models' are taken, and how vLLM's own view of a picture fits the prompt that holds it already.
+
+Does: read the rules by which the service writes prompts, have vLLM prepare each picture, compare. Does not: import vllm.
+`plan_pictures` runs where the model is loaded, the rest on the event loop; vLLM prepares pictures on a thread of its own.
+
+Prompts hold all placeholders of a picture when they come here. vLLM makes them itself, from one in their place. So it is
+given each picture alone, and what it makes of that is put where the prompt has the same tokens; where it has others the
+request is refused: what is computed are always the prompt's own tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from dragoman.engine.base import PictureRules
+from dragoman.engine.factory import EngineSetup
+from dragoman.errors import UnsupportedFeature
+from dragoman.models.config import ModelError
+from dragoman.types import EngineRequest, Picture, PictureSpan
+
+_KEYS = "mm_processor_kwargs"
+
+
+@dataclass(frozen=True, slots=True)
+class PicturePlan:
+    """What is known of a model's pictures before vLLM runs. `rules`: None = prompts hold none, for the reason `why`."""
+
+    rules: PictureRules | None
+    why: str = ""
+
+
+class PreparedPicture(NamedTuple):
+    """What vLLM makes of a picture. `token_ids`: from its first embedding to its last; `takes`: which are embeddings.
+
+    `digest`: what vLLM knows it by; `item`: its pixels, as vLLM's model takes them.
+    """
+
+    token_ids: tuple[int, ...]
+    takes: tuple[bool, ...]
+    digest: str
+    item: Any
+
+
+class PlacedPicture(NamedTuple):
+    """A prepared picture, and the place of its first embedding in a prompt."""
+
+    prepared: PreparedPicture
+    begin: int
+
+
+Prepare = Callable[[Picture], Awaitable[PreparedPicture]]
+"""Has vLLM prepare a picture by the checkpoint's own rules."""
+
+
+def plan_pictures(setup: EngineSetup) -> PicturePlan:
+    """What is known of the pictures of the model. Raises: ModelError if `mm_processor_kwargs` is not understood."""
+    from dragoman.models.picture_rules import read_picture_rules  # brings the runtime of another engine along
+
+    if setup.options.get("limit_mm_per_prompt") == 0:
+        return PicturePlan(None, "limit_mm_per_prompt is 0")
+    changes = setup.options.get(_KEYS)
+    try:
+        processor, placeholder_id = read_picture_rules(setup.model_dir, changes or "{}")
+    except ModelError as error:
+        if changes:
+            raise ModelError(f"{error} ({_KEYS})") from error
+        return PicturePlan(None, str(error))
+    return PicturePlan(PictureRules(processor, placeholder_id))
+
+
+async def placed_pictures(request: EngineRequest, prepare: Prepare) -> tuple[PlacedPicture, ...]:
+    """The request's pictures, prepared by vLLM. Raises: UnsupportedFeature if vLLM puts other tokens in their places."""
+    prepared = await asyncio.gather(*(prepare(span.picture) for span in request.pictures))
+    placed = []
+    for number, (span, one) in enumerate(zip(request.pictures, prepared, strict=True), start=1):
+        token_ids = request.prompt_ids[span.begin : span.begin + span.length]
+        if token_ids != one.token_ids:
+            raise _unlike(number, span, token_ids, one.token_ids)
+        placed.append(PlacedPicture(one, span.begin))
+    return tuple(placed)
+
+
+def _unlike(number: int, span: PictureSpan, ours: Sequence[int], theirs: Sequence[int]) -> UnsupportedFeature:
+    """The error for a picture that vLLM has other tokens for, with the first difference."""
+    size = f"{span.picture.width} x {span.picture.height} pixels, detail {span.detail}"
+    if len(ours) != len(theirs):
+        problem = f"vLLM makes {len(theirs)} tokens of it, the model's own rules {len(ours)}"
+    else:
+        place = next(place for place, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        problem = f"its token {place} is {theirs[place]} for vLLM, {ours[place]} by the model's own rules"
+    allowed = "; detail must be auto or high" if span.detail == "low" else ""
+    message = f"picture {number} of the prompt ({size}) is not supported by this engine: {problem}{allowed}"
+    return UnsupportedFeature(message, param="messages")

@@ -1,0 +1,128 @@
+"""What a grammar may cost: bounds on its source, and how many are compiled at once.
+
+Does: refuse sources that would take long to compile, whatever llguidance's own limits say; let large ones in one at a time.
+Does not: compile. Called by the compiler, on the thread that compiles.
+
+llguidance counts most of its work, and stops; these bounds are for what it does not count: the regular expressions that it
+builds before it counts (time and memory grow with the square of their length), and the states of `multipleOf`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from typing import Any
+
+from dragoman.errors import InvalidParameter, Overloaded
+from dragoman.types import Grammar
+
+MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together: at most 2 s and 300 MB
+MAX_LARK_CHARS = 32_768
+MAX_SOURCE_CHARS = 262_144  # of a schema, a list of choices, or a grammar of tool calls
+MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`: so many states are computed at once
+LARGE_CHARS = 4_096  # smaller sources compile in a fraction of a second, or are refused in it
+MAX_WAITING = 4  # large grammars that wait for another
+
+LEXER_STATES = 50_000  # 1 to 2 kB each, kept with the compiled grammar
+
+_EMBEDDED = re.compile(r"%json\s*")  # before a schema in a Lark grammar
+_PATTERNS = frozenset({"pattern", "whitespace_pattern"})
+_DECODER = json.JSONDecoder()
+
+
+class Lanes:
+    """Who may compile. Usable from any thread."""
+
+    def __init__(self) -> None:
+        self._turn = threading.Lock()
+        self._places = threading.BoundedSemaphore(1 + MAX_WAITING)
+
+    @contextmanager
+    def enter(self, grammar: Grammar) -> Iterator[None]:
+        """At once for a small grammar; a large one waits for those before it. Raises: Overloaded if too many wait."""
+        if num_chars(grammar) <= LARGE_CHARS:
+            yield
+            return
+        if not self._places.acquire(blocking=False):
+            raise Overloaded(f"{1 + MAX_WAITING} large grammars are being compiled already, try again later")
+        try:
+            with self._turn:
+                yield
+        finally:
+            self._places.release()
+
+
+def check_source(grammar: Grammar) -> None:
+    """Raises: InvalidParameter (param response_format) for a source that would take too much to compile."""
+    kind = grammar.kind
+    most = MAX_REGEX_CHARS if kind == "regex" else MAX_LARK_CHARS if kind == "lark" else MAX_SOURCE_CHARS
+    if kind == "lark" and grammar.covers_tool_calls and not grammar.frame:
+        most = MAX_SOURCE_CHARS  # made of the tools' schemas, not by the client
+    _check(f"a {kind} grammar must have at most {most} characters", len(grammar.source), most)
+    most = MAX_SOURCE_CHARS
+    _check(f"a grammar and its tools must have at most {most} characters", num_chars(grammar), most)
+    _check_schemas(list(_schemas(grammar)))
+
+
+def num_chars(grammar: Grammar) -> int:
+    """How much there is to compile."""
+    return len(grammar.source) + len(grammar.frame)
+
+
+def _schemas(grammar: Grammar) -> Iterator[Any]:
+    """Every JSON schema in the grammar; what is no JSON is left to the compiler, who says so."""
+    texts = [(grammar.frame, begin.end()) for begin in _EMBEDDED.finditer(grammar.frame)]
+    if grammar.kind == "json_schema":
+        texts.append((grammar.source, 0))
+    elif grammar.kind == "lark":
+        texts.extend((grammar.source, begin.end()) for begin in _EMBEDDED.finditer(grammar.source))
+    for text, begin in texts:
+        with suppress(ValueError, RecursionError):
+            yield _DECODER.raw_decode(text, begin)[0]
+
+
+def _check_schemas(schemas: list[Any]) -> None:
+    """Raises: InvalidParameter if their patterns or their `multipleOf` would take too much."""
+    num_chars, multiple = 0, 1
+    for name, value in _members(schemas):
+        if name == "multipleOf" and isinstance(value, int | float):
+            multiple = math.lcm(multiple, _num_states(value))
+            what = (
+                f"the numbers of multipleOf must have a common multiple of at most {MAX_MULTIPLE}, powers of ten aside"
+            )
+            _check(what, multiple, MAX_MULTIPLE)
+        elif name in _PATTERNS and isinstance(value, str):
+            num_chars += len(value)
+        elif name == "patternProperties" and isinstance(value, dict):
+            num_chars += sum(map(len, value))
+    most = MAX_REGEX_CHARS
+    _check(f"the patterns of schemas must have at most {most} characters together", num_chars, most)
+
+
+def _members(schemas: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Every member of every object, at any depth."""
+    waiting = [*schemas]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting.extend(part)
+        elif isinstance(part, dict):
+            waiting.extend(part.values())
+            yield from part.items()
+
+
+def _num_states(number: float) -> int:
+    """The number without its power of ten: so many states tell whether digits are a multiple of it."""
+    digits = Decimal(str(number)).normalize().as_tuple().digits if math.isfinite(number) else (0,)
+    return max(int("".join(map(str, digits))), 1)
+
+
+def _check(what: str, number: int, most: int) -> None:
+    if number > most:
+        shown = number if number < 10**20 else f"more than {10**20}"
+        raise InvalidParameter(f"response_format: {what}, got {shown}", param="response_format")

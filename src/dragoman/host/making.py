@@ -1,0 +1,51 @@
+"""Makes the engine of one model: when the model is loaded, and again when its engine has died.
+
+Does: wait for the load, build over it, remember how much memory that was given. Does not: start engines, or decide when one
+is made again (`recovery` does). Made by `compose`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from dragoman.config.resolve import Config
+from dragoman.engine.base import EngineTools
+from dragoman.engine.factory import BuiltEngine, Progress
+from dragoman.host.loading import ModelLoad, citing
+from dragoman.host.machine import available_memory_bytes
+from dragoman.models.runtime.memory import give_back
+
+
+class EngineMaking:
+    """How the engine of `config`'s model is made. `memory_bytes`: as of `LoadedEngine.build`; None = what is free then."""
+
+    def __init__(self, config: Config, tools: EngineTools, memory_bytes: int | None) -> None:
+        self._config = config
+        self._tools = tools
+        self._memory_bytes = memory_bytes
+        self._has_neighbours = memory_bytes is not None
+
+    def build(self, loading: ModelLoad) -> BuiltEngine:
+        """The engine over the loaded model, not started yet. Blocks while the model loads. Raises: as `ModelLoad.result`."""
+        loaded = loading.result()
+        if self._memory_bytes is None:
+            self._memory_bytes = available_memory_bytes()
+        with citing(self._config):
+            return loaded.build(self._tools, self._memory_bytes)
+
+    async def again(self, progress: Progress) -> BuiltEngine:
+        """Another engine of the same size, its model read anew: from the kept graph, if there is one.
+
+        Raises: as `build`. Nothing is left behind if this is cancelled.
+        """
+        await asyncio.to_thread(give_back)  # the dead engine's memory, which circles may keep alive
+        loading = ModelLoad(self._config, progress, has_neighbours=self._has_neighbours, has_room=True)
+        building = asyncio.create_task(asyncio.to_thread(self.build, loading))
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            loading.abandon()
+            await asyncio.wait((building,))
+            if building.exception() is None:
+                await building.result().engine.shutdown(0.0)
+            raise

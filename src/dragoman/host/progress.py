@@ -1,0 +1,39 @@
+"""What is told of the loading of a model while it goes on.
+
+Does: note it where health checks look, write it to the log. Does not: load, or draw (`cli.progress` does). What is made here
+is called on the threads that load.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from dragoman.engine.factory import READING_STAGES, Progress
+from dragoman.server.registry import LoadProgress, ModelRegistry
+
+logger = logging.getLogger("dragoman.host")
+
+
+def noted_progress(registry: ModelRegistry, name: str, bytes_total: int, shown: Progress) -> Progress:
+    """Notes in the registry how far the loading of a model is, beside telling `shown`."""
+    begin_s, bytes_read = time.monotonic(), 0
+
+    def report(stage: str, fraction: float) -> None:
+        nonlocal bytes_read
+        if stage in READING_STAGES:  # more than one graph may be read, each from its beginning
+            bytes_read = max(bytes_read, int(fraction * bytes_total))
+        registry.note_progress(name, LoadProgress(stage, fraction, bytes_read, bytes_total, begin_s))
+        shown(stage, fraction)
+
+    return report
+
+
+def log_progress(name: str) -> Progress:
+    """Tells the log when a stage of a model's loading begins."""
+
+    def report(stage: str, fraction: float) -> None:
+        if fraction == 0.0:
+            logger.info("model %s: %s", name, stage)
+
+    return report

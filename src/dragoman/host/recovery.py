@@ -1,0 +1,127 @@
+"""What happens when an engine dies: its model gets another one, or the process ends for whoever started it to start another.
+
+Does: look at the engines of all models a few times a second, restart those that have died, bound how often. Does not: answer
+the dead engine's requests (it has done that itself) or know how an engine is made. Made by `ModelHost`, on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from dragoman.engine.factory import Progress
+from dragoman.host.hosted import Hosted
+from dragoman.server.hosting import ModelState
+
+logger = logging.getLogger("dragoman.host")
+
+FailureAction = Literal["restart", "restart-then-exit", "exit"]
+
+LOOK_S = 0.1
+FIRST_PAUSE_S = 0.5  # before an engine is made again after that has failed; doubled each time
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePolicy:
+    """What to do about an engine that has died. `max_restarts`: of one model's engine within `window_s` seconds."""
+
+    action: FailureAction = "restart"
+    max_restarts: int = 3
+    window_s: float = 600.0
+
+
+Begin = Callable[[Hosted, Coroutine[Any, Any, None]], None]
+"""Makes a coroutine the operation that has the model's names; does nothing, and closes it, if there is another one."""
+
+
+class Recovery:
+    """Watches the models' engines. `models` tells them; `end_process` is told why it has to end."""
+
+    def __init__(
+        self,
+        policy: FailurePolicy,
+        models: Callable[[], Iterable[Hosted]],
+        begin: Begin,
+        progress: Callable[[Hosted], Progress],
+        end_process: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._models = models
+        self._begin = begin
+        self._progress = progress
+        self._end_process = end_process
+        self._clock = clock
+        self._restarts_s: dict[str, deque[float]] = {}  # by the model's name, when
+        self._watching: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Watch from now on; nothing happens if that has begun."""
+        if self._watching is None:
+            self._watching = asyncio.create_task(self._watch(), name="watch the engines")
+
+    async def close(self) -> None:
+        """Watch no more."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look()  # apart: what it held while this sleeps would outlive its model
+
+    def _look(self) -> None:
+        for hosted in list(self._models()):
+            if hosted.state is ModelState.READY and hosted.built is not None and not hosted.is_given_up:
+                health = hosted.built.served.engine.health()
+                if not health.is_alive and not health.is_recovering:
+                    self._begin(hosted, self._recover(hosted, health.reason))
+
+    async def _recover(self, hosted: Hosted, reason: str) -> None:
+        """Return when the model has an engine again, or will have none."""
+        logger.error("the engine of model %s has died: %s", hosted.name, reason)
+        pause_s = FIRST_PAUSE_S
+        while (problem := self._problem(hosted.name)) is None:
+            try:
+                await self._restart(hosted)
+            except Exception:  # load boundary: whatever a loader raises, another attempt may do better
+                logger.exception("the engine of model %s could not be restarted", hosted.name)
+                await asyncio.sleep(pause_s)
+                pause_s *= 2
+            else:
+                return
+        self._give_up(hosted, f"{reason}; {problem}")
+
+    async def _restart(self, hosted: Hosted) -> None:
+        assert hosted.built is not None  # this operation has its names
+        begin_s = self._clock()
+        self._restarts_s.setdefault(hosted.name, deque()).append(begin_s)
+        await hosted.built.renew(self._progress(hosted))
+        logger.warning("the engine of model %s was restarted in %.1f s", hosted.name, self._clock() - begin_s)
+
+    def _problem(self, name: str) -> str | None:
+        """Why the model's engine must not be restarted, None if it may be."""
+        policy = self._policy
+        if policy.action == "exit":
+            return "on_engine_failure is exit"
+        times_s = self._restarts_s.get(name, deque())
+        while times_s and times_s[0] <= self._clock() - policy.window_s:
+            times_s.popleft()
+        if len(times_s) < policy.max_restarts:
+            return None
+        return f"it was restarted {len(times_s)} times within {policy.window_s:g} s, and max_engine_restarts allows no more"
+
+    def _give_up(self, hosted: Hosted, reason: str) -> None:
+        assert hosted.built is not None
+        hosted.is_given_up = True
+        hosted.built.give_up(reason)
+        ends = self._policy.action != "restart"
+        logger.error("model %s stays without an engine%s: %s", hosted.name, ", the server ends" if ends else "", reason)
+        if ends:
+            self._end_process(f"the engine of model {hosted.name} has died: {reason}")

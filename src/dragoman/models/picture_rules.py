@@ -1,0 +1,29 @@
+"""How the pictures of a checkpoint stand in prompts, told from its small files alone.
+
+Does: read config.json and the description of its pictures. Does not: look at weights, or embed anything. Called by engines
+that embed pictures by programs of others, where a model is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dragoman.models.config import ModelError, read_config
+from dragoman.models.families import read_model
+from dragoman.models.vision.base import PictureProcessor
+from dragoman.models.vision.described import is_described, read_described
+
+
+def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
+    """What lays out the checkpoint's pictures, and the placeholder of an embedding.
+
+    `changes`: keys of preprocessor_config.json that count otherwise, as JSON.
+    Raises: ModelError if it takes in none, or its pictures are not understood.
+    """
+    if not is_described(model_dir):
+        raise ModelError("there is no preprocessor_config.json, which says how pictures are prepared")
+    model = read_model(read_config(model_dir), sees=True)
+    if model.vision is None:
+        raise ModelError("the model takes texts only")
+    return model.vision.processor(read_described(model_dir, json.loads(changes))), model.vision.facts.placeholder_id

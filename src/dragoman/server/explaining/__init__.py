@@ -1,0 +1,1 @@
+"""What would be done with a call, told without doing it."""

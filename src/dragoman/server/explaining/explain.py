@@ -1,0 +1,229 @@
+"""`POST /explain`: takes a call of any API, and tells what would be done with it.
+
+Does: take the call the way of real ones (route, model, dialect, admission, preparation, the engine's own check), stop before
+anything is generated, and tell what it met. Does not: generate, load models, or have rules of its own. On the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Protocol, runtime_checkable
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from dragoman.engine.base import check_request
+from dragoman.errors import InvalidPayload, ServerError, WrongMethod
+from dragoman.server.api import Call, ErrorTeller, HttpCall, ModelProfile
+from dragoman.server.endpoints import check_call, dialect_of
+from dragoman.server.explaining.report import (
+    ExplainedCall,
+    ExplainedLimits,
+    ExplainedPrompt,
+    Explanation,
+    Ignored,
+    Parameter,
+    Refusal,
+)
+from dragoman.server.explaining.sources import told
+from dragoman.server.generation.prepare import PreparedRequest
+from dragoman.server.http.exchange import unfolded
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.routes import Route, RouteTable
+from dragoman.server.http.switches import refuse_ignored
+from dragoman.server.observation.record import CallRecord, enter_call
+from dragoman.server.operations import Api, GenerateOperation, Server
+from dragoman.server.registry import ServedModel
+from dragoman.server.responder import check_number, error_reply, note_patience
+from dragoman.types import GenerationRequest, Limits
+
+UNKNOWN = "no parameter of that name has an effect here"
+
+
+@runtime_checkable
+class Preparing(Protocol):
+    """What a service has besides that prepares requests for an engine."""
+
+    async def prepare(self, request: GenerationRequest) -> PreparedRequest: ...
+
+
+class _Routes:
+    """The operations of the server, as its route table finds them."""
+
+    def __init__(self, server: Server) -> None:
+        self._operations = {(one.method, one.path): (api, one) for api in server.apis for one in api.operations}
+        self.table = RouteTable([Route(path) for path in dict.fromkeys(path for _, path in self._operations)])
+
+    def find(self, http: HttpCall) -> tuple[HttpCall, Api, GenerateOperation]:
+        """The call with what its path says, and who answers it. Raises: UnknownPath, WrongMethod, InvalidPayload."""
+        match = self.table.match(http.path)
+        if match is None:
+            raise self.table.unknown(http.path)
+        found = self._operations.get((http.method, match.route.path))
+        if found is None:
+            raise WrongMethod(f"{http.method[:20]} is not allowed for {match.route.path}")
+        api, operation = found
+        if not isinstance(operation, GenerateOperation):
+            raise InvalidPayload(f"path {operation.path} generates nothing: there is nothing to explain", param="path")
+        return replace(http, path_params=match.path_params), api, operation
+
+
+@dataclass(slots=True)
+class _Way:
+    """How far a call has come, and who would tell its errors. `record`: what would be observed of it."""
+
+    http: HttpCall
+    operation: GenerateOperation
+    explanation: Explanation
+    teller: ErrorTeller
+    record: CallRecord
+
+
+async def explain(http: HttpCall, server: Server) -> Explanation:
+    """What would be done with the call that the body describes.
+
+    Raises: InvalidPayload if it describes none, UnknownPath and WrongMethod for paths that nobody answers.
+    """
+    try:
+        asked = msgspec.json.decode(http.body, type=ExplainedCall)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidPayload(f"the body must be an object with path and body: {error}") from error
+    call, api, operation = server.shared(_Routes).find(_http_call(asked, http.request_id, server.apis))
+    record = CallRecord(call.request_id, api.name, call.path)
+    enter_call(record)  # of this task, which ends with the explanation: times that clients allow are read from it
+    explanation = Explanation(api=api.name, operation=f"{operation.method} {operation.path}")
+    way = _Way(call, operation, explanation, dialect_of(operation, server.models.dialects, call), record)
+    try:
+        await _follow(way, server)
+    except ServerError as error:
+        explanation.refusal = _refusal(error, way)
+    return explanation
+
+
+def _http_call(asked: ExplainedCall, request_id: str, apis: Sequence[Api]) -> HttpCall:
+    """The call as the server would read it."""
+    url = urlsplit(asked.path)
+    body, media_type = bytes(asked.body), JSON_MEDIA_TYPE
+    if body.startswith(b'"'):
+        body, media_type = msgspec.json.decode(body, type=str).encode(), "text/plain"
+    headers = {"content-type": media_type, **{name.lower(): value for name, value in asked.headers.items()}}
+    folded = [name for api in apis for name in api.folded_headers]
+    return HttpCall(
+        method=asked.method.upper(),
+        path=url.path,
+        body=body,
+        headers={**unfolded(headers, folded), **headers},
+        query=dict(parse_qsl(url.query, keep_blank_values=True)),
+        request_id=request_id,
+    )
+
+
+async def _follow(way: _Way, server: Server) -> None:
+    """Take the call as far as it comes. Raises: the error that it would be answered with."""
+    model = _model(way, server)
+    if model is None:
+        return
+    http, explanation = way.http, way.explanation
+    explanation.model = way.record.model = model.name
+    check_call(model, http, way.record)
+    way.teller = dialect = dialect_of(way.operation, model.dialects, http)
+    explanation.limits = _limits(model, server, way.record)
+    opening = dialect.open(http)
+    if opening.answer is not None:
+        explanation.notes.append(
+            "the operator's handler is asked first; what follows holds if it leaves the call to us"
+        )
+    switches = server.switches.for_call(http.headers)
+    with model.admission.visit():
+        call = opening.parse() if opening.run_off_loop is None else await opening.run_off_loop(opening.parse)
+        explanation.stream = call.stream
+        explanation.ignored = [Ignored(name, call.reasons.get(name, UNKNOWN)) for name in call.ignored]
+        if opening.run_off_loop is None:
+            await _tell_parameters(way, call, model, server.apis)
+        else:
+            explanation.notes.append("the operator's formatter reads the call: it decides every parameter")
+        check_number(call, model)
+        if switches.is_strict:
+            refuse_ignored(call.ignored)
+        note_patience(call)
+        with model.admission.permit(len(call.requests), way.record, call.requests):
+            pass
+        await _prepare(explanation, call, model)
+
+
+def _model(way: _Way, server: Server) -> ServedModel | None:
+    """The model of the call, None after a note if it would be loaded first. Raises: as real calls."""
+    name = way.operation.model(way.http, server)
+    is_lent = way.operation.borrow is not None and way.operation.borrow(way.http, server) is not None
+    if is_lent or (server.hosting is not None and name is not None and server.models.is_dropped(name)):
+        served = server.models.get(name or "")
+        if served is None:
+            way.explanation.model = name
+            way.explanation.notes.append("the model would be loaded first, if it can be; the rest depends on it")
+        return served
+    return server.models.find(name)
+
+
+async def _tell_parameters(way: _Way, call: Call, model: ServedModel, apis: Sequence[Api]) -> None:
+    """Who decided what. A model whose profile is not known has no defaults and options to name."""
+
+    def parse(http: HttpCall, profile: ModelProfile) -> Call:
+        dialects = model.dialects
+        if profile is not model.profile:
+            dialects = {name: dialect for api in apis for name, dialect in api.set_up(profile).items()}
+        return dialect_of(way.operation, dialects, http).open(http).parse()
+
+    found = await asyncio.to_thread(told, call, way.http, model.profile, parse)
+    way.explanation.parameters, way.explanation.other_fields = found.parameters, found.other_fields
+    if found.note:
+        way.explanation.notes.append(found.note)
+
+
+async def _prepare(explanation: Explanation, call: Call, model: ServedModel) -> None:
+    """What the engine would be given. Raises: what the service or the engine would refuse it with."""
+    if not isinstance(model.service, Preparing):
+        explanation.notes.append("requests of this model are not prepared here")
+        return
+    for index, request in enumerate(call.requests):
+        prepared = await model.service.prepare(request)
+        run = prepared.engine_request
+        explanation.prompts.append(
+            ExplainedPrompt(prepared.prompt_text, len(run.prompt_ids), run.max_tokens, len(run.pictures))
+        )
+        if index == 0:
+            explanation.adapter = run.adapter
+            explanation.parameters = [_settled(one, request, prepared) for one in explanation.parameters]
+        check_request(model.engine, run)
+
+
+def _settled(parameter: Parameter, request: GenerationRequest, prepared: PreparedRequest) -> Parameter:
+    """The parameter as the preparation has left it, where that decides."""
+    run = prepared.engine_request
+    if parameter.name == "max_tokens" and run.max_tokens != request.max_tokens:
+        return Parameter("max_tokens", run.max_tokens, "context length", parameter.names)
+    if parameter.name == "seed" and request.sampling.seed is None:
+        return Parameter("seed", None, "drawn")
+    if parameter.name == "adapter" and run.adapter != request.adapter:
+        return Parameter("adapter", run.adapter, "request", ["model"])
+    return parameter
+
+
+def _limits(model: ServedModel, server: Server, record: CallRecord) -> ExplainedLimits:
+    service_s = getattr(model.service, "request_timeout_s", None)
+    timeouts = [seconds for seconds in (record.timeout_s, service_s) if seconds is not None]
+    return ExplainedLimits(
+        context_tokens=getattr(model.service, "max_model_len", model.engine.capabilities.max_model_len),
+        body_bytes=server.max_request_size_bytes,
+        timeout_s=min(timeouts, default=None),
+        requests_in_flight=model.admission.num_in_flight,
+        requests_allowed=model.admission.limit,
+        others={one.name: getattr(model.limits, one.name) for one in fields(Limits)},
+    )
+
+
+def _refusal(error: ServerError, way: _Way) -> Refusal:
+    """The answer to the error, as it would be sent."""
+    reply = error_reply(way.teller, error, way.http)
+    return Refusal(error.kind, error.message, error.param, reply.status, reply.body.decode("utf-8", "replace"))

@@ -1,0 +1,91 @@
+"""What `POST /explain` reads and answers.
+
+Does: define it. Does not: work it out (`explain` does). Used on the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+SourceKind = Literal["request", "server option", "generation_config.json", "API default", "context length", "drawn"]
+
+
+class ExplainedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call as a client would send it. `body`: JSON, or a text for bodies that are none."""
+
+    path: Annotated[str, Meta(min_length=1, description="with the query, if there is one")]
+    method: str = "POST"
+    headers: dict[str, str] = {}
+    body: msgspec.Raw
+
+
+class Parameter(msgspec.Struct, frozen=True):
+    """One parameter of generation, in dragoman's words, as it would act, and who decided it.
+
+    `names`: of the request's fields, or of the server's options.
+    """
+
+    name: str
+    value: Any
+    source: SourceKind
+    names: list[str] = []
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A parameter without effect."""
+
+    name: str
+    why: str
+
+
+class ExplainedPrompt(msgspec.Struct, frozen=True):
+    """One prompt of the call. `text`: as the model would see it, the chat template applied; pictures are markers."""
+
+    text: str
+    tokens: int
+    max_tokens: int
+    pictures: int = 0
+
+
+class ExplainedLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What bounds the call. Tokens, bytes, seconds, requests; null = no bound.
+
+    `timeout_s`: for the whole answer, the client's and the operator's. `others`: the operator's limits on values, by name.
+    """
+
+    context_tokens: int
+    body_bytes: int
+    timeout_s: float | None
+    requests_in_flight: int
+    requests_allowed: int
+    others: dict[str, int | None]
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """The error that the call would be answered with now. `body`: exactly, as text."""
+
+    kind: str
+    message: str
+    param: str | None
+    status: int
+    body: str
+
+
+class Explanation(msgspec.Struct, kw_only=True):
+    """What would be done with a call. What was not reached, because the call is refused before, is empty or null."""
+
+    api: str
+    operation: str
+    model: str | None = None
+    adapter: str | None = None
+    stream: bool | None = None
+    prompts: list[ExplainedPrompt] = []
+    parameters: list[Parameter] = []
+    ignored: list[Ignored] = []
+    other_fields: Annotated[list[str], Meta(description="that decide no parameter: the prompt, the answer's form")] = []
+    limits: ExplainedLimits | None = None
+    refusal: Refusal | None = None
+    notes: list[str] = []

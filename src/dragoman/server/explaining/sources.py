@@ -1,0 +1,183 @@
+"""Finds out who decided a parameter: by asking again with one thing changed.
+
+Does: parse the call without each of its fields, with other values in them, without the model's defaults, and without each
+of the operator's options; what changes, was decided there. Does not: know any API's names: dialects know them.
+Pure but for time: it parses a call dozens of times, so it runs off the event loop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import ServerError
+from dragoman.server.api import Call, HttpCall, ModelProfile
+from dragoman.server.explaining.report import Parameter, SourceKind
+from dragoman.server.json_body import NotJson
+from dragoman.types import GenerationRequest, SamplingParams
+
+Parse = Callable[[HttpCall, ModelProfile], Call]
+"""A call as a model with such a profile reads it. Raises: ServerError."""
+
+_NESTED = "parameters"  # where APIs that separate them from the prompt have them
+_NOT_PARAMETERS = ("request_id", "prompt", "sampling", "trace")
+MAX_FIELDS = 200
+MAX_WORK = 64 * 1024 * 1024  # bytes of bodies that are read again
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """`parameters` in order; `other_fields`: fields that decide none of them; `note`: what was not worked out."""
+
+    parameters: list[Parameter]
+    other_fields: list[str]
+    note: str = ""
+
+
+def values_of(call: Call) -> dict[str, Any]:
+    """The parameters of a call's first request, and whether it streams, by dragoman's names."""
+    request = call.requests[0]
+    named = {one.name: getattr(request, one.name) for one in fields(GenerationRequest)}
+    sampling = {one.name: getattr(request.sampling, one.name) for one in fields(SamplingParams)}
+    return {"stream": call.stream, **sampling, **{k: v for k, v in named.items() if k not in _NOT_PARAMETERS}}
+
+
+def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Told:
+    """Every parameter of `call`, with who decided it."""
+    values = values_of(call)
+    asked = [*_fields(http)]
+    if len(asked) > MAX_FIELDS or len(asked) * len(http.body) > MAX_WORK:
+        parameters = [Parameter(name, _plain(value), "request") for name, value in values.items()]
+        return Told(parameters, [], "the body is too large to find out who decided each parameter")
+
+    def changed(variant: HttpCall, other: ModelProfile) -> set[str]:
+        try:
+            seen = values_of(parse(variant, other))
+        except ServerError:
+            return set()
+        return {name for name, value in seen.items() if value != values[name]}
+
+    by_field = {one.name: _decided(one, http, profile, changed) for one in asked}
+    by_model = changed(http, replace(profile, generation_defaults={}, default_sampling=SamplingParams(temperature=0.0)))
+    by_option = {name: changed(http, _without(profile, name)) for name in profile.settings}
+    ignored = set(call.ignored)
+    parameters = []
+    for name, value in values.items():
+        names = [field for field, decided in by_field.items() if name in decided and field not in ignored]
+        options = [option for option, decided in by_option.items() if name in decided]
+        source: SourceKind = "API default"
+        if names:
+            source = "request"
+        elif name in by_model:
+            source = "generation_config.json"
+        elif options:
+            source, names = "server option", options
+        parameters.append(Parameter(name, _plain(value), source, names))
+    others = [name for name, decided in by_field.items() if not decided and name not in ignored]
+    return Told(parameters, others)
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A place in a call, and what other calls have there. `name`: as `x-dragoman-ignored` would say it."""
+
+    name: str
+    variants: Callable[[], Iterator[HttpCall]]
+
+
+def _decided(
+    one: _Field, http: HttpCall, profile: ModelProfile, changed: Callable[[HttpCall, ModelProfile], set[str]]
+) -> set[str]:
+    found: set[str] = set()
+    for variant in one.variants():
+        found |= changed(variant, profile)
+    return found
+
+
+def _fields(http: HttpCall) -> Iterator[_Field]:
+    """What a client says: the body's fields, those of its parameters, the query."""
+    for name in http.query:
+        yield _Field(name, partial(_changed_query, http, name))
+    try:
+        body = http.json()
+    except NotJson:
+        return
+    if not isinstance(body, dict):
+        return
+    for name, value in body.items():
+        if name == _NESTED and isinstance(value, dict):
+            for inner, given in value.items():
+                yield _Field(inner, partial(_nested, http, body, inner, given))
+        else:
+            yield _Field(name, partial(_changed_bodies, http, body, name, value))
+
+
+def _changed_query(http: HttpCall, name: str) -> Iterator[HttpCall]:
+    yield replace(http, query=_dropped(http.query, name))
+
+
+def _nested(http: HttpCall, body: Values, name: str, given: Any) -> Iterator[HttpCall]:
+    for parameters in _objects(body[_NESTED], name, given):
+        yield _with_body(http, {**body, _NESTED: parameters})
+
+
+def _changed_bodies(http: HttpCall, body: Values, name: str, given: Any) -> Iterator[HttpCall]:
+    for changed in _objects(body, name, given):
+        yield _with_body(http, changed)
+
+
+def _objects(given: Values, name: str, value: Any) -> Iterator[Values]:
+    """The object without the field, and with other values in it: one that says what holds anyway decides as well."""
+    yield _dropped(given, name)
+    for other in _others(value):
+        yield {**given, name: other}
+
+
+def _others(value: Any) -> list[Any]:
+    """Values of the same type, of which one or another may be allowed."""
+    match value:
+        case bool():
+            return [not value]
+        case int():
+            return [value + 1, value - 1]
+        case float():
+            return [value / 2, value + 0.125]
+        case str() if len(value) < 100:
+            return [value + "x"]
+        case list() if len(value) < 100:
+            return [value[:-1], [*value, *value[-1:]], *_other_items(value[:1], value[1:])]
+        case _:
+            return []
+
+
+def _other_items(first: list[Any], rest: list[Any]) -> Iterator[list[Any]]:
+    """The list with a field of its first item changed, where that is an object."""
+    for item in first:
+        if isinstance(item, dict):
+            yield from ([changed, *rest] for name, value in item.items() for changed in _objects(item, name, value))
+
+
+def _dropped(given: Values, name: str) -> dict[str, Any]:
+    return {key: value for key, value in given.items() if key != name}
+
+
+def _with_body(http: HttpCall, body: Values) -> HttpCall:
+    return HttpCall(
+        http.method, http.path, json.dumps(body).encode(), http.headers, http.query, http.path_params, http.request_id
+    )
+
+
+def _without(profile: ModelProfile, option: str) -> ModelProfile:
+    return replace(profile, settings=_dropped(profile.settings, option))
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    return msgspec.to_builtins(value, str_keys=True)

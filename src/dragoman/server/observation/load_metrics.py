@@ -1,0 +1,42 @@
+"""How often models were loaded, how that ended and how long it took, for Prometheus.
+
+Does: count. Does not: load (the host does, and tells). Written and read on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+
+from dragoman.histogram import SECONDS, Histogram
+from dragoman.metrics import buckets_of
+
+
+class LoadMetrics:
+    """The loads of a process."""
+
+    def __init__(self) -> None:
+        self._loads: Counter[tuple[str, str]] = Counter()  # model, outcome
+        self._seconds: dict[str, Histogram] = {}
+
+    def loaded(self, model: str, seconds: float) -> None:
+        """A model was loaded."""
+        self._loads[model, "loaded"] += 1
+        self._seconds.setdefault(model, Histogram(SECONDS)).add(seconds)
+
+    def failed(self, model: str) -> None:
+        """A model could not be loaded."""
+        self._loads[model, "failed"] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """Both metrics; called by the client library."""
+        loads = CounterMetricFamily("dragoman_model_loads", "Models that were loaded", labels=["model", "outcome"])
+        for key, count in self._loads.items():
+            loads.add_metric(list(key), count)
+        yield loads
+        seconds = HistogramMetricFamily("dragoman_model_load_seconds", "Seconds that loads took", labels=["model"])
+        for model, histogram in self._seconds.items():
+            seconds.add_metric([model], buckets_of(histogram), histogram.total)
+        yield seconds

@@ -1,0 +1,1 @@
+"""How much there is to do, and how long that takes: what refusals go by."""

@@ -1,0 +1,134 @@
+"""Forecasts how long the calls of a model that are in flight will take, from their records and those that have ended.
+
+Does: add up what is left to compute, learn how fast that goes and how long answers become. Does not: refuse (the door does).
+Used by the door, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from time import perf_counter
+
+from dragoman.server.observation.record import CallRecord, RequestRecord
+
+LEAST_RETRY_S, MOST_RETRY_S = 1, 60  # clients of OpenAI's libraries do not heed a minute and more
+
+_SAMPLE_S = 0.5  # between two looks at what was computed, while calls are in flight
+_WEIGHT = 1 / 32  # of the newest answer, among those whose lengths are remembered
+_HALF_LIFE_S = 30.0  # after so much busy time a measurement counts half
+_LEAST_INDEPENDENCE = 0.01  # of the two kinds of tokens, for their costs to be told apart; 1 = nothing in common
+
+
+class Costs:
+    """Seconds for a token of each kind, while the server does what it did in the last while."""
+
+    def __init__(self) -> None:
+        # Sums over measurements of (prompt tokens, completion tokens, seconds): what least squares needs of them.
+        self._pp = self._pg = self._gg = self._pt = self._gt = 0.0
+        self._tokens = self._seconds = 0.0
+
+    def observe(self, num_prompt: int, num_generated: int, seconds: float) -> None:
+        """So much was computed in so many seconds."""
+        kept = 0.5 ** (seconds / _HALF_LIFE_S)
+        p, g, t = float(num_prompt), float(num_generated), seconds
+        self._pp, self._pg, self._gg = kept * self._pp + p * p, kept * self._pg + p * g, kept * self._gg + g * g
+        self._pt, self._gt = kept * self._pt + p * t, kept * self._gt + g * t
+        self._tokens, self._seconds = kept * self._tokens + p + g, kept * self._seconds + t
+
+    def seconds(self, num_prompt: float, num_generated: float) -> float | None:
+        """What so much would take; None = nothing was measured yet."""
+        if not self._tokens:
+            return None
+        determinant = self._pp * self._gg - self._pg * self._pg
+        if determinant > _LEAST_INDEPENDENCE * self._pp * self._gg:
+            prompt_s = (self._pt * self._gg - self._gt * self._pg) / determinant
+            generated_s = (self._gt * self._pp - self._pt * self._pg) / determinant
+            if prompt_s >= 0 and generated_s >= 0:
+                return prompt_s * num_prompt + generated_s * num_generated
+        return (num_prompt + num_generated) * self._seconds / self._tokens
+
+
+class Forecast:
+    """The work of one model. `clock`: in seconds, on the scale of nothing else."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._calls: dict[int, CallRecord] = {}
+        self._costs = Costs()
+        self._mean_length: float | None = None  # of answers
+        self._gone_prompt = self._gone_generated = 0  # tokens that were computed for calls that have left
+        self._seen_prompt = self._seen_generated = 0  # at the last look, of all calls
+        self._since = 0.0  # when the last look was, or calls came again after there were none
+        self._busy_s = 0.0  # between them
+        self._told = (-_SAMPLE_S, LEAST_RETRY_S)  # what clients were told last, and when: refusals must be cheap
+
+    def enter(self, call: CallRecord) -> None:
+        """A call is in flight from now on."""
+        if self._calls:
+            self._look()
+        else:
+            self._since = self._clock()
+        self._calls[id(call)] = call
+
+    def leave(self, call: CallRecord) -> None:
+        """The call has ended."""
+        self._look()
+        del self._calls[id(call)]
+        has_finished = call.error is None
+        for request in call.requests:
+            self._gone_prompt += request.num_prompt_tokens - request.num_cached_tokens
+            self._gone_generated += request.num_completion_tokens
+            if has_finished and request.num_completion_tokens:
+                self._note_length(request.num_completion_tokens)
+        if not self._calls:
+            self._busy_s += self._clock() - self._since
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """Prompt tokens of requests in flight without an output; of prompts not tokenised yet, the fewest that can be."""
+        return sum(map(queued_tokens, self._calls.values()))
+
+    def seconds(self) -> float | None:
+        """Until all that is in flight is answered; None = not known yet."""
+        self._look()
+        num_left = sum(self._num_left(request) for call in self._calls.values() for request in call.requests)
+        return self._costs.seconds(self.num_queued_tokens, num_left)
+
+    def retry_after_s(self) -> int:
+        """When a client that is refused may come again."""
+        now = self._clock()
+        if now - self._told[0] >= _SAMPLE_S:
+            self._told = (now, min(max(ceil(self.seconds() or 0), LEAST_RETRY_S), MOST_RETRY_S))
+        return self._told[1]
+
+    def _num_left(self, request: RequestRecord) -> float:
+        """The tokens that a request is expected to generate yet; older than usual, it becomes twice as old."""
+        done = request.num_completion_tokens
+        expected = self._mean_length if self._mean_length is not None else request.max_tokens
+        return max(min(expected if done < expected else 2 * done, request.max_tokens) - done, 0)
+
+    def _note_length(self, length: int) -> None:
+        mean = self._mean_length
+        self._mean_length = length if mean is None else mean + _WEIGHT * (length - mean)
+
+    def _look(self) -> None:
+        """Learn from what was computed since the last look, unless that was just now."""
+        now = self._clock()
+        busy_s = self._busy_s + now - self._since
+        if busy_s < _SAMPLE_S or not self._calls:
+            return
+        prompt, generated = self._gone_prompt, self._gone_generated
+        for call in self._calls.values():
+            prompt += call.num_prompt_tokens - call.num_cached_tokens
+            generated += call.num_completion_tokens
+        num_prompt, num_generated = prompt - self._seen_prompt, generated - self._seen_generated
+        if num_prompt or num_generated:  # else it goes on: a long prompt tells what it took when it is done
+            self._costs.observe(num_prompt, num_generated, busy_s)
+            self._seen_prompt, self._seen_generated = prompt, generated
+            self._since, self._busy_s = now, 0.0
+
+
+def queued_tokens(call: CallRecord) -> int:
+    """The prompt tokens of a call that wait, as far as they are known."""
+    return call.num_expected_tokens + sum(request.num_queued_tokens for request in call.requests)

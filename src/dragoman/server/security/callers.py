@@ -1,0 +1,73 @@
+"""Whoever has a key: the name, what it opens, how much it may ask for.
+
+Does: hold that, and read the parts that all files of keys have in common. Does not: know keys. Made when keys are read, at
+the start and when their files change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dragoman.server.security.scopes import ALL_SCOPES, Scope, read_scopes
+
+NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+NAME_FORM = "1 to 64 letters, digits and . _ @ -"
+
+SCOPES, REQUESTS, TOKENS = "scopes", "requests-per-minute", "tokens-per-minute"
+"""What may be said of a key beside its name."""
+
+
+class KeysError(Exception):
+    """Keys cannot be used as they are written; one line that says where and why, and never the key itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much a caller may ask for. None = as much as it wants."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.requests_per_minute is not None or self.tokens_per_minute is not None
+
+
+UNLIMITED = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who has a key. `name` "" = nobody asks for keys."""
+
+    name: str
+    scopes: frozenset[Scope] = ALL_SCOPES
+    limits: Limits = UNLIMITED
+
+
+def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:
+    """The caller of that name. `facts`: what is said of its key; `usual`: the limits of those of whom nothing is said.
+
+    Raises: KeysError.
+    """
+    if not NAME.fullmatch(name):
+        raise KeysError(f"a key's name must be {NAME_FORM}")
+    if unknown := set(facts) - {SCOPES, REQUESTS, TOKENS}:
+        raise KeysError(
+            f"{sorted(unknown)[0][:40]!r} is nothing to say of a key; {SCOPES}, {REQUESTS} and {TOKENS} are"
+        )
+    try:
+        scopes = read_scopes(facts[SCOPES]) if SCOPES in facts else ALL_SCOPES
+    except ValueError as error:
+        raise KeysError(str(error)) from error
+    limits = Limits(_limit(REQUESTS, facts, usual.requests_per_minute), _limit(TOKENS, facts, usual.tokens_per_minute))
+    return Caller(name, scopes, limits)
+
+
+def _limit(name: str, facts: Mapping[str, str], usual: int | None) -> int | None:
+    if name not in facts:
+        return usual
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", facts[name]):
+        raise KeysError(f"{name} must be an integer from 1 to 999999999, got {facts[name][:40]!r}")
+    return int(facts[name])

@@ -1,0 +1,84 @@
+"""Which pages of other origins may read answers, and what their browsers are told.
+
+Does: the header fields of CORS, of every answer and of preflights. Does not: refuse calls: what a browser does without
+reading the answer, keys have to refuse. Made by the app, used on the event loop.
+Source: Fetch Standard, "CORS protocol".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+ANY = "*"
+PREFLIGHT_AGE_S = 600
+
+ALWAYS_EXPOSED = (
+    "x-request-id",
+    "retry-after",
+    *(f"x-ratelimit-{fact}-{of}" for fact in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+)
+"""Fields of answers that pages may read beside those that APIs declare; a browser shows them no others."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorsRules:
+    """What the operator allows. `origins`: separated by commas, or `*`; "" = no page of another origin reads anything.
+
+    `methods`, `headers`: what pages may send; "" = what the route answers to, and what the page asks for.
+    `allows_credentials`: browsers may add cookies and certificates of their own; not with `*`.
+    """
+
+    origins: str = ""
+    methods: str = ""
+    headers: str = ""
+    allows_credentials: bool = False
+
+
+NO_PAGES = CorsRules()
+"""Only pages of the server itself read answers."""
+
+
+class Cors:
+    """The rules, ready to be asked."""
+
+    def __init__(self, rules: CorsRules, declared: Iterable[str] = ()) -> None:
+        """`declared`: fields of answers that the APIs describe."""
+        self._rules = rules
+        self._origins = frozenset(origin.strip() for origin in rules.origins.split(","))
+        self._static = {
+            "access-control-allow-methods": rules.methods,
+            "access-control-allow-headers": rules.headers,
+            "access-control-allow-credentials": "true" if rules.allows_credentials else "",
+            "access-control-expose-headers": ", ".join(
+                dict.fromkeys((*ALWAYS_EXPOSED, *(name.lower() for name in declared)))
+            ),
+        }
+        self._static = {name: value for name, value in self._static.items() if value}
+        self._of_any = {"access-control-allow-origin": ANY, **self._static}
+
+    def headers(self, origin: str | None) -> Mapping[str, str]:
+        """The fields of an answer to a page of that origin, None = to no page."""
+        if ANY in self._origins:
+            return self._of_any
+        if origin is None or origin not in self._origins:
+            return _VARY
+        return {"access-control-allow-origin": origin, **self._static, **_VARY}
+
+    def preflight(self, headers: Mapping[str, str], allow: str) -> Mapping[str, str]:
+        """What is told beside that to a browser which asks before it calls a route with these methods.
+
+        Empty unless it is a browser that asks, for a page that may.
+        """
+        is_allowed = "access-control-allow-origin" in self.headers(headers.get("origin"))
+        if not is_allowed or "access-control-request-method" not in headers:
+            return {}
+        return {
+            "access-control-allow-methods": self._rules.methods or allow,
+            "access-control-allow-headers": self._rules.headers or headers.get("access-control-request-headers", ""),
+            "access-control-max-age": str(PREFLIGHT_AGE_S),
+        }
+
+
+_VARY = {"vary": "origin"}
+"""An answer that depends on who asks must not be kept for others."""

@@ -1,0 +1,78 @@
+"""All keys that open something, at one moment.
+
+Does: find whose a key is, in a time that tells nothing of the keys; hold the key pairs of AWS clients. Does not: read
+files at requests. Made at the start and anew whenever a file of keys has changed; never changed itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dragoman.server.security.aws_credentials import KeyPair, read_credentials_file, read_credentials_text
+from dragoman.server.security.callers import UNLIMITED, Caller, KeysError, Limits
+from dragoman.server.security.key_file import NamedKey, hashed, read_key_file
+
+ENVIRONMENT = "environment"  # what the key is called that the operator gave without a file
+
+
+class Keyring:
+    """Keys by their hashes. Raises: KeysError if one key is two callers'."""
+
+    def __init__(self, keys: Iterable[NamedKey] = (), pairs: Iterable[KeyPair] = ()) -> None:
+        # With a secret in the hash nobody can choose keys for what they share with another one's hash, so how long a
+        # look-up takes tells nothing.
+        self._pepper = os.urandom(32)
+        self._callers: dict[bytes, Caller] = {}
+        for key in keys:
+            known = self._callers.setdefault(self._hash(key.sha256), key.caller)
+            if known != key.caller:
+                raise KeysError(f"{known.name} and {key.caller.name} have the same key")
+        self.pairs: dict[str, KeyPair] = {}
+        for pair in pairs:
+            if self.pairs.setdefault(pair.access_key_id, pair) != pair:
+                raise KeysError(f"access key {pair.access_key_id} is there twice")
+
+    def find(self, key: bytes) -> Caller | None:
+        """Whose key that is, None = nobody's."""
+        return self._callers.get(self._hash(hashlib.sha256(key).digest()))
+
+    def _hash(self, sha256: bytes) -> bytes:
+        return hashlib.blake2b(sha256, key=self._pepper, digest_size=32).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KeySources:
+    """Where keys come from beside the bare ones. `aws`: a key pair as a text, "" = none.
+
+    `usual`: the limits of callers whose key says none.
+    """
+
+    key_file: Path | None = None
+    aws: str = field(default="", repr=False)
+    aws_file: Path | None = None
+    usual: Limits = UNLIMITED
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files among them."""
+        return tuple(path for path in (self.key_file, self.aws_file) if path is not None)
+
+    def read(self, bare: Iterable[str] = ()) -> Keyring | None:
+        """All keys; None = nobody asks for keys. Reads files. `bare`: keys that open everything. Raises: KeysError."""
+        keys = [NamedKey(hashed(key), Caller(ENVIRONMENT, limits=self.usual)) for key in bare]
+        if not (keys or self.aws or self.files):
+            return None
+        pairs = [] if not self.aws else [read_credentials_text(self.aws, ENVIRONMENT, self.usual)]
+        if self.key_file is not None:
+            keys += read_key_file(self.key_file, self.usual)
+        if self.aws_file is not None:
+            pairs += read_credentials_file(self.aws_file, self.usual)
+        return Keyring(keys, pairs)
+
+
+NO_FILES = KeySources()
+"""No keys but the bare ones."""

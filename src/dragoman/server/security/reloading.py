@@ -1,0 +1,80 @@
+"""Files that count anew when they change: keys and certificates.
+
+Does: look at them from time to time, and at once when told to; have them read on a thread; tell what became of it. Does
+not: know what is in them. A task of its own on the event loop; no request waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+logger = logging.getLogger("dragoman.server")
+
+INTERVAL_S = 2.0  # between looks; a file may be a link that is moved, as in Kubernetes, of which nobody is told
+
+_Marks = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reloadable:
+    """Files that belong together. `read` reads them and puts them into effect, or raises and changes nothing."""
+
+    title: str
+    files: Sequence[Path]
+    read: Callable[[], None]
+
+
+class Reloader:
+    """Watches them. `interval_s`: between two looks."""
+
+    def __init__(self, watched: Sequence[Reloadable], interval_s: float = INTERVAL_S) -> None:
+        self._watched = [one for one in watched if one.files]
+        self._interval_s = interval_s
+        self._marks = [_marks(one.files) for one in self._watched]
+        self._wake = asyncio.Event()
+
+    def __bool__(self) -> bool:
+        return bool(self._watched)
+
+    def wake(self) -> None:
+        """Read everything now, whether it seems to have changed or not. On the event loop."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._interval_s)
+            is_told = self._wake.is_set()
+            self._wake.clear()
+            for number, one in enumerate(self._watched):
+                marks = await asyncio.to_thread(_marks, one.files)
+                if is_told or marks != self._marks[number]:
+                    self._marks[number] = marks
+                    await self._read(one)
+
+    async def _read(self, one: Reloadable) -> None:
+        try:
+            await asyncio.to_thread(one.read)
+        except Exception as error:  # whatever is wrong with a file, what was read before still holds
+            logger.error("the %s were not read anew, the old ones still hold: %s", one.title, error)
+        else:
+            logger.info("the %s were read anew", one.title)
+
+
+def _marks(files: Sequence[Path]) -> _Marks:
+    """What tells that files have changed."""
+    return tuple(_mark(path) for path in files)
+
+
+def _mark(path: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_mtime_ns, facts.st_size, facts.st_ino

@@ -1,0 +1,33 @@
+"""What keys open: each operation of the client APIs has one scope, each key any number of them.
+
+Does: name them. Does not: check anything (`gate` does). Used by the operations' tables and wherever keys are read.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """The reach of an operation."""
+
+    OPEN = "open"  # needs no key: health checks, and what the server says of itself
+    INFERENCE = "inference"  # generates, counts tokens, lists models
+    METRICS = "metrics"
+    MANAGEMENT = "management"  # loads, replaces and unloads models and adapters
+    DEBUG = "debug"  # sees and ends other callers' calls
+
+
+KEY_SCOPES = tuple(scope for scope in Scope if scope is not Scope.OPEN)
+"""Those that a key can have."""
+
+ALL_SCOPES = frozenset(KEY_SCOPES)
+
+
+def read_scopes(text: str) -> frozenset[Scope]:
+    """The scopes that `text` lists, separated by commas. Raises: ValueError saying what is allowed."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in KEY_SCOPES:
+            raise ValueError(f"{name[:40]!r} is no scope; they are {', '.join(KEY_SCOPES)}")
+    return frozenset(Scope(name) for name in names)

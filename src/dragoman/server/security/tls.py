@@ -1,0 +1,87 @@
+"""TLS, with certificates that are renewed while the server runs.
+
+Does: make contexts of the operator's files, hand every new connection the newest of them. Does not: listen, or watch the
+files (`reloading` does). Connections that are there go on as they began. Made at the start, used on the event loop.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+MINIMUM = ssl.TLSVersion.TLSv1_2
+
+
+class TlsError(Exception):
+    """A certificate or key cannot be used; one line that names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The operator's files, in PEM. `key` None = it is in the file of the certificate.
+
+    `client_ca`: who has to have signed the certificates of clients; None = they need none.
+    """
+
+    certificate: Path
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        """All of them."""
+        return tuple(path for path in (self.certificate, self.key, self.client_ca) if path is not None)
+
+
+class Tls:
+    """What connections are encrypted with. Raises: TlsError if the files cannot be used."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._current = make_context(files)
+        self.context = make_context(files)
+        """What the socket listens with. It lets the newest one take over as soon as a client has said hello."""
+        self.context.sni_callback = self._hand_over
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """What it is made of."""
+        return self._files.all
+
+    def reload(self) -> None:
+        """Use what the files hold now. Raises: TlsError, and then all stays as it was."""
+        self._current = make_context(self._files)
+
+    def _hand_over(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._current
+
+
+def make_context(files: TlsFiles) -> ssl.SSLContext:
+    """A context of what the files hold. Raises: TlsError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = MINIMUM
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(files.certificate, files.key, password=_no_password)
+    except (OSError, ValueError) as error:
+        named = files.certificate if files.key is None else f"{files.certificate} and {files.key}"
+        raise TlsError(
+            f"{named}: must be a certificate chain and its key, in PEM, without a password: {error}"
+        ) from error
+    if files.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        # Whoever resumes a session is not asked for a certificate again, so none are resumed.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        try:
+            context.load_verify_locations(files.client_ca)
+        except (OSError, ValueError) as error:
+            raise TlsError(f"{files.client_ca}: must be certificates in PEM: {error}") from error
+    return context
+
+
+def _no_password() -> str:
+    """Raises: ValueError. OpenSSL would ask at the terminal."""
+    raise ValueError("the key has a password")

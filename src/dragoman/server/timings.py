@@ -1,0 +1,75 @@
+"""How long a call took, as its own answer tells it: the block `timings` of llama.cpp's server.
+
+Does: define the block, and how encoders ask for it. Does not: measure (`observation.measured` does). Handed by the
+responder to encoders that have room for it; used on the event loop.
+Source: llama.cpp, tools/server/README.md, "timings".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+TIMINGS_HEADER = "x-dragoman-timings"
+"""Asks for the block; names the header or trailer that carries it where the answer's shape has no room."""
+
+
+class Timings(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of tokens (`_n`) and times in milliseconds; null where nothing was counted or no time passed.
+
+    `prompt_ms` ends with the first output, `predicted_ms` begins with it. Times of several prompts are from the first
+    beginning to the last end, counts are sums.
+    """
+
+    cache_n: Annotated[int, Meta(description="prompt tokens that were found in the cache")]
+    prompt_n: Annotated[int, Meta(description="prompt tokens that were computed")]
+    prompt_ms: float
+    prompt_per_token_ms: float | None
+    prompt_per_second: float | None
+    predicted_n: Annotated[int, Meta(description="tokens of the answer")]
+    predicted_ms: float
+    predicted_per_token_ms: float | None
+    predicted_per_second: float | None
+    queue_ms: Annotated[float | None, Meta(description="before the first step; null = the engine does not tell")] = None
+    draft_n: Annotated[int | UnsetType, Meta(description="tokens that were guessed, if any")] = UNSET
+    draft_n_accepted: int | UnsetType = UNSET
+
+
+Measure = Callable[[int | None], Timings]
+"""The block of the call's request of that index, None = of the whole call; complete once it has ended."""
+
+
+class ShownTimings:
+    """The block for one call's answer. `measure` None = nobody wants it; `num_sequences`: those that a stream holds."""
+
+    __slots__ = ("_measure", "_num_unfinished")
+
+    def __init__(self, measure: Measure | None = None, num_sequences: int = 0) -> None:
+        self._measure = measure
+        self._num_unfinished = num_sequences
+
+    def of(self, request_index: int | None = None) -> Timings | UnsetType:
+        """The block, UNSET if nobody wants it."""
+        return UNSET if self._measure is None else self._measure(request_index)
+
+    def sequence_ended(self) -> Timings | UnsetType:
+        """The block of the call if that was its last sequence, else UNSET."""
+        if self._measure is None:
+            return UNSET
+        self._num_unfinished -= 1
+        return UNSET if self._num_unfinished else self._measure(None)
+
+
+NO_TIMINGS = ShownTimings()
+
+
+@runtime_checkable
+class TimedEncoder(Protocol):
+    """What an encoder has besides whose answers can have room for timings."""
+
+    def show_timings(self, timings: ShownTimings) -> bool:
+        """Show them in the answer; False if this one has no room."""
+        ...

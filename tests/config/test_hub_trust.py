@@ -1,0 +1,98 @@
+"""What a model that came from a hub may decide here: nothing that runs code, opens the server or talks to others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.option import Option
+from dragoman.config.options import OPTIONS
+from dragoman.config.resolve import Config, resolve
+from dragoman.config.server_options import PER_MODEL, ServerSettings
+
+CODE = "raise SystemExit('it ran')"
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Path:
+    """A model as the hub's cache has it."""
+    return model(tmp_path / "cache" / "models--org--name" / "snapshots" / ("0" * 40))
+
+
+def model(directory: Path, *lines: str) -> Path:
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps({}), encoding="utf-8")
+    (directory / "model.py").write_text(CODE, encoding="utf-8")
+    write(directory, *lines)
+    return directory
+
+
+def write(directory: Path, *lines: str) -> None:
+    (directory / "serving.properties").write_text("\n".join(lines), encoding="utf-8")
+
+
+def configured(directory: Path, *words: str) -> Config:
+    return resolve(read_arguments([str(directory), *words]).givens, {}, directory)
+
+
+def test_code_beside_a_model_of_the_hub_is_not_run(snapshot: Path) -> None:
+    config = configured(snapshot)
+    assert not config.clients.hooks
+    assert f"{snapshot}/model.py: not run, since it came with a model of the hub" in "\n".join(config.notices)
+
+
+def test_the_operator_may_have_it_run(snapshot: Path) -> None:
+    assert configured(snapshot, "--hooks").clients.hooks
+    assert configured(snapshot, "--entry-point", "model.py").clients.hooks
+
+
+def test_a_directory_of_the_operators_own_is_trusted(tmp_path: Path) -> None:
+    config = configured(model(tmp_path / "mine", "option.engine=mine:factory", "port=9"))
+    assert config.clients.hooks
+    assert (config.engine.engine, config.server.port) == ("mine:factory", 9)
+
+
+def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path) -> None:
+    directory = model(tmp_path / "mine", f"option.model_id={snapshot}")
+    (directory / "config.json").unlink()
+    config = configured(directory)
+    assert config.model_dir == snapshot
+    assert config.clients.hooks
+    (directory / "model.py").unlink()
+    assert not configured(directory).clients.hooks
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "option.engine=evil:factory", "option.entryPoint=model.py", "option.enable_hooks=true", "option.handler=run",
+        "host=0.0.0.0", "inference_address=http://0.0.0.0:80", "cors_allowed_origin=*", "open_scopes=management",
+        "api_key_file=keys", "log_prompts=true", "option.allow_image_hosts=*", "option.upstream=http://evil.example",
+        "option.chat_template=/etc/passwd", "option.chat_template=../other", "option.draft_model=~/model",
+        "option.lora=a=/elsewhere", "tls_cert=x.pem", "option.trust_remote_code=true", "option.worker_cls=evil.Worker",
+    ],
+)  # fmt: skip
+def test_its_files_set_nothing_that_reaches_beyond_it(snapshot: Path, line: str) -> None:
+    plain = configured(snapshot)
+    write(snapshot, line, "option.max_model_len=77")
+    config = configured(snapshot)
+    assert config.model.max_model_len == 77
+    assert [one for one in config.notices if one not in plain.notices] == [
+        f"{line.partition('=')[0]} ({snapshot}/serving.properties line 1): no effect in a model of the hub; only the "
+        "operator can set it"
+    ]
+    for group in ("server", "engine", "clients", "upstream", "pictures", "speculation", "adapters"):
+        assert getattr(config, group) == getattr(plain, group)
+
+
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name
+)
+def test_every_option_of_the_whole_server_is_the_operators(snapshot: Path, option: Option) -> None:
+    """A new one too: whoever adds it need not think of this."""
+    write(snapshot, f"{option.key}=1")
+    told = f"{option.key} ({snapshot}/serving.properties line 1): no effect in a model of the hub"
+    assert any(line.startswith(told) for line in configured(snapshot).notices) is (option.name not in PER_MODEL)

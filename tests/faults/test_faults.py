@@ -1,0 +1,345 @@
+"""Faults below a call, put in through the parts that a server is made of: whose fault it is answers, nobody else notices.
+
+Victims are calls of every API; neighbours run beside them in the same steps, and their tokens are compared with those of a
+server that does nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.engine.base import EngineTools
+from dragoman.engine.rolling import inbox
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
+from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.types import EngineRequest, Grammar, TokenMasker
+from tests.engine.naive import make_request
+from tests.support.api_document import Checker
+from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
+from tests.support.every_api import Calling, document_of, name_of_dialect
+from tests.support.small_server import (
+    CALLS,
+    PROFILE,
+    TEMPLATE,
+    AppCall,
+    ForwardGate,
+    LetterRunner,
+    Parts,
+    SmallServer,
+    byte_tools,
+    id_of,
+    run,
+    small_server,
+)
+
+MARK = ord("?")  # is in the prompts of victims, and in no neighbour's
+CHATS = [calling for calling in CALLS if name_of_dialect(calling).endswith("chat")]
+CHECKER = Checker(document_of(PROFILE))
+
+
+def neighbours() -> list[EngineRequest]:
+    """Requests that run as long as a victim does."""
+    kinds: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0}, {"prompt_logprobs": 0}, {"num_beams": 2, "n": 1}]
+    return [
+        make_request([1, 2, 3, number], max_tokens=24, name=str(number), ignore_eos=True, **kind)
+        for number, kind in enumerate(kinds)
+    ]
+
+
+async def undisturbed() -> list[list[int]]:
+    """The neighbours' tokens without anybody beside them."""
+    async with small_server() as server:
+        return [await server.collect(request) for request in neighbours()]
+
+
+async def victims(server: SmallServer, calls: Sequence[Calling], *, alone: bool = False) -> list[AppCall]:
+    """The calls, answered; neighbours are answered as ever, and nothing is left of anybody.
+
+    `alone`: one call after the other, each with neighbours.
+    """
+    expected = await undisturbed()
+    answers: list[AppCall] = []
+    for group in [[one] for one in calls] if alone else [calls]:
+        beside = [asyncio.create_task(server.collect(request)) for request in neighbours()]
+        await asyncio.sleep(0)
+        begun = [server.call(calling) for calling in group]
+        answers += [await one.ended() for one in begun]
+        assert [await one for one in beside] == expected
+        await server.settle()
+    return answers
+
+
+def check_told(calling: Calling, call: AppCall, words: str) -> None:
+    """Assert that the failure is told as the API tells errors."""
+    if call.is_cut:
+        return
+    assert call.is_complete, id_of(calling)
+    assert words in call.body.decode("utf-8", "replace"), (id_of(calling), call.body)
+    if call.status >= 400:
+        CHECKER.check_answer(calling.key, call.status, call.media_type, call.body)
+
+
+def told(parts: Parts, words: str, calls: Sequence[Calling] = CALLS) -> None:
+    """Assert that each of the calls, of every API, fails with these words, and alone."""
+
+    async def test() -> None:
+        async with small_server(parts) as server:
+            for calling, call in zip(calls, await victims(server, calls), strict=True):
+                check_told(calling, call, words)
+
+    run(test)
+
+
+# --- texts -------------------------------------------------------------------------------------------------------------
+
+
+class FailingTokenizer(ByteTokenizer):
+    """Fails for texts with the mark."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if chr(MARK) in text:
+            raise RuntimeError("no such merge")
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+def with_mark() -> list[Calling]:
+    """All calls; the parrot's example has none, so it gets one."""
+    return [
+        replace(calling, http=replace(calling.http, body=calling.http.body.replace(b"a cracker", b"a cracker?")))
+        for calling in CALLS
+    ]
+
+
+def test_a_tokenizer_that_fails() -> None:
+    told(Parts(tokenizer=FailingTokenizer()), "Internal server error", with_mark())
+
+
+def test_a_template_that_fails() -> None:
+    failing = ChatTemplate("{{ raise_exception('no roles') }}" + TEMPLATE, special_tokens={})
+    told(Parts(template=failing), "no roles", CHATS)
+
+
+class FailingPieces(ByteTokenizer):
+    """Knows no bytes of the letter q."""
+
+    def token_bytes(self, token_id: int, *, at_start: bool = False) -> bytes:
+        if token_id == ord("q"):
+            raise RuntimeError("no such piece")
+        return super().token_bytes(token_id, at_start=at_start)
+
+
+def test_tokens_that_cannot_be_written() -> None:
+    async def test() -> None:
+        async with small_server(Parts(tokenizer=FailingPieces(), tools=byte_tools())) as server:
+            num_failed = 0
+            for calling, call in zip(CALLS, await victims(server, CALLS), strict=True):
+                if b"Internal server error" in call.body or call.is_cut:
+                    check_told(calling, call, "Internal server error")
+                    num_failed += 1
+                else:
+                    assert call.status < 300, "its answer had no such letter"
+            assert num_failed > len(CALLS) // 2
+
+    run(test)
+
+
+# --- steps -------------------------------------------------------------------------------------------------------------
+
+
+class FailingSampler(Sampler):
+    """Fails for rows of requests with the mark."""
+
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__(vocab_size)
+        self._bad: set[int] = set()
+
+    def new_state(self, request: EngineRequest, index: int, masker: TokenMasker | None = None) -> SamplerState:
+        state = super().new_state(request, index, masker)
+        if MARK in request.prompt_ids:
+            self._bad.add(id(state))
+        return state
+
+    def sample(self, logits: FloatArray, states: Sequence[SamplerState]) -> Sampled:
+        if any(id(state) in self._bad for state in states):
+            raise FloatingPointError("no number")
+        return super().sample(logits, states)
+
+
+def test_a_sampler_that_fails_for_some_requests() -> None:
+    sampler = FailingSampler(VOCAB_SIZE)
+    told(Parts(LetterRunner(num_blocks=2000), sampler), "generation failed: FloatingPointError: no number", with_mark())
+
+
+class FailingRunner(LetterRunner):
+    """Fails in every forward with the mark in it."""
+
+    def forward(self, batch: ForwardBatch) -> Any:
+        if MARK in batch.input_ids.tolist():
+            raise MemoryError("no room")
+        return super().forward(batch)
+
+
+@pytest.mark.parametrize("max_num_seqs", [64, 5])
+def test_a_forward_that_fails_for_some_requests(max_num_seqs: int) -> None:
+    parts = Parts(FailingRunner(num_blocks=2000), config=RollingConfig(max_num_seqs=max_num_seqs))
+    told(parts, "generation failed: MemoryError: no room", with_mark())
+
+
+@pytest.mark.parametrize("what", ["forward", "copy_blocks", "logits"])
+def test_what_fails_once_in_a_while_fails_nobody(what: str) -> None:
+    class Flaky(LetterRunner):
+        def __init__(self) -> None:
+            super().__init__(num_blocks=2000)
+            self.num_calls = self.num_failures = 0
+
+        def fails(self, name: str) -> bool:
+            self.num_calls += name == what
+            fails = name == what and self.num_calls % 400 == 3
+            self.num_failures += fails
+            return fails
+
+        def forward(self, batch: ForwardBatch) -> Any:
+            if self.fails("forward"):
+                raise RuntimeError("for once")
+            logits = super().forward(batch)
+            return logits[:, :7] if self.fails("logits") else logits
+
+        def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+            if self.fails("copy_blocks"):
+                raise RuntimeError("for once")
+            super().copy_blocks(pairs, kind)
+
+    async def test() -> None:
+        runner = Flaky()
+        async with small_server(Parts(runner)) as server:
+            for call in await victims(server, CALLS):
+                assert call.status < 300
+        assert runner.num_failures
+
+    run(test)
+
+
+def test_a_cache_that_is_too_small_for_all_makes_them_wait_and_fails_nobody() -> None:
+    async def test() -> None:
+        runner = LetterRunner(num_blocks=24)
+        async with small_server(Parts(runner)) as server:
+            for call in await victims(server, CALLS):
+                assert call.status < 300
+            assert server.engine.stats().num_preemptions
+
+    run(test)
+
+
+# --- grammars ----------------------------------------------------------------------------------------------------------
+
+GUIDED = {"model": "fake", "prompt": "abc?", "max_tokens": 9, "response_format": {"type": "json_object"}}
+
+
+class FailingMasker:
+    """A grammar's state that is lost after its first mask."""
+
+    is_finished = False
+
+    def __init__(self) -> None:
+        self._num_masks = 0
+
+    def fork(self) -> TokenMasker:
+        return FailingMasker()
+
+    def fill_mask(self, bitmask_row: Any) -> None:
+        self._num_masks += 1
+        if self._num_masks > 1:
+            raise RuntimeError("the grammar's state is lost")
+        bitmask_row[:] = np.uint32(0xFFFFFFFF)
+
+    def advance(self, token_id: int) -> bool:
+        return True
+
+    def validate(self, token_ids: Sequence[int]) -> int:
+        return len(token_ids)
+
+
+def failing_compile(grammar: Grammar) -> TokenMasker:
+    raise RecursionError("too deep")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("compile_grammar", "words"),
+    [(failing_compile, b"Internal server error"), (lambda grammar: FailingMasker(), b"the grammar's state is lost")],
+    ids=["compile", "mask"],
+)
+def test_a_grammar_that_fails(compile_grammar: Callable[[Grammar], TokenMasker], words: bytes, stream: bool) -> None:
+    async def test() -> None:
+        expected = await undisturbed()
+        async with small_server(Parts(tools=EngineTools(compile_grammar, byte_tools().watch_stops))) as server:
+            beside = [asyncio.create_task(server.collect(request)) for request in neighbours()]
+            call = await server.call("/v1/completions", {**GUIDED, "stream": stream}).ended()
+            assert words in call.body
+            assert [await one for one in beside] == expected
+            await server.settle()
+
+    run(test)
+
+
+# --- clocks and the loop -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, 86_400.0])
+def test_a_clock_that_is_set_ends_no_request_and_keeps_none(jump_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines are durations: what the clock on the wall says while a request waits or runs does not matter."""
+    now = time.time
+
+    async def test() -> None:
+        gate = ForwardGate(3)
+        async with small_server(Parts(LetterRunner(before_forward=gate, num_blocks=200))) as server:
+            calls = [server.call(calling, None, ("x-request-timeout-ms", "60000")) for calling in CALLS]
+            await gate.reached()
+            while server.engine.health().num_running + server.engine.health().num_waiting < len(CALLS):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+            for module in (inbox,):
+                monkeypatch.setattr(module, "time", lambda: now() + jump_s)
+            gate.open()
+            for call in calls:
+                assert (await call.ended()).status < 300
+            late = server.call("/v1/completions", ENDLESS, ("x-request-timeout-ms", "50"))
+            assert b"0.05 s that the client allows" in (await late.ended()).body
+            await server.settle()
+
+    run(test)
+
+
+ENDLESS = {"model": "fake", "prompt": "abc", "max_tokens": 400, "ignore_eos": True}
+
+
+def test_a_loop_that_is_held_loses_nothing() -> None:
+    async def test() -> None:
+        expected = await undisturbed()
+        async with small_server(Parts(LetterRunner(num_blocks=2000))) as server:
+            beside = [asyncio.create_task(server.collect(request)) for request in neighbours()]
+            calls = [server.call(calling) for calling in CALLS]
+            left, gone = server.call(CALLS[0]), server.call(CALLS[1])
+            for _ in range(5):
+                await asyncio.sleep(0)
+            gone.leave()
+            time.sleep(2.0)  # noqa: ASYNC251 - that is the fault
+            left.leave()
+            for call in calls:
+                assert (await call.ended()).status < 300
+            for call in (left, gone):
+                await call.ended()
+            assert [await one for one in beside] == expected
+            await server.settle()
+
+    run(test)

@@ -1,0 +1,59 @@
+"""Some hundred spoiled requests of every API: none fails in the server, hangs, or changes what another one is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.cases import DOCUMENT, OPERATIONS, Maker
+from tests.fuzz.run import Answer, Run
+from tests.fuzz.target import Target, running_target
+
+NUM_CASES = 600
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with running_target() as target:
+        yield target
+
+
+def test_every_answer_is_a_documented_one_and_nobody_else_is_hurt(target: Target) -> None:
+    run = Run(target.server.port, Maker(random.Random(5)), NUM_CASES)
+    report = asyncio.run(run.run())
+    assert report.problems == []
+    assert (report.num_cases, target.idle_state(), target.defects.texts) == (NUM_CASES, {}, [])
+    assert report.num_canaries > 1
+    assert report.statuses[200] > NUM_CASES // 20  # what is spoiled is not all spoiled at the door
+    assert report.statuses[400] > NUM_CASES // 20
+
+
+def test_equal_dice_make_equal_cases_of_every_operation() -> None:
+    first, second = Maker(random.Random(3)), Maker(random.Random(3))
+    cases = [first.case() for _ in range(3000)]
+    assert cases[:100] == [second.case() for _ in range(100)]
+    reached = {(case.operation.method, case.operation.path) for case in cases if case.operation}
+    assert reached == {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (Answer(500, "application/json", [], b"{}", is_whole=True), "500"),
+        (Answer(418, "application/json", [], b"{}", is_whole=True), "undocumented status"),
+        (Answer(422, "application/json", [], b'{"oops": 1}', is_whole=True), "undocumented body"),
+        (Answer(422, "text/html", [], b"<p>", is_whole=True), "undocumented body"),
+        (Answer(200, "application/json", [], b"{", is_whole=False), "cut"),
+        (Answer(), "unanswered"),
+        (Answer(200, "application/json", [(b"X-Evil", b"1")], b"{}", is_whole=True), "injection"),
+    ],
+)
+def test_what_the_fuzz_looks_for_it_finds(answer: Answer, kind: str) -> None:
+    run = Run(0, Maker(random.Random(0)), 0)
+    maker = Maker(random.Random(1))
+    case = next(case for case in iter(maker.case, None) if case.operation and case.operation.path == "/generate")
+    assert run.problem(case, answer).startswith(kind)
+    assert "/generate" in DOCUMENT["paths"]

@@ -1,0 +1,138 @@
+"""Grammars made to take long are refused at once, or wait in a lane of their own; others compile meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dragoman.errors import InvalidParameter, Overloaded
+from dragoman.grammar import compiler as compiler_module
+from dragoman.grammar import limits
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary, llguidance_source
+from dragoman.grammar.limits import Lanes
+from dragoman.types import Grammar
+
+pytest.importorskip("llguidance")
+
+EOS = 256
+VOCABULARY = Vocabulary([*(bytes([byte]) for byte in range(256)), b"<eos>"], frozenset({EOS}), EOS)
+COMPILER = GrammarCompiler(VOCABULARY)
+MOST_CPU_S = 10.0  # far beyond what any of these takes, and far below what they took
+
+
+def schema(**members: Any) -> Grammar:
+    return Grammar("json_schema", json.dumps(members))
+
+
+def lark(*lines: str) -> Grammar:
+    return Grammar("lark", "\n".join(lines))
+
+
+MULTIPLES = {"type": "integer", "multipleOf": 999_983}
+REFUSED = {
+    "a state for each remainder": schema(**MULTIPLES),
+    "two that multiply": schema(allOf=[{"multipleOf": 9973}, {"multipleOf": 9967}]),
+    "one far below": schema(properties={"a": {"items": MULTIPLES}}),
+    "in a Lark grammar": lark(f"start: %json {json.dumps(MULTIPLES)}"),
+    "escaped": lark('start: %json {"type": "integer", "multiple\\u004ff": 999983}'),
+    "a long expression": Grammar("regex", "(a?b?c?)*" * 10_000),
+    "long patterns": schema(anyOf=[{"pattern": "a?" * 1000 + str(i)} for i in range(20)]),
+    "property names": schema(patternProperties={"a?" * 10_000: {}}),
+    "many values": schema(enum=[f"value{i}" for i in range(100_000)]),
+    "many choices": Grammar("choice", json.dumps([f"choice number {i}" for i in range(50_000)])),
+    "many rules": lark("start: " + " | ".join(f"a{i}" for i in range(9000))),
+    "a deep GBNF": Grammar("lark", "root ::= " + "(" * 3000 + '"a"' + ")" * 3000),
+    "a long GBNF": Grammar("lark", "root ::= " + " | ".join(f'"a{i}"' for i in range(80_000))),
+    "a tool's frame": Grammar("regex", "a", frame="start: @output\n" + "#" * limits.MAX_SOURCE_CHARS),
+    "doubled terminals": lark("start: T0", *(f"T{i}: T{i + 1} T{i + 1}" for i in range(30)), 'T30: "a"'),
+}
+
+
+@pytest.mark.parametrize("grammar", REFUSED.values(), ids=REFUSED)
+def test_what_would_take_long_is_refused_in_one_line(grammar: Grammar) -> None:
+    begin = time.process_time()
+    with pytest.raises(InvalidParameter) as caught:
+        COMPILER.compile(grammar)
+    assert time.process_time() - begin < MOST_CPU_S
+    assert caught.value.param == "response_format"
+    assert caught.value.message.startswith("response_format: ")
+    assert "\n" not in caught.value.message
+    assert len(caught.value.message) < 500
+
+
+def nested(depth: int) -> str:
+    return "a" if not depth else f"({nested(depth - 1)}{{0,99}})"
+
+
+TAKEN = {
+    "nested repeats": Grammar("regex", nested(8)),
+    "a large repeat": Grammar("regex", "[a-z]{1,1000000000}"),
+    "an automaton with 2^25 states": Grammar("regex", "(a|b)*a(a|b){25}"),
+    "rules that double": lark("start: r0", *(f"r{i}: r{i + 1} r{i + 1}" for i in range(40)), 'r40: "a"'),
+    "an ambiguous rule": lark("start: s", 's: s s s | s s | "a"'),
+    "a recursive schema": schema(**{"$defs": {"n": {"properties": {"n": {"$ref": "#/$defs/n"}}}}, "$ref": "#/$defs/n"}),
+    "many items": schema(type="array", items={"type": "integer"}, minItems=1_000_000),
+    "cents": schema(type="number", multipleOf=0.01),
+    "a million": schema(type="integer", multipleOf=1_000_000),
+    "what many schemas have": schema(allOf=[{"multipleOf": number} for number in (5, 0.5, 60, 3600)]),
+    "a thousand values": schema(enum=[f"value{i}" for i in range(1000)]),
+}
+
+
+@pytest.mark.parametrize("grammar", TAKEN.values(), ids=TAKEN)
+def test_what_only_looks_dangerous_is_taken(grammar: Grammar) -> None:
+    begin = time.process_time()
+    masker = COMPILER.compile(grammar)
+    for _ in range(20):
+        if masker.is_finished:
+            break
+        assert any(masker.fork().advance(token_id) for token_id in range(257))
+        for token_id in range(257):
+            if masker.advance(token_id):
+                break
+    assert time.process_time() - begin < MOST_CPU_S
+
+
+def test_a_large_grammar_waits_for_another_and_a_small_one_does_not() -> None:
+    lanes, large, small = Lanes(), Grammar("regex", "a" * 5000), Grammar("regex", "a")
+    order: list[str] = []
+    with lanes.enter(large):
+        waiting = threading.Thread(target=lambda: _enter(lanes, large, order), daemon=True)
+        waiting.start()
+        _enter(lanes, small, order)
+        order.append("first")
+    waiting.join(20)
+    assert order == ["regex 1", "first", "regex 5000"]
+
+
+def _enter(lanes: Lanes, grammar: Grammar, order: list[str]) -> None:
+    with lanes.enter(grammar):
+        order.append(f"{grammar.kind} {len(grammar.source)}")
+
+
+def test_no_more_large_grammars_wait_than_threads_can_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_WAITING", 0)
+    lanes, large = Lanes(), Grammar("regex", "a" * 5000)
+    with lanes.enter(large), pytest.raises(Overloaded, match="1 large grammars are being compiled"), lanes.enter(large):
+        pass
+    with lanes.enter(large):  # the place is free again
+        pass
+
+
+def test_what_is_remembered_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Grammar] = []
+
+    def note(grammar: Grammar) -> str:
+        built.append(grammar)
+        return llguidance_source(grammar)
+
+    monkeypatch.setattr(compiler_module, "llguidance_source", note)
+    compiler = GrammarCompiler(VOCABULARY)
+    grammars = [schema(enum=[f"{i}-{j}-{'x' * 200}" for j in range(1000)]) for i in range(8)]
+    for grammar in [*grammars, grammars[-1], grammars[0]]:
+        compiler.compile(grammar)
+    assert built == [*grammars, grammars[0]]

@@ -1,0 +1,323 @@
+"""A whole server in one event loop, without a port: all client APIs, the real service and engine, and a model of letters.
+
+Calls go straight into the ASGI application, so that a test decides when a client leaves, and what fails below. Everything
+below the engine is exact, so an answer that was disturbed differs from one that was not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from dragoman.engine.base import EngineTools
+from dragoman.engine.factory import BuiltEngine
+from dragoman.engine.renewable import RenewableEngine
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
+from dragoman.server import apis
+from dragoman.server.admission import Admission
+from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.generation.service import Extensions, Service
+from dragoman.server.http.protocol import CUT_EXTENSION
+from dragoman.server.registry import ModelRegistry, ServedModel
+from dragoman.tokenizer.base import Tokenizer, TokenPieces
+from dragoman.tokenizer.chat_template import ChatTemplate
+from dragoman.tokenizer.stop_strings import StopOnTokens
+from dragoman.types import EngineRequest, StopCriterion, StopStrings
+from tests.engine.fake_runner import FakeRunner, Logits
+from tests.engine.naive import make_request
+from tests.support.byte_tokenizer import EOS_ID, VOCAB_SIZE, ByteTokenizer
+from tests.support.every_api import APIS, NAMES_WITH_TOY, Calling, callings, dialects_of, name_of_dialect
+from tests.support.real_dialects import fake_profile
+
+PATIENCE_S = 20.0
+SETTLING_STEPS = 2
+PROFILE = fake_profile()
+TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+_LETTERS = range(ord("a"), ord("z") + 1)
+
+Message = dict[str, Any]
+
+
+class LetterRunner(FakeRunner):
+    """A fake runner whose tokens are bytes, of which it writes small letters alone: answers end with their length."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(vocab_size=len(_LETTERS), **options)
+        self.vocab_size = VOCAB_SIZE
+        self.batches: list[int] = []  # how many sequences each forward had
+
+    def forward(self, batch: ForwardBatch) -> Logits:
+        """Logits of the wanted rows."""
+        self.batches.append(len(batch.past_lens))
+        self.vocab_size = len(_LETTERS)
+        try:
+            letters = super().forward(batch)
+        finally:
+            self.vocab_size = VOCAB_SIZE
+        logits = np.full((len(letters), VOCAB_SIZE), -1e9, dtype=np.float32)
+        logits[:, _LETTERS.start : _LETTERS.stop] = letters
+        return logits
+
+
+class ForwardGate:
+    """Lets so many forwards pass and holds the others until it is opened; tells when one waits."""
+
+    def __init__(self, num_free: int = 0) -> None:
+        self._num_free = num_free
+        self._is_open = threading.Event()
+        self._is_reached = threading.Event()
+
+    def __call__(self, _batch: ForwardBatch) -> None:
+        if self._num_free:
+            self._num_free -= 1
+            return
+        self._is_reached.set()
+        assert self._is_open.wait(PATIENCE_S)
+
+    def open(self) -> None:
+        """Let everybody through, now and later."""
+        self._is_open.set()
+
+    async def reached(self) -> None:
+        """Return once a forward waits."""
+        assert await asyncio.to_thread(self._is_reached.wait, PATIENCE_S)
+
+
+def byte_tools(tokenizer: Tokenizer | None = None) -> EngineTools:
+    """The grammar compiler and the watcher of stop strings for bytes."""
+    pieces = TokenPieces(tokenizer or ByteTokenizer())
+    tokens = [pieces[token_id].bytes for token_id in range(VOCAB_SIZE)]
+    compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID))
+
+    def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
+        skips = stop.skip_special_tokens
+        return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
+
+    return EngineTools(compiler.compile, watch_stops)
+
+
+@dataclass
+class Parts:
+    """What a server is made of, for tests to put faults in."""
+
+    runner: LetterRunner = field(default_factory=LetterRunner)
+    sampler: Sampler = field(default_factory=lambda: Sampler(VOCAB_SIZE))
+    tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
+    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(TEMPLATE, special_tokens={}))
+    tools: EngineTools = field(default_factory=byte_tools)
+    config: RollingConfig = field(default_factory=RollingConfig)
+    drain_s: float = 0.0
+
+
+class SmallServer:
+    """The application over one model that is called `fake`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.runner = parts.runner
+        self._parts = parts
+        self.engine = RenewableEngine(BuiltEngine(self.make_engine(parts.runner)))
+        service = Service(
+            name="fake",
+            engine=self.engine,
+            tokenizer=parts.tokenizer,
+            chat_template=parts.template,
+            extensions=Extensions(parts.tools.compile_grammar, draw_seed=lambda: 7),
+        )
+        dialects = dialects_of(PROFILE)
+        self.admission = Admission("fake")
+        self.registry = ModelRegistry(dialects, profile=PROFILE)
+        self.registry.add(ServedModel("fake", service, self.engine, dialects, self.admission))
+        self.registry.mark_ready()
+        self.app: App = build_app(self.registry, ServerConfig())
+
+    def make_engine(self, runner: LetterRunner) -> RollingEngine:
+        """Another engine like this server's."""
+        return RollingEngine(runner, self._parts.sampler, self._parts.config, tools=self._parts.tools)
+
+    def call(
+        self, calling: Calling | str, body: Any = None, *headers: tuple[str, str], method: str = "POST"
+    ) -> AppCall:
+        """Begin a call."""
+        if isinstance(calling, Calling):
+            content, path, method = calling.http.body, calling.http.path, calling.operation.method
+        else:
+            content, path = (b"" if body is None else json.dumps(body).encode()), calling
+        return AppCall(self.app, method, path, content, headers)
+
+    async def collect(self, request: EngineRequest) -> list[int]:
+        """The tokens of a request that goes straight to the engine."""
+        return [token_id async for output in self.engine.generate(request) for token_id in output.token_ids]
+
+    async def settle_engine(self) -> None:
+        """The same, of the engine alone: whoever called may still be being told."""
+        num_before = len(self.runner.batches)
+        await self.collect(make_request([250, 251], max_tokens=SETTLING_STEPS, ignore_eos=True))
+        assert self.runner.batches[num_before:].count(1) >= SETTLING_STEPS, "something else was computed beside it"
+
+    async def settle(self) -> None:
+        """Return once nothing runs, and nobody holds anything. Raises: TimeoutError if something stays.
+
+        A request of SETTLING_STEPS steps goes first: what the engine tells of itself is then of now, and what should have
+        been gone would have been computed beside it.
+        """
+        await self.settle_engine()
+        async with asyncio.timeout(PATIENCE_S):
+            while not self.is_idle():  # noqa: ASYNC110  # the engine thread changes it
+                await asyncio.sleep(0.0005)
+
+    def is_idle(self) -> bool:
+        """True if no request, sequence or block is held by anybody."""
+        health = self.engine.health()
+        held = (health.num_running, health.num_waiting, health.num_used_blocks, self.admission.num_in_flight)
+        return not any(held) and self.admission.is_idle
+
+
+class AppCall:
+    """One call, running in a task of its own. `messages`: what was sent so far."""
+
+    def __init__(self, app: App, method: str, path: str, body: bytes, headers: Sequence[tuple[str, str]]) -> None:
+        self.messages: list[Message] = []
+        self.first_chunk = asyncio.Event()
+        self._body: bytes | None = body
+        self._gone = asyncio.Event()
+        self._reads = asyncio.Event()
+        self._reads.set()
+        raw = [("content-type", "application/json"), ("x-amzn-sagemaker-target-model", "fake"), *headers]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "query_string": b"",
+            "headers": [(name.encode(), value.encode()) for name, value in raw],
+            "extensions": {CUT_EXTENSION: {}},
+            "http_version": "1.1",
+        }
+        self._coroutine: Callable[[], Awaitable[None]] = lambda: app(scope, self._receive, self._send)
+        self.task = asyncio.ensure_future(self._coroutine())
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._gone.set()
+
+    def stop_reading(self) -> None:
+        """Take nothing more of the answer."""
+        self._reads.clear()
+
+    def read_on(self) -> None:
+        """Take the rest."""
+        self._reads.set()
+
+    async def ended(self) -> AppCall:
+        """Return when the server has done with the call. Raises: what the application raised."""
+        async with asyncio.timeout(PATIENCE_S):
+            await self.task
+        return self
+
+    @property
+    def status(self) -> int:
+        """The status that was sent, 0 = none."""
+        return next((one["status"] for one in self.messages if one["type"] == "http.response.start"), 0)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The answer's header fields."""
+        found = next(one["headers"] for one in self.messages if one["type"] == "http.response.start")
+        return {name.decode(): value.decode() for name, value in found}
+
+    @property
+    def media_type(self) -> str:
+        """That of the answer."""
+        return self.headers["content-type"]
+
+    @property
+    def body(self) -> bytes:
+        """What was sent so far."""
+        return b"".join(one["body"] for one in self.messages if one["type"] == "http.response.body")
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the answer was ended in order."""
+        bodies = [one for one in self.messages if one["type"] == "http.response.body"]
+        return bool(bodies) and not bodies[-1]["more_body"]
+
+    @property
+    def is_cut(self) -> bool:
+        """True if the connection was closed to show that the answer is not whole."""
+        return any(one["type"] == CUT_EXTENSION for one in self.messages)
+
+    async def _receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await asyncio.sleep(0)  # a real write gives others their turn, now and then
+        await self._reads.wait()
+        if not self._gone.is_set():
+            self.messages.append(dict(message))
+            if message.get("body"):
+                self.first_chunk.set()
+
+
+@asynccontextmanager
+async def small_server(parts: Parts | None = None) -> AsyncIterator[SmallServer]:
+    """A started server; at the end nothing of it is left running."""
+    server = SmallServer(parts or Parts())
+    await server.engine.start()
+    try:
+        yield server
+    finally:
+        await server.app.aclose()
+        await server.engine.shutdown(0.0)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run an async test to its end, or fail; all APIs are served, that of the tests too."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(120):
+            await test()
+
+    with patch.object(apis, "NAMES", NAMES_WITH_TOY):
+        asyncio.run(bounded())
+
+
+def generating_calls() -> list[Calling]:
+    """A call of every operation that generates, of every API, in each dialect that it can choose, streamed and whole."""
+    dialects = dialects_of(PROFILE)
+    found: dict[tuple[str, str, bool], Calling] = {}
+    for api in APIS:
+        for calling in callings(api):
+            name = name_of_dialect(calling)
+            try:
+                wrap = calling.operation.wrap
+                dialect = dialects[name] if wrap is None else wrap(dialects[name])
+                call = dialect.open(calling.http).parse()
+            except Exception:
+                continue  # an example of another operation
+            found.setdefault((calling.operation.path, name, call.stream), calling)
+    return list(found.values())
+
+
+CALLS = generating_calls()
+
+
+def id_of(calling: Calling) -> str:
+    """A name for a test's case."""
+    stream = re.search(rb'"stream": (true|false)', calling.http.body)
+    return f"{calling.operation.path} {name_of_dialect(calling)} {stream[1].decode() if stream else 'default'}"
