@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +35,7 @@ from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.tokenizer.base import Tokenizer, TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.stop_strings import StopOnTokens
-from dragoman.types import EngineRequest, StopCriterion, StopStrings
+from dragoman.types import EngineOutput, EngineRequest, StopCriterion, StopStrings
 from tests.engine.fake_runner import FakeRunner, Logits
 from tests.engine.naive import make_request
 from tests.support.byte_tokenizer import EOS_ID, VOCAB_SIZE, ByteTokenizer
@@ -122,13 +122,32 @@ class Parts:
     drain_s: float = 0.0
 
 
+class WatchedEngine(RenewableEngine):
+    """An engine that knows of how many requests somebody still takes the outputs."""
+
+    def __init__(self, built: BuiltEngine) -> None:
+        super().__init__(built)
+        self.num_open = 0
+
+    async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput]:
+        """See `Engine`."""
+        outputs = super().generate(request)
+        self.num_open += 1
+        try:
+            async for output in outputs:
+                yield output
+        finally:
+            await outputs.aclose()
+            self.num_open -= 1
+
+
 class SmallServer:
     """The application over one model that is called `fake`."""
 
     def __init__(self, parts: Parts) -> None:
         self.runner = parts.runner
         self._parts = parts
-        self.engine = RenewableEngine(BuiltEngine(self.make_engine(parts.runner)))
+        self.engine = WatchedEngine(BuiltEngine(self.make_engine(parts.runner)))
         service = Service(
             name="fake",
             engine=self.engine,
@@ -161,8 +180,14 @@ class SmallServer:
         """The tokens of a request that goes straight to the engine."""
         return [token_id async for output in self.engine.generate(request) for token_id in output.token_ids]
 
+    async def unwanted(self) -> None:
+        """Return once nobody takes outputs of the engine any more. Raises: TimeoutError if somebody goes on."""
+        async with asyncio.timeout(PATIENCE_S):
+            while self.engine.num_open:  # noqa: ASYNC110  # only what the loop does next changes it
+                await asyncio.sleep(0)
+
     async def settle_engine(self) -> None:
-        """The same, of the engine alone: whoever called may still be being told."""
+        """The same as `settle`, of the engine alone: whoever called may still be being told."""
         num_before = len(self.runner.batches)
         await self.collect(make_request([250, 251], max_tokens=SETTLING_STEPS, ignore_eos=True))
         assert self.runner.batches[num_before:].count(1) >= SETTLING_STEPS, "something else was computed beside it"
