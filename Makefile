@@ -5,6 +5,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV ?= .venv
 RUN := $(VENV)/bin/python
+WORKERS ?= 2  # processes that share the tests; each takes up to 1 GB
 VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_pictures.py
 # vLLM leaves a socket's context open when the process ends, which would be an error.
 VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
@@ -20,7 +21,7 @@ serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --po
 	$(VENV)/bin/dragoman serve $(ARGS)
 
 test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
-	$(RUN) -m pytest $(ARGS)
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-vllm: .venv-vllm/.installed  ## run what needs vLLM, in an environment of its own (5 GB, on the processor)
 	HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest $(VLLM_LEAVES) $(or $(ARGS),$(VLLM_TESTS))
