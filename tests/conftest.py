@@ -8,7 +8,7 @@ import pytest
 
 MANY = 4  # cases of one test, from which on `--fewer` leaves some out
 KEPT = 8  # of so many cases one is kept
-_FEWER = f"of tests with {MANY} cases or more run every {KEPT}th case, and none that is marked as slow"
+_FEWER = f"run every second test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,15 +18,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fewer`: tests run that are not slow, but not with all of their cases."""
+    """With `--fewer`: leave tests and cases out, the same ones each time."""
     if not config.getoption("--fewer"):
         return
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("slow"):
-            continue
-        cases[item.nodeid.partition("[")[0]].append(item)
-    kept = {item for alike in cases.values() for item in (alike if len(alike) < MANY else alike[::KEPT])}
+        if not item.get_closest_marker("slow"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    many = [alike for alike in cases.values() if len(alike) >= MANY]
+    few = [alike for alike in cases.values() if len(alike) < MANY]
+    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::2] for item in alike}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
