@@ -17,7 +17,8 @@ from dragoman.server.http.replies import json_reply
 
 _INVALID = (400, "invalid_request_error")
 _FAILED = (500, "api_error")
-_OVERLOADED = (529, "overloaded_error")
+_OVERLOADED = (529, "overloaded_error")  # there is no engine at the moment
+_FULL = (429, "rate_limit_error")  # the caller may come again
 
 ERRORS: Mapping[str, tuple[int, str]] = {
     "invalid_request": _INVALID,
@@ -33,9 +34,9 @@ ERRORS: Mapping[str, tuple[int, str]] = {
     "unauthorized": (401, "authentication_error"),
     "forbidden": (403, "permission_error"),
     "too_large": (413, "request_too_large"),
-    "overloaded": _OVERLOADED,
+    "overloaded": _FULL,
     "unavailable": _OVERLOADED,
-    "rate_limited": (429, "rate_limit_error"),
+    "rate_limited": _FULL,
     "timeout": (504, "timeout_error"),
     "cancelled": _FAILED,
     "engine_failed": _FAILED,
