@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections import abc
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
@@ -21,7 +22,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
-from dragoman.engine.rolling.sequence import SequenceGroup
+from dragoman.engine.rolling.sequence import Sequence, SequenceGroup
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest, FinishReason, SamplingParams
 
@@ -98,23 +99,33 @@ class Simulation:
         self.num_steps += 1
         self.num_running += len(self._scheduler.running)
         self.num_prompt_tokens += batch.num_prefill_tokens
-        num_decoding = batch.num_tokens - batch.num_prefill_tokens
-        self.time_ms += STEP_MS + DECODE_ROW_MS * num_decoding + PROMPT_TOKEN_MS * batch.num_prefill_tokens
-        for entry in batch.entries:
-            sequence = entry.sequence
-            begin = sequence.num_computed_tokens
-            sequence.num_computed_tokens += entry.num_new_tokens
-            self._scheduler.commit(sequence, begin)
-            if sequence.num_computed_tokens < sequence.num_tokens:
-                continue
-            sequence.token_ids.append(0)
+        self.time_ms += step_ms(batch)
+        for sequence in compute(self._scheduler, batch):
             if sequence.num_generated_tokens >= self._lengths[sequence.group.key]:
                 sequence.finish_reason = FinishReason.LENGTH
                 self._scheduler.finish(sequence)
                 self._arrive()
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def step_ms(batch: ScheduledBatch) -> float:
+    """How long the step takes, in simulated milliseconds."""
+    num_decoding = batch.num_tokens - batch.num_prefill_tokens
+    return STEP_MS + DECODE_ROW_MS * num_decoding + PROMPT_TOKEN_MS * batch.num_prefill_tokens
+
+
+def compute(scheduler: Scheduler, batch: ScheduledBatch) -> Iterator[Sequence]:
+    """Have the batch computed; each sequence that has got a token by it, before the next one is looked at."""
+    for entry in batch.entries:
+        sequence = entry.sequence
+        begin = sequence.num_computed_tokens
+        sequence.num_computed_tokens += entry.num_new_tokens
+        scheduler.commit(sequence, begin)
+        if sequence.num_computed_tokens == sequence.num_tokens:
+            sequence.token_ids.append(0)
+            yield sequence
+
+
+def main(words: abc.Sequence[str] | None = None) -> int:
     """Print a table of all cases; the exit code."""
     parser = argparse.ArgumentParser(description="simulates admission under pressure on the cache")
     parser.add_argument(

@@ -17,8 +17,8 @@
     ├── TooLarge                the body exceeds the size limit
     ├── Overloaded              the queue is full; try again later
     │   ├── Unavailable         the server loads its models, or shuts down; try again later, or elsewhere
-      │   ├── QueueTimeout        the request waited longer than the operator allows
-      │   └── RateLimited         this caller has asked for as much as it may; try again later
+    │   ├── QueueTimeout        the request waited longer than the operator allows
+    │   └── RateLimited         this caller has asked for as much as it may; try again later
     ├── RequestTimeout          the request took longer than the operator allows
     │   └── DeadlineTooShort    it would, by the forecast: nothing was begun
     ├── Cancelled               the client went away or the server stopped the request
@@ -217,7 +217,7 @@ class EngineFailed(ServerError):
 
 
 class EngineDead(ServerError):
-    """The engine has stopped; every request fails until the process is restarted."""
+    """The engine has stopped: its requests fail, and so do later ones where no other engine takes its place."""
 
     kind = "engine_dead"
 

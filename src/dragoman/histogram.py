@@ -17,6 +17,7 @@ SECONDS = (
     *(0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5),
     *(0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+_MANY = 64  # values; for fewer, what numpy does once takes longer than counting them
 COUNTS = tuple(float(1 << power) for power in range(18))
 
 
@@ -48,8 +49,10 @@ class Histogram:
             self.examples[place] = Example(trace_id, value, time())
 
     def add_all(self, values: Sequence[float], trace_id: str = "") -> None:
-        """Count many, at the price of a few."""
-        if not values:
+        """Count many: quicker than one after the other where there are dozens."""
+        if len(values) < _MANY:
+            for value in values:
+                self.add(value, trace_id)
             return
         places = np.searchsorted(self.bounds, values)
         added = np.bincount(places, minlength=len(self.counts))

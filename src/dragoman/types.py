@@ -265,6 +265,7 @@ class GenerationRequest:
     tool_choice: str | None = None  # auto, none, required, or the name of the one tool to call; None = no tools
     parallel_tool_calls: bool = True  # more than one tool may be called at a time
     priority: int = 0  # of requests that wait, those with the highest go first
+    cache_salt: str = ""  # cached prompts are shared with requests of the same salt only
 
 
 # --- between service and engine ---------------------------------------------------------------------------------------

@@ -11,7 +11,16 @@ import httpx
 import pytest
 
 from dragoman.cli import main
+from dragoman.engine.base import check_request
+from dragoman.engine.factory import BuiltEngine
+from dragoman.engine.renewable import RenewableEngine
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.errors import EngineDead
 from dragoman.server.operations import GenerateOperation
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import make_request
 from tests.support.live_routes import live_operations
 from tests.support.server_process import ServerProcess
 
@@ -133,6 +142,21 @@ def test_deadlines_and_other_limits_are_told(server: ServerProcess) -> None:
     assert told["limits"]["others"]["max_logprobs"] == 20
 
 
+def test_who_decided_is_left_open_for_a_call_made_to_take_long(server: ServerProcess) -> None:
+    message = {"role": "user", "content": "Hi", **{f"field{number}": 1 for number in range(4000)}}
+    told = explained(server, "/v1/completions", {"model": "demo", "prompt": "Hi", "messages": [message]})
+    assert any("too large to find out who decided" in note for note in told["notes"])
+    assert parameter(told, "max_tokens")["source"]
+
+
+def test_the_engine_itself_is_asked_although_another_one_may_take_its_place() -> None:
+    runner = FakeRunner(vocab_size=24)
+    engine = RenewableEngine(BuiltEngine(RollingEngine(runner, Sampler(24), RollingConfig())))
+    engine.capabilities.check(make_request([1]))  # what an engine can do does not tell how it is
+    with pytest.raises(EngineDead, match="was not started"):
+        check_request(engine, make_request([1]))
+
+
 @pytest.mark.parametrize(
     ("asked", "status"),
     [
@@ -147,6 +171,9 @@ def test_what_describes_no_call_is_refused(server: ServerProcess, asked: Any, st
     answer = httpx.post(f"{server.base_url}/explain", json=asked)
     assert answer.status_code == status
     assert answer.json()["error"]
+    if status == 405:
+        assert answer.headers["allow"] == "POST"
+        assert "a method of the call must be POST" in answer.text
 
 
 def test_the_command_asks_a_server(server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,35 +18,14 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import Cancelled, CapacityError, EngineDead, EngineFailed, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeRunner
+from tests.engine.forward_gate import ForwardGate
 from tests.engine.naive import make_request, naive_sequence
 
 VOCAB_SIZE = 24
 TIMEOUT_S = 30.0
 
 
-class Gate:
-    """Lets `num_free` forwards pass and holds the others until it is opened; tells when one waits."""
-
-    def __init__(self, num_free: int = 0) -> None:
-        self._num_free = num_free
-        self._is_open = threading.Event()
-        self._is_reached = threading.Event()
-
-    def __call__(self, _batch: ForwardBatch) -> None:
-        if self._num_free:
-            self._num_free -= 1
-            return
-        self._is_reached.set()
-        assert self._is_open.wait(TIMEOUT_S)
-
-    def open(self) -> None:
-        self._is_open.set()
-
-    async def reached(self) -> None:
-        assert await asyncio.to_thread(self._is_reached.wait, TIMEOUT_S)
-
-
-def gated_runner(gate: Gate) -> FakeRunner:
+def gated_runner(gate: ForwardGate) -> FakeRunner:
     return FakeRunner(vocab_size=VOCAB_SIZE, before_forward=gate)
 
 
@@ -139,7 +118,7 @@ def test_an_idle_engine_wakes_up_for_the_next_request() -> None:
 
 def test_outputs_of_one_step_come_in_one_hop() -> None:
     async def test() -> None:
-        gate = Gate()
+        gate = ForwardGate()
         async with running_engine(gated_runner(gate)) as engine:
             loop = asyncio.get_running_loop()
             tasks = [asyncio.create_task(collect(engine, unending(key, max_tokens=4))) for key in range(8)]
@@ -163,7 +142,7 @@ def test_outputs_of_one_step_come_in_one_hop() -> None:
 
 def test_closing_the_iterator_frees_the_blocks_within_a_step() -> None:
     async def test() -> None:
-        gate = Gate(num_free=1)
+        gate = ForwardGate(num_free=1)
         async with running_engine(gated_runner(gate)) as engine:
             outputs = engine.generate(unending())
             await anext(outputs)
@@ -180,7 +159,7 @@ def test_closing_the_iterator_frees_the_blocks_within_a_step() -> None:
 
 def test_cancelling_the_reading_task_frees_the_blocks() -> None:
     async def test() -> None:
-        gate = Gate(num_free=1)
+        gate = ForwardGate(num_free=1)
         async with running_engine(gated_runner(gate)) as engine:
             task = asyncio.create_task(collect(engine, unending()))
             await gate.reached()
@@ -196,7 +175,7 @@ def test_cancelling_the_reading_task_frees_the_blocks() -> None:
 
 def test_closing_a_waiting_request_takes_it_out_of_the_queue() -> None:
     async def test() -> None:
-        gate = Gate()
+        gate = ForwardGate()
         async with running_engine(gated_runner(gate), max_num_seqs=1) as engine:
             first, second = (asyncio.create_task(tokens_of(engine, unending(key, max_tokens=9))) for key in range(2))
             await gate.reached()
@@ -286,7 +265,7 @@ def test_starting_twice_is_starting_once() -> None:
 
 def test_shutdown_lets_running_requests_finish_and_refuses_new_ones() -> None:
     async def test() -> None:
-        gate = Gate()
+        gate = ForwardGate()
         runner = gated_runner(gate)
         async with running_engine(runner) as engine:
             request = unending(max_tokens=20)
@@ -330,7 +309,7 @@ def test_the_event_loop_goes_on_while_a_large_cache_is_given_back() -> None:
 
 def test_shutdown_cancels_what_does_not_finish_in_time() -> None:
     async def test() -> None:
-        gate = Gate(num_free=1)
+        gate = ForwardGate(num_free=1)
         runner = gated_runner(gate)
         async with running_engine(runner) as engine:
             outputs = engine.generate(unending())
@@ -368,7 +347,7 @@ def test_one_engine_serves_several_event_loops() -> None:
 
 def test_requests_of_a_loop_that_was_closed_are_dropped() -> None:
     async def test() -> None:
-        gate = Gate(num_free=1)
+        gate = ForwardGate(num_free=1)
         async with running_engine(gated_runner(gate)) as engine:
             outputs = engine.generate(unending())
             loop = asyncio.new_event_loop()

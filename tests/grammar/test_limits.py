@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -40,6 +41,8 @@ REFUSED = {
     "in a Lark grammar": lark(f"start: %json {json.dumps(MULTIPLES)}"),
     "escaped": lark('start: %json {"type": "integer", "multiple\\u004ff": 999983}'),
     "a long expression": Grammar("regex", "(a?b?c?)*" * 10_000),
+    "a number of many digits": schema(type="integer", multipleOf=10**400 + 1),
+    "a truth value": schema(type="integer", multipleOf=True),
     "long patterns": schema(anyOf=[{"pattern": "a?" * 1000 + str(i)} for i in range(20)]),
     "property names": schema(patternProperties={"a?" * 10_000: {}}),
     "many values": schema(enum=[f"value{i}" for i in range(100_000)]),
@@ -79,6 +82,8 @@ TAKEN = {
     "cents": schema(type="number", multipleOf=0.01),
     "a million": schema(type="integer", multipleOf=1_000_000),
     "what many schemas have": schema(allOf=[{"multipleOf": number} for number in (5, 0.5, 60, 3600)]),
+    "a property of that name": schema(type="object", properties={"multipleOf": {"type": "integer"}}),
+    "a value of that name": schema(enum=[{"multipleOf": 21_001}, {"multipleOf": True}]),
     "a thousand values": schema(enum=[f"value{i}" for i in range(1000)]),
 }
 
@@ -136,3 +141,31 @@ def test_what_is_remembered_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPat
     for grammar in [*grammars, grammars[-1], grammars[0]]:
         compiler.compile(grammar)
     assert built == [*grammars, grammars[0]]
+
+
+def test_callers_who_begin_with_the_same_large_grammar_take_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[Grammar] = []
+    may_go = threading.Event()
+
+    def note(grammar: Grammar) -> str:
+        built.append(grammar)
+        assert may_go.wait(20)
+        return llguidance_source(grammar)
+
+    monkeypatch.setattr(compiler_module, "llguidance_source", note)
+    compiler = GrammarCompiler(VOCABULARY)
+    large = schema(enum=[f"value{i}" for i in range(1000)])
+    with ThreadPoolExecutor(3 * limits.MAX_WAITING) as pool:
+        compiled = [pool.submit(compiler.compile, large) for _ in range(3 * limits.MAX_WAITING)]
+        may_go.set()
+        for future in compiled:
+            future.result(20)
+    assert built == [large]
+
+
+def test_each_caller_is_told_what_is_wrong_with_the_same_grammar() -> None:
+    wrong = Grammar("regex", "(" * 5000)
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(COMPILER.compile, wrong) for _ in range(3)]:
+            with pytest.raises(InvalidParameter):
+                future.result(20)

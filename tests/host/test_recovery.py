@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dragoman.engine.base import Health
 from dragoman.errors import Conflict
 from dragoman.host import recovery
 from dragoman.host.recovery import FailureAction, FailurePolicy
@@ -40,6 +41,7 @@ def test_a_dead_engine_is_renewed_and_nothing_else_is_touched(tmp_path: Path, ca
         await until(lambda: not found.engine("a").death)
         await until(lambda: not found.host._operations)
         assert (built(found, "a").num_renewals, built(found, "b").num_renewals) == (1, 0)
+        assert found.registry.progress_of("a") is None  # it is not being loaded any more
         assert found.registry.find("a") is before
         assert "the engine of model a has died: out of luck" in caplog.text
         assert "the engine of model a was restarted in" in caplog.text
@@ -148,5 +150,25 @@ def test_an_engine_that_recovers_by_itself_is_left_alone(tmp_path: Path) -> None
         found.engine("b").death = "really"
         await until(lambda: not found.engine("b").death)
         assert built(found, "a").num_renewals == 0
+
+    play(tmp_path, scenario)
+
+
+def test_an_engine_that_cannot_tell_how_it_is_keeps_no_other_from_being_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(found: Hosting) -> None:
+        await load(found, "a", "b")
+
+        def fail() -> Health:
+            raise OSError("no answer")
+
+        for name in ("a", "b"):
+            with monkeypatch.context() as patch:
+                patch.setattr(found.engine(name), "health", fail)
+                await until(lambda: "the engines could not be looked at" in caplog.text)
+            caplog.clear()
+        found.engine("b").death = "out of luck"
+        await until(lambda: not found.engine("b").death)
 
     play(tmp_path, scenario)

@@ -58,11 +58,12 @@ def serving(
     limits: ServiceLimits | None = None,
     admission: Admission | None = None,
     bounds: Limits | None = None,
+    *,
+    cache_salt: bool = True,
 ) -> Iterator[tuple[httpx.Client, FakeEngine]]:
     """A client of a server with the model `bytes`, which raises `error` in place of its first output."""
-    engine = FakeEngine(
-        saying("Hello"), capabilities=replace(ABILITIES, queue_timeout=True, priority=True), error=error
-    )
+    abilities = replace(ABILITIES, queue_timeout=True, priority=True, cache_salt=cache_salt)
+    engine = FakeEngine(saying("Hello"), capabilities=abilities, error=error)
     service = Service(name="bytes", engine=engine, tokenizer=ByteTokenizer(), chat_template=TEMPLATE, limits=limits)
     dialects = real_dialects(limits=bounds or Limits(), settings={"chat_format": "openai"})
     with running_server(dialects=dialects) as server:
@@ -233,6 +234,23 @@ def test_more_prompts_in_a_call_than_the_operator_allows_are_refused_in_every_ap
             assert answer.status_code == status, path
             assert "2" in answer.text
         assert client.post("/v1/completions", json={"model": "bytes", "prompt": ["a", "b"]}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])
+def test_a_salt_reaches_the_engine_unless_it_is_none(path: str) -> None:
+    body = {"model": "bytes", **(CHAT if "chat" in path else {"prompt": "Hi"})}
+    with serving() as (client, engine):
+        answer = client.post(path, json={**body, "cache_salt": "mine"})
+        assert answer.status_code == 200
+        assert "x-dragoman-ignored" not in answer.headers
+        assert engine.requests[-1].cache_salt == "mine"
+        told = client.post(path, json={**body, "cache_salt": ""})
+        assert told.status_code == 400
+        assert "cache_salt" in told.text
+    with serving(cache_salt=False) as (client, _):
+        told = client.post(path, json={**body, "cache_salt": "mine"})
+        assert told.status_code == 400
+        assert "cache_salt" in told.text
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v3/completions"])

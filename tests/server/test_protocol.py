@@ -270,6 +270,15 @@ class TestUpgrades:
             answer = read_until(connection, b"the end\n\r\n0\r\n\r\n")
             assert answer.count(b"Healthy") == 2
 
+    def test_any_number_may_come_at_once(self, server: RunningServer, wish: str) -> None:
+        ping = f"GET /ping HTTP/1.1\r\nhost: x\r\n{wish}\r\n\r\n".encode()
+        last = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        with server.connect() as connection:
+            sending = threading.Thread(target=connection.sendall, args=(ping * 3000 + last,))
+            sending.start()
+            assert read_to_end(connection).count(b"HTTP/1.1 200 ") == 3001
+            sending.join()
+
 
 SMUGGLED = {
     "a length beside chunks": "content-length: 4\r\ntransfer-encoding: chunked",

@@ -193,6 +193,15 @@ def test_the_numbers_follow_from_the_record() -> None:
     assert (timings.queue_ms, timings.draft_n, timings.draft_n_accepted) == (500.0, 3, 1)
 
 
+def test_the_time_before_the_engine_had_it_is_not_the_prompts() -> None:
+    """The engine counts its queue from when it got the request, which was fetched and tokenised before."""
+    record = RequestRecord(
+        "a", begin_s=100.0, pictured_s=105.0, prepared_s=105.1, queue_s=0.5, num_prompt_tokens=8,
+        sequences=[SequenceRecord([106.0], num_tokens=1)],
+    )  # fmt: skip
+    assert timings_of([record]).prompt_ms == pytest.approx(400.0)
+
+
 def test_what_never_began_took_no_time() -> None:
     timings = timings_of([RequestRecord("a", sequences=[SequenceRecord()])])
     assert (timings.prompt_ms, timings.prompt_per_second, timings.predicted_per_token_ms) == (0.0, None, None)

@@ -67,6 +67,7 @@ class FakeBuilt:
     async def renew(self, progress: Progress) -> None:
         """Bring the engine to life again, unless it says that it cannot be."""
         self.num_renewals += 1
+        progress("building", 0.5)
         engine = self.served.engine
         assert isinstance(engine, EndingEngine)
         if engine.renewal_failures:

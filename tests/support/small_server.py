@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,11 +23,14 @@ from dragoman.engine.renewable import RenewableEngine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server import apis
 from dragoman.server.admission import Admission
+from dragoman.server.api import Dialect
 from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.http.protocol import CUT_EXTENSION
 from dragoman.server.registry import ModelRegistry, ServedModel
@@ -72,30 +74,6 @@ class LetterRunner(FakeRunner):
         return logits
 
 
-class ForwardGate:
-    """Lets so many forwards pass and holds the others until it is opened; tells when one waits."""
-
-    def __init__(self, num_free: int = 0) -> None:
-        self._num_free = num_free
-        self._is_open = threading.Event()
-        self._is_reached = threading.Event()
-
-    def __call__(self, _batch: ForwardBatch) -> None:
-        if self._num_free:
-            self._num_free -= 1
-            return
-        self._is_reached.set()
-        assert self._is_open.wait(PATIENCE_S)
-
-    def open(self) -> None:
-        """Let everybody through, now and later."""
-        self._is_open.set()
-
-    async def reached(self) -> None:
-        """Return once a forward waits."""
-        assert await asyncio.to_thread(self._is_reached.wait, PATIENCE_S)
-
-
 def byte_tools(tokenizer: Tokenizer | None = None) -> EngineTools:
     """The grammar compiler and the watcher of stop strings for bytes."""
     pieces = TokenPieces(tokenizer or ByteTokenizer())
@@ -111,7 +89,7 @@ def byte_tools(tokenizer: Tokenizer | None = None) -> EngineTools:
 
 @dataclass
 class Parts:
-    """What a server is made of, for tests to put faults in."""
+    """What a server is made of, for tests to put faults in. `dialects`: in the places of the usual ones."""
 
     runner: LetterRunner = field(default_factory=LetterRunner)
     sampler: Sampler = field(default_factory=lambda: Sampler(VOCAB_SIZE))
@@ -120,6 +98,9 @@ class Parts:
     tools: EngineTools = field(default_factory=byte_tools)
     config: RollingConfig = field(default_factory=RollingConfig)
     drain_s: float = 0.0
+    dialects: Mapping[str, Dialect] = field(default_factory=dict)
+    pictures: PicturePrompts | None = None
+    embedder: PictureEmbedder | None = None
 
 
 class WatchedEngine(RenewableEngine):
@@ -153,9 +134,9 @@ class SmallServer:
             engine=self.engine,
             tokenizer=parts.tokenizer,
             chat_template=parts.template,
-            extensions=Extensions(parts.tools.compile_grammar, draw_seed=lambda: 7),
+            extensions=Extensions(parts.tools.compile_grammar, pictures=parts.pictures, draw_seed=lambda: 7),
         )
-        dialects = dialects_of(PROFILE)
+        dialects = {**dialects_of(PROFILE), **parts.dialects}
         self.admission = Admission("fake")
         self.registry = ModelRegistry(dialects, profile=PROFILE)
         self.registry.add(ServedModel("fake", service, self.engine, dialects, self.admission))
@@ -164,7 +145,8 @@ class SmallServer:
 
     def make_engine(self, runner: LetterRunner) -> RollingEngine:
         """Another engine like this server's."""
-        return RollingEngine(runner, self._parts.sampler, self._parts.config, tools=self._parts.tools)
+        parts = self._parts
+        return RollingEngine(runner, parts.sampler, parts.config, tools=parts.tools, embedder=parts.embedder)
 
     def call(
         self, calling: Calling | str, body: Any = None, *headers: tuple[str, str], method: str = "POST"

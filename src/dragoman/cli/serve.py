@@ -117,7 +117,7 @@ class _Startup:
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
-            needs_key=_has_keys(first) and "inference" not in server.open_scopes,
+            needs_key=server.has_keys and "inference" not in server.open_scopes,
             is_tls=server.tls_cert is not None,
             chat_format=first.clients.chat_format,
             others=tuple(
@@ -200,17 +200,12 @@ def _listen_config(config: Config) -> ListenConfig:
     )
 
 
-def _has_keys(config: Config) -> bool:
-    server = config.server
-    return bool(server.api_key or server.api_key_file or server.aws_key_pair or server.aws_credentials)
-
-
 def warn_if_open(config: Config) -> None:
     """Say so if other machines may ask for everything."""
     server = config.server
     if is_loopback(server.host):
         return
-    if not _has_keys(config) and server.tls_client_ca is None:
+    if not server.has_keys and server.tls_client_ca is None:
         logger.warning(
             "anybody who reaches %s may use this server and read what runs on it: no keys are set (--api-key-file)",
             server.host,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dragoman.accelerators import has_gpu, has_vllm
 from dragoman.config.kinds import Value
 from dragoman.config.option import show
+from dragoman.config.server_options import KEY_OPTIONS
 
 Values = Mapping[str, Value]
 
@@ -50,10 +51,6 @@ class _Idle:
 
 def _has_proposer(values: Values) -> bool:
     return values["draft_model"] is not None or bool(values["prompt_lookup"])
-
-
-def _has_keys(values: Values) -> bool:
-    return any(values[name] for name in ("api_key", "api_key_file", "aws_key_pair", "aws_credentials"))
 
 
 _OF_ENGINES_HERE = (
@@ -112,7 +109,7 @@ _IDLE = (
     ),
     _Idle(
         ("open_scopes", "rate_limit_requests", "rate_limit_tokens"),
-        lambda values: not _has_keys(values),
+        lambda values: not any(values[name] for name in KEY_OPTIONS),
         "nobody has a key without api_key_file, DRAGOMAN_API_KEY or aws_credentials",
     ),
     _Idle(

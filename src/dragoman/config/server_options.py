@@ -51,6 +51,10 @@ def _address_port(text: str) -> str:
     return split_address(text)[1]
 
 
+KEY_OPTIONS = ("api_key", "api_key_file", "aws_key_pair", "aws_credentials")
+"""Where callers' keys come from; while none of them is set, nobody is asked for one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Server"""
@@ -359,3 +363,8 @@ class ServerSettings:
         unset="nobody's",
         key="metrics_compat",
     )
+
+    @property
+    def has_keys(self) -> bool:
+        """True if callers need a key."""
+        return any(getattr(self, name) for name in KEY_OPTIONS)

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman.engine.base import AdapterLoading, Capabilities, Engine, EngineStats, Health, Outputs
+from dragoman.engine.base import AdapterLoading, Capabilities, Engine, EngineStats, Health, Outputs, check_request
 from dragoman.engine.factory import BuiltEngine
 from dragoman.errors import EngineDead, ServerError, Unavailable
 from dragoman.types import EngineOutput, EngineRequest
@@ -44,6 +44,10 @@ class RenewableEngine:
     def generate(self, request: EngineRequest) -> Outputs:
         """See `Engine`; while the engine is renewed, requests are refused with Unavailable."""
         return self._engine.generate(request)
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`."""
+        check_request(self._engine, request)
 
     def health(self) -> Health:
         """Of the engine that runs now; recovering while there is none."""
@@ -134,6 +138,10 @@ class _Absent:
             text = "The engine is being restarted after a failure; try again later"
             return Unavailable(text, retry_after_s=RETRY_AFTER_S)
         return EngineDead(self.reason)
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises: EngineDead, Unavailable."""
+        raise self.refusal()
 
     async def start(self) -> None:
         """Raises: EngineDead, Unavailable."""

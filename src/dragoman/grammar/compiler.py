@@ -67,6 +67,7 @@ class GrammarCompiler:
         self._lanes = Lanes()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
         self._num_chars = 0  # of the sources of those
+        self._coming: dict[Grammar, threading.Event] = {}  # those that some thread compiles, until it has ended
         self._lock = threading.Lock()
 
     def compile(self, grammar: Grammar) -> TokenMasker:
@@ -75,22 +76,35 @@ class GrammarCompiler:
         Raises: InvalidParameter (param response_format) with the compiler's reason if the grammar is not valid, or would
         take too much; Overloaded if too many large ones wait.
         """
-        with self._lock:
-            matcher = self._compiled.get(grammar)
-        if matcher is None:
+        while True:
+            with self._lock:
+                matcher = self._compiled.get(grammar)
+                if matcher is not None:
+                    self._compiled.move_to_end(grammar)
+                    return self._masker(matcher)
+                others = self._coming.get(grammar)
+                if others is None:
+                    ended = self._coming[grammar] = threading.Event()
+                    break
+            others.wait()  # many callers begin with the same schema: one compiles it, in one place
+        try:
             check_source(grammar)
             with self._lanes.enter(grammar):  # outside the lock: small grammars need not wait for large ones
                 matcher = self._build(grammar)
-        with self._lock:
-            self._keep(grammar, matcher)
-            return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
+            with self._lock:
+                self._keep(grammar, matcher)
+                return self._masker(matcher)
+        finally:
+            del self._coming[grammar]
+            ended.set()
+
+    def _masker(self, matcher: Any) -> GrammarMasker:
+        return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
 
     def _keep(self, grammar: Grammar, matcher: Any) -> None:
         """Remember a compiled grammar as the last one used, and forget the first ones beyond the limits."""
-        if grammar not in self._compiled:
-            self._num_chars += num_chars(grammar)
+        self._num_chars += num_chars(grammar)
         self._compiled[grammar] = matcher
-        self._compiled.move_to_end(grammar)
         while len(self._compiled) > _MAX_CACHED or self._num_chars > _MAX_CACHED_CHARS:
             forgotten, _ = self._compiled.popitem(last=False)
             self._num_chars -= num_chars(forgotten)

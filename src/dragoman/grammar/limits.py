@@ -90,7 +90,7 @@ def _check_schemas(schemas: list[Any]) -> None:
     """Raises: InvalidParameter if their patterns or their `multipleOf` would take too much."""
     num_chars, multiple = 0, 1
     for name, value in _members(schemas):
-        if name == "multipleOf" and isinstance(value, int | float):
+        if name == "multipleOf" and isinstance(value, int | float) and not isinstance(value, bool):
             multiple = math.lcm(multiple, _num_states(value))
             what = (
                 f"the numbers of multipleOf must have a common multiple of at most {MAX_MULTIPLE}, powers of ten aside"
@@ -105,21 +105,22 @@ def _check_schemas(schemas: list[Any]) -> None:
 
 
 def _members(schemas: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Every member of every object, at any depth."""
+    """Every member of every object, at any depth, but for values that `enum` lists: those are no schemas."""
     waiting = [*schemas]
     while waiting:
         part = waiting.pop()
         if isinstance(part, list):
             waiting.extend(part)
         elif isinstance(part, dict):
-            waiting.extend(part.values())
+            waiting.extend(value for name, value in part.items() if name != "enum" or not isinstance(value, list))
             yield from part.items()
 
 
 def _num_states(number: float) -> int:
     """The number without its power of ten: so many states tell whether digits are a multiple of it."""
-    digits = Decimal(str(number)).normalize().as_tuple().digits if math.isfinite(number) else (0,)
-    return max(int("".join(map(str, digits))), 1)
+    if isinstance(number, float) and not math.isfinite(number):
+        return 1  # no number of JSON: the compiler says so
+    return max(int("".join(map(str, Decimal(str(number)).normalize().as_tuple().digits))), 1)
 
 
 def _check(what: str, number: int, most: int) -> None:

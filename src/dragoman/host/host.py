@@ -286,7 +286,13 @@ class ModelHost(Generic[Built]):
         if any(name in self._operations for name in hosted.names) or self._must_hurry.is_set():
             work.close()
         else:
-            self._begin(hosted.names, "restarted", work)
+            self._begin(hosted.names, "restarted", self._recover(hosted, work))
+
+    async def _recover(self, hosted: Hosted, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        finally:
+            self._registry.expect_no_more(hosted.name)  # how far it came is news no more
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
@@ -437,6 +443,7 @@ class ModelHost(Generic[Built]):
             built = await self._build(new, memory_bytes)
             self._registry.replace(old.built.served, built.served)
         except BaseException as error:
+            self._registry.expect_no_more(new.name)
             self._give_up(new, error)
             old.is_replacing = False
             raise

@@ -74,7 +74,10 @@ class Recovery:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self._look()  # apart: what it held while this sleeps would outlive its model
+            try:
+                self._look()  # apart: what it held while this sleeps would outlive its model
+            except Exception:  # boundary: an engine that cannot tell how it is must not keep others from being watched
+                logger.exception("the engines could not be looked at")
 
     def _look(self) -> None:
         for hosted in list(self._models()):

@@ -35,9 +35,8 @@ _NUM_LONG = 4  # sequences with a long context
 _LONGEST = 1024  # tokens of it: costs grow evenly with the context, and computing it takes time
 _DECODE_STEPS = 6
 _REPEATS = 4
-_NUM_TOGETHER = (
-    4  # prompts that share a step: without such steps, tokens and what they see would only be known together
-)
+# Prompts that share a step: without such steps, tokens and what they see would only be known together.
+_NUM_TOGETHER = 4
 _LEAST_ANSWER = 64  # tokens of those that decode while others' prompts are computed
 
 

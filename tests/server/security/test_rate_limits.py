@@ -100,11 +100,21 @@ def test_a_refused_request_takes_nothing() -> None:
     limits.admit(who)
 
 
-def test_a_limit_that_the_operator_changes_begins_anew() -> None:
-    limits = RateLimits(Clock())
+def test_a_limit_that_the_operator_raises_fills_up_with_time() -> None:
+    clock = Clock()
+    limits = RateLimits(clock)
     limits.admit(caller(requests=1))
-    limits.admit(caller(requests=2))
-    assert limits.headers(caller(requests=2))["x-ratelimit-remaining-requests"] == "1"
+    assert limits.headers(caller(requests=2))["x-ratelimit-remaining-requests"] == "0"
+    clock.now_s += 60
+    assert limits.headers(caller(requests=2))["x-ratelimit-remaining-requests"] == "2"
+
+
+def test_two_keys_of_one_name_do_not_lift_each_others_limits() -> None:
+    limits, keys = RateLimits(Clock()), (caller(requests=5), caller(requests=6))
+    for number in range(5):
+        limits.admit(keys[number % 2])
+    for key in keys:
+        refusal(limits, key)
 
 
 def test_a_clock_that_goes_back_gives_nothing_and_takes_nothing() -> None:

@@ -63,7 +63,9 @@ class _Routes:
             raise self.table.unknown(http.path)
         found = self._operations.get((http.method, match.route.path))
         if found is None:
-            raise WrongMethod(f"{http.method[:20]} is not allowed for {match.route.path}")
+            allow = ", ".join(sorted(method for method, path in self._operations if path == match.route.path))
+            why = f"{http.method[:20]} is not allowed for {match.route.path}: a method of the call must be {allow}"
+            raise WrongMethod(why, param="method", allow=allow)
         api, operation = found
         if not isinstance(operation, GenerateOperation):
             raise InvalidPayload(f"path {operation.path} generates nothing: there is nothing to explain", param="path")

@@ -2,7 +2,7 @@
 
 Does: parse the call without each of its fields, with other values in them, without the model's defaults, and without each
 of the operator's options; what changes, was decided there. Does not: know any API's names: dialects know them.
-Pure but for time: it parses a call dozens of times, so it runs off the event loop.
+Pure but for time: it parses a call dozens of times, so it runs off the event loop; a call made to take long is left alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Parse = Callable[[HttpCall, ModelProfile], Call]
 
 _NESTED = "parameters"  # where APIs that separate them from the prompt have them
 _NOT_PARAMETERS = ("request_id", "prompt", "sampling", "trace")
-MAX_FIELDS = 200
-MAX_WORK = 64 * 1024 * 1024  # bytes of bodies that are read again
+MAX_VARIANTS = 2_000  # that are read
+MAX_WORK = 64 * 1024 * 1024  # bytes of their bodies
 
 Values = Mapping[str, Any]
 
@@ -52,11 +52,33 @@ def values_of(call: Call) -> dict[str, Any]:
 def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Told:
     """Every parameter of `call`, with who decided it."""
     values = values_of(call)
-    asked = [*_fields(http)]
-    if len(asked) > MAX_FIELDS or len(asked) * len(http.body) > MAX_WORK:
+    try:
+        return _told(values, frozenset(call.ignored), http, profile, _bounded(parse))
+    except (_TooMuch, RecursionError):
         parameters = [Parameter(name, _plain(value), "request") for name, value in values.items()]
         return Told(parameters, [], "the body is too large to find out who decided each parameter")
 
+
+class _TooMuch(Exception):
+    """To go on would take too long, for whoever waits and for all others."""
+
+
+def _bounded(parse: Parse) -> Parse:
+    """`parse`, for some time. Raises: _TooMuch, then."""
+    num_variants = num_bytes = 0
+
+    def bounded(http: HttpCall, profile: ModelProfile) -> Call:
+        nonlocal num_variants, num_bytes
+        num_variants += 1
+        num_bytes += len(http.body)
+        if num_variants > MAX_VARIANTS or num_bytes > MAX_WORK:
+            raise _TooMuch
+        return parse(http, profile)
+
+    return bounded
+
+
+def _told(values: Values, ignored: frozenset[str], http: HttpCall, profile: ModelProfile, parse: Parse) -> Told:
     def changed(variant: HttpCall, other: ModelProfile) -> set[str]:
         try:
             seen = values_of(parse(variant, other))
@@ -64,10 +86,9 @@ def told(call: Call, http: HttpCall, profile: ModelProfile, parse: Parse) -> Tol
             return set()
         return {name for name, value in seen.items() if value != values[name]}
 
-    by_field = {one.name: _decided(one, http, profile, changed) for one in asked}
+    by_field = {one.name: _decided(one, http, profile, changed) for one in _fields(http)}
     by_model = changed(http, replace(profile, generation_defaults={}, default_sampling=SamplingParams(temperature=0.0)))
     by_option = {name: changed(http, _without(profile, name)) for name in profile.settings}
-    ignored = set(call.ignored)
     parameters = []
     for name, value in values.items():
         names = [field for field, decided in by_field.items() if name in decided and field not in ignored]
@@ -140,21 +161,23 @@ def _objects(given: Values, name: str, value: Any) -> Iterator[Values]:
         yield {**given, name: other}
 
 
-def _others(value: Any) -> list[Any]:
+def _others(value: Any) -> Iterator[Any]:
     """Values of the same type, of which one or another may be allowed."""
     match value:
         case bool():
-            return [not value]
+            yield not value
         case int():
-            return [value + 1, value - 1]
+            yield value + 1
+            yield value - 1
         case float():
-            return [value / 2, value + 0.125]
+            yield value / 2
+            yield value + 0.125
         case str() if len(value) < 100:
-            return [value + "x"]
+            yield value + "x"
         case list() if len(value) < 100:
-            return [value[:-1], [*value, *value[-1:]], *_other_items(value[:1], value[1:])]
-        case _:
-            return []
+            yield value[:-1]
+            yield [*value, *value[-1:]]
+            yield from _other_items(value[:1], value[1:])
 
 
 def _other_items(first: list[Any], rest: list[Any]) -> Iterator[list[Any]]:

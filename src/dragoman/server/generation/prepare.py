@@ -153,6 +153,7 @@ class Preparer:
                 pictures=pictures,
                 trace=request.trace,
                 priority=request.priority,
+                cache_salt=request.cache_salt,
                 caller=turn.caller,
                 start_by_s=turn.start_by_s,
             ),

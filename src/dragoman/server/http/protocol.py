@@ -125,6 +125,7 @@ class DragomanProtocol(HttpToolsProtocol):
     _due_s: float | None = None  # when a head or a body must be here, on the loop's clock; None = none is on its way
     _timer: asyncio.TimerHandle | None = None
     _received: bytes = b""
+    _rest: bytes = b""
     _framing: bytes = b""  # of a body that the parser leaves alone
     _is_framing: bool = False
 
@@ -186,11 +187,16 @@ class DragomanProtocol(HttpToolsProtocol):
             head, self._framing, self._is_framing = b"POST / HTTP/1.1\r\n" + self._framing + b"\r\n", b"", True
             self.parser.feed_data(head)
             self._is_framing = False
-        if rest:
-            self.data_received(rest)
+        self._rest = rest
 
     def data_received(self, data: bytes) -> None:
         """Parse `data`; a request head that exceeds its limit ends the connection with 431."""
+        while data:
+            self._parse(data)
+            data, self._rest = self._rest, b""
+
+    def _parse(self, data: bytes) -> None:
+        """Parse `data`, at most to the end of a head that offers to upgrade: `_rest` is what follows it."""
         was_reading_head = self._is_reading_head
         self._received = data
         super().data_received(data)

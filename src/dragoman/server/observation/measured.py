@@ -32,7 +32,7 @@ def timings_of(records: Sequence[RequestRecord]) -> Timings:
     num_computed = sum(record.num_prompt_tokens for record in records) - num_cached
     num_predicted = sum(record.num_completion_tokens for record in records)
     begun = [record for record in records if record.first_token_s is not None]
-    starts = [record.begin_s + (record.queue_s or 0.0) for record in begun]
+    starts = [record.first_step_s for record in begun]
     firsts = [record.begin_s + (record.first_token_s or 0.0) for record in begun]
     ends = [times[-1] for record in begun for times in record.event_s]
     queues = [record.queue_s for record in records if record.queue_s is not None]

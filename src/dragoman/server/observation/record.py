@@ -107,6 +107,11 @@ class RequestRecord:
         firsts = [times[0] for times in self.event_s]
         return min(firsts) - self.begin_s if firsts else None
 
+    @property
+    def first_step_s(self) -> float:
+        """When its first step began, as far as that is known; monotonic. The engine counts `queue_s` from when it got it."""
+        return (self.begin_s if self.prepared_s is None else self.prepared_s) + (self.queue_s or 0.0)
+
     def gaps_s(self) -> list[float]:
         """Between the events of each sequence."""
         return [gap for times in self.event_s for gap in np.diff(times).tolist()]

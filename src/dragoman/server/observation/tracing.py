@@ -152,7 +152,7 @@ def _phases(request: RequestRecord) -> Iterator[_Phase]:
         return
     at_s, first_s = request.prepared_s, request.begin_s + request.first_token_s
     if request.queue_s is not None:
-        queued_s = min(at_s + request.queue_s, first_s)
+        queued_s = min(request.first_step_s, first_s)
         yield _Phase("queue", at_s, queued_s, named)
         at_s = queued_s
     cached = {"gen_ai.usage.cache_read.input_tokens": request.num_cached_tokens}

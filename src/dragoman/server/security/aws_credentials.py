@@ -37,7 +37,11 @@ def read_credentials_text(text: str, name: str, usual: Limits) -> KeyPair:
     """The key pair of `ID:SECRET`, or `ID:SECRET:SESSION_TOKEN`. Raises: KeysError."""
     access_key_id, _, rest = text.partition(":")
     secret, _, session_token = rest.partition(":")
-    return _pair(access_key_id, secret, session_token, Caller(name, limits=usual))
+    try:
+        return _pair(access_key_id, secret, session_token, Caller(name, limits=usual))
+    except KeysError as error:
+        form = "ID:SECRET or ID:SECRET:SESSION_TOKEN, the ID of letters, digits and _"
+        raise KeysError(f"aws_key_pair: must be {form}") from error
 
 
 def read_credentials_file(path: Path, usual: Limits) -> list[KeyPair]:

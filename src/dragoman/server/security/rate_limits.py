@@ -32,6 +32,11 @@ class Bucket:
         self._at_s = now_s
         return self._level
 
+    def resize(self, size: int, now_s: float) -> None:
+        """Have another size from now on, and no more in it than there was: its limit has changed, or a name has two."""
+        self._level = min(self.left(now_s), float(size))
+        self.size = size
+
     def take(self, amount: float) -> None:
         """Take that much, whether it is there or not."""
         self._level -= amount
@@ -82,12 +87,14 @@ class RateLimits:
         return told
 
     def _of(self, caller: Caller, now_s: float) -> dict[str, Bucket]:
-        """The caller's buckets; a limit that has changed begins anew."""
+        """The caller's buckets."""
         found = {}
         for name, size in _sizes(caller.limits):
             bucket = self._buckets.get((caller.name, name))
-            if bucket is None or bucket.size != size:
+            if bucket is None:
                 bucket = self._buckets[caller.name, name] = Bucket(size, now_s)
+            elif bucket.size != size:
+                bucket.resize(size, now_s)
             found[name] = bucket
         return found
 

@@ -256,7 +256,9 @@ class Scheduler:
         if self._speculation is not None:
             self._speculation.set_drafts(self.running)
         num_decoding, num_prompts = self._count_kinds()
-        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if num_prompts else 0
+        # Only panels ask how many tokens a step would have without a budget; to count them is to look at everybody again.
+        has_panels = self._config.panel_tokens is not None and num_prompts
+        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if has_panels else 0
         prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts, num_tokens)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more

@@ -110,6 +110,7 @@ class SharedBody(GrammarFields, kw_only=True):
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
     priority: int | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,7 @@ def shared_request(
         on_overflow="clip" if profile.clips_overflow or given is None else "refuse",
         model=_model(body.model, reading),
         priority=-_priority(body, reading),
+        cache_salt=_cache_salt(body, profile),
     )
 
 
@@ -191,6 +193,13 @@ def _priority(body: SharedBody, reading: Reading) -> int:
     if wanted < least:
         raise reading.profile.fault("priority", "low", f"priority must be at least {least} here, got {wanted}")
     return wanted
+
+
+def _cache_salt(body: SharedBody, profile: Profile) -> str:
+    """As vLLM has it; not even empty, which would look like a salt and be none."""
+    if body.cache_salt == "":
+        raise profile.fault("cache_salt", "empty", "cache_salt must be a text that is not empty")
+    return body.cache_salt or ""
 
 
 def _model(named: str | None, reading: Reading) -> str | None:

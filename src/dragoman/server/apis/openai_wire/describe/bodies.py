@@ -151,6 +151,8 @@ def _narrowed(name: str, schema: Schema, profile: Profile, limits: Limits) -> Sc
         return LENIENT_BOOLEAN
     if name == "early_stopping" and not profile.has_strict_types:
         return any_of(*LENIENT_BOOLEAN["anyOf"], {"const": "never"})
+    if name == "cache_salt":
+        return {**schema, "minLength": 1}
     bounds = _bounds(name, schema, profile, limits)
     if bounds is not None:
         schema |= range_of(bounds)

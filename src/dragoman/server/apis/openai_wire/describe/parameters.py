@@ -76,6 +76,7 @@ SHARED: Mapping[str, Row] = {
     "assistant_confidence_threshold": Row("the draft stops below this confidence"),
     "max_ngram_size": Row("longest n-gram that prompt lookup matches"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
+    "cache_salt": Row("the prefix cache is shared with requests of the same salt only; a text that is not empty"),
     "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
     "guided_json": Row("the answer is JSON of this schema"),
     "guided_regex": Row("the answer matches this regular expression"),
