@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from benchmarks.admission import BLOCK_SIZE, DECODE_ROW_MS, PROMPT_TOKEN_MS, STEP_MS, VOCAB_SIZE
+from benchmarks.admission import BLOCK_SIZE, VOCAB_SIZE, compute, step_ms
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.blocks.window import CachePool
 from dragoman.engine.rolling.config import RollingConfig
@@ -61,12 +61,13 @@ class Simulation:
             while len(scheduler.groups) - len(asked) < (case.num_waiting and case.num_waiting + case.max_num_seqs):
                 scheduler.add(self._group(key, FLOOD, sampler))
                 key += 1
-            if self.time_ms >= case.pause_ms * (len(self.first_token_ms) + len(asked) + 1):
-                asked[key] = self.time_ms
+            # Whoever is due while a step is computed has waited since then, not only since its end.
+            while self.time_ms >= (due_ms := case.pause_ms * (len(self.first_token_ms) + len(asked) + 1)):
+                asked[key] = due_ms
                 scheduler.add(self._group(key, self.guest_as, sampler))
                 key += 1
             if not scheduler.has_work:
-                self.time_ms += STEP_MS
+                self.time_ms = due_ms
                 continue
             batch = scheduler.schedule()
             begun = [one.sequence.group.key for one in batch.entries if not one.sequence.num_generated_tokens]
@@ -86,16 +87,8 @@ class Simulation:
         return SequenceGroup(key, key, request, sampler)
 
     def _step(self, scheduler: Scheduler, batch: ScheduledBatch) -> None:
-        num_decoding = batch.num_tokens - batch.num_prefill_tokens
-        self.time_ms += STEP_MS + DECODE_ROW_MS * num_decoding + PROMPT_TOKEN_MS * batch.num_prefill_tokens
-        for entry in batch.entries:
-            sequence = entry.sequence
-            begin = sequence.num_computed_tokens
-            sequence.num_computed_tokens += entry.num_new_tokens
-            scheduler.commit(sequence, begin)
-            if sequence.num_computed_tokens < sequence.num_tokens:
-                continue
-            sequence.token_ids.append(0)
+        self.time_ms += step_ms(batch)
+        for sequence in compute(scheduler, batch):
             self.num_generated += 1
             if sequence.num_generated_tokens >= self.case.answer_tokens:
                 sequence.finish_reason = FinishReason.LENGTH

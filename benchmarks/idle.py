@@ -1,7 +1,8 @@
 """What connections cost that do nothing: the server's resident memory, and how long a request takes beside them.
 
 Does: start a server of its own, open so many connections, half of which have been answered once and half of which say
-nothing, read the server's memory before and after, close them. The last line is JSON. Does not: judge.
+nothing, read the server's memory before and after, close them. The last line is JSON. Does not: judge, except that it
+fails where it took so long that the server has closed some meanwhile.
 
     python -m benchmarks.idle --connections 10000
 """
@@ -18,27 +19,46 @@ import time
 import urllib.request
 from pathlib import Path
 
-from benchmarks.serving.processes import Server, ServerProcess
+from benchmarks.serving.processes import Server, ServerProcess, free_port
+from dragoman.server.run import ListenConfig
 
 _PING = b"GET /ping HTTP/1.1\r\nhost: test\r\n\r\n"
 _MIB = 1 << 20
+KEEP_ALIVE_S = ListenConfig().keep_alive_s
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+class TooSlow(RuntimeError):
+    """So long passed that the server has closed connections which were to be measured."""
 
 
-def _open(port: int, *, is_used: bool) -> socket.socket:
+def open_connection(port: int, *, is_used: bool) -> socket.socket:
+    """A connection that was answered once, or has said nothing. Raises: ConnectionError if the server closes it."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
-    if is_used:
-        connection.sendall(_PING)
-        answer = b""
-        while b"}}" not in answer:
-            answer += connection.recv(65_536)
-        assert answer.startswith(b"HTTP/1.1 200")
+    try:
+        if is_used:
+            _have_answered(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
+
+
+def _have_answered(connection: socket.socket) -> None:
+    connection.sendall(_PING)
+    answer = b""
+    while b"}}" not in answer:
+        if not (received := connection.recv(65_536)):
+            raise ConnectionError(f"the server closed the connection after {answer!r}")
+        answer += received
+    assert answer.startswith(b"HTTP/1.1 200")
+
+
+def check_in_time(seconds: float, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    """Raises: TooSlow if a server that keeps idle connections so long has closed some of those opened meanwhile."""
+    if seconds >= keep_alive_s:
+        raise TooSlow(
+            f"opening took {seconds:.1f} s; the server closes idle connections after {keep_alive_s:g} s: ask for fewer"
+        )
 
 
 def _ping_s(server: Server) -> float:
@@ -56,18 +76,19 @@ def main() -> int:
     wanted = parser.parse_args().connections
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    port = _free_port()
+    port = free_port()
     command = (sys.executable, "-m", "dragoman", "serve", "--port", str(port), "--kv-cache-gb", "0.05")
     server = Server("idle", command, port, "openai")
     with tempfile.TemporaryDirectory() as logs, ServerProcess(server, Path(logs)) as process:
         process.resume()
-        warm = [_open(port, is_used=True) for _ in range(200)]  # what only the first ones cost
+        warm = [open_connection(port, is_used=True) for _ in range(200)]  # what only the first ones cost
         before = process.rss_bytes()
         begin = time.perf_counter()
-        held = [_open(port, is_used=bool(number % 2)) for number in range(wanted)]
+        held = [open_connection(port, is_used=bool(number % 2)) for number in range(wanted)]
         opened_s = time.perf_counter() - begin
         ping_s = _ping_s(server)
         growth = process.rss_bytes() - before
+        check_in_time(time.perf_counter() - begin)
         for connection in (*warm, *held):
             connection.close()
         _ping_s(server)

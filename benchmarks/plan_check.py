@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.serving import load
-from benchmarks.serving.processes import Server, ServerProcess
+from benchmarks.serving.processes import Server, ServerProcess, free_port
 from dragoman.cli.arguments import read_arguments
 from dragoman.cli.plan_command import replica_for
 from dragoman.config.resolve import demo_model_dir
@@ -141,13 +140,6 @@ def summary(checks: Sequence[Check]) -> dict[str, Any]:
     offs = [abs(off) for one in checks for off in one.deviations().values()]
     rows = [{**asdict(one), "deviations": one.deviations()} for one in checks]
     return {"checks": rows, "goal": GOAL, "within_goal": sum(off <= GOAL for off in offs) / len(offs)}
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

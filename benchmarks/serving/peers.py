@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -18,19 +17,11 @@ from pathlib import Path
 
 import openvino as ov
 
-from benchmarks.serving.processes import Server
+from benchmarks.serving.processes import Server, free_port
 
 DEFAULT_ROOT = Path.home() / ".cache" / "dragoman-peers"
 
 VLLM_LEFT_OUT = ("torch", "torchvision", "torchaudio", "torchcodec")  # the CPU build of torch comes first, by itself
-
-
-def free_port() -> int:
-    """A port that nobody listens on now, so that no server of another run is taken for ours."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def python_of(root: Path, peer: str) -> Path:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -22,6 +23,14 @@ from typing import Any
 
 START_LIMIT_S = 1200.0  # vLLM compiles for many minutes on a small machine
 _END_LIMIT_S = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, so that no server of another run is taken for ours."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 class ProcessFailed(RuntimeError):

@@ -20,15 +20,14 @@ import argparse
 import asyncio
 import contextlib
 import json
-import socket
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.serving.processes import Server, ServerProcess
-from benchmarks.soak.books import Line
+from benchmarks.serving.processes import Server, ServerProcess, free_port
+from benchmarks.soak.books import TOKENS, Line
 from benchmarks.soak.client import KEY
 from benchmarks.soak.faults import MAX_REQUEST_BYTES, write_model
 from benchmarks.soak.kinds import KINDS, MODEL
@@ -43,12 +42,11 @@ ROOM = ("--max-num-seqs", "16", "--job-queue-size", "14", "--kv-cache-gb", "0.05
 
 SECOND = "second"
 DEFAULT_REQUESTS, DEFAULT_CLIENTS = 10_000, 64
-_TOKENS = ("prompt", "cached", "completion")
 
 
 def soak(arguments: argparse.Namespace) -> SoakReport:
     """Start a server, load it, settle the accounts, end it; the readings are written meanwhile."""
-    port = _free_port()
+    port = free_port()
     with contextlib.ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-soak-")))
         command = _command(directory / "store", Path(arguments.model or BUNDLED["demo"]), port)
@@ -78,7 +76,7 @@ def soak(arguments: argparse.Namespace) -> SoakReport:
         checks=settle_accounts(load.books, lines, samples, running),
         outcomes=load.books.outcomes(),
         calls=dict(Counter(line["outcome"] for line in lines)),
-        tokens={kind: sum(line[f"{kind}_tokens"] for line in lines) for kind in _TOKENS},
+        tokens={kind: sum(line[f"{kind}_tokens"] for line in lines) for kind in TOKENS},
         tenant=dict(load.tenant),
         readings=tuple(load.readings),
     )
@@ -101,12 +99,6 @@ def _request_lines(log: Path) -> Iterator[Line]:
             if text.startswith('{"id":'):
                 line: Line = json.loads(text)
                 yield line
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _show(reading: Reading) -> None:

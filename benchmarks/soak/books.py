@@ -21,7 +21,13 @@ Sample = tuple[str, Mapping[str, str], float]
 """Of `/metrics`: name, labels, value."""
 
 MAX_SHOWN = 5  # of mismatches of one kind
-_TOKENS = ("prompt", "cached", "completion")
+
+TOKENS = ("prompt", "cached", "completion")
+"""Which tokens a line of the log counts."""
+
+_LABELS_ELSE = ("api", "model")
+_LABELS = {"dragoman_requests_total": (*_LABELS_ELSE, "outcome"), "dragoman_errors_total": ("api",)}
+"""By which labels a metric is compared with the log; summed over its others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def metric_mismatches(lines: Iterable[Line], samples: Iterable[Sample]) -> dict[
         key = (line["api"], line["model"])
         logged["dragoman_requests_total", *key, line["outcome"]] += 1
         logged["dragoman_request_seconds_count", *key] += 1
-        for kind in _TOKENS:
+        for kind in TOKENS:
             logged[f"dragoman_{kind}_tokens_of_requests_total", *key] += line[f"{kind}_tokens"]
         if line["error"] is not None:
             logged["dragoman_errors_total", line["api"]] += 1
@@ -163,7 +169,7 @@ def metric_mismatches(lines: Iterable[Line], samples: Iterable[Sample]) -> dict[
     counted: Counter[tuple[str, ...]] = Counter()
     for name, labels, value in samples:
         if name in names:
-            told = [labels[label] for label in ("api", "model", "outcome") if label in labels]
+            told = (labels[label] for label in _LABELS.get(name, _LABELS_ELSE))
             counted[(name, *told)] += int(value)
     wrong = [
         f"{key[0]}{{{', '.join(key[1:])}}}: {counted[key]} in /metrics, {logged[key]} in the log"

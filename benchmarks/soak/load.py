@@ -18,7 +18,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.soak import mix
-from benchmarks.soak.books import Books, Sample
+from benchmarks.soak.books import Books, Sample, rest_mismatches
 from benchmarks.soak.client import Client, End
 from benchmarks.soak.memory import Memory, Reading
 from benchmarks.soak.request import ANSWERED, REFUSED, Request
@@ -72,7 +72,8 @@ class Soak:
         """Return once the server has ended what clients left behind, or has had long enough for that."""
         end_s = time.monotonic() + _SETTLING_S
         while time.monotonic() < end_s:
-            if not await self.running() and not _held(await self.samples()):
+            running = await self.running()
+            if not any(rest_mismatches(await self.samples(), running).values()):
                 return
             await asyncio.sleep(0.05)  # between looks at a process that offers nothing to wait on
 
@@ -144,8 +145,3 @@ class Soak:
             await self._ask(client, f"tenant-{visit}-{index}", mix.for_guest(dice, allowed=ANSWERED | REFUSED))
         unload = Request("unload", f"/models/{mix.GUEST}", b"", _OK, method="DELETE", is_call=False)
         self.tenant[f"unload {await self._ask(client, f'tenant-{visit}-unload', unload)}"] += 1
-
-
-def _held(samples: Sequence[Sample]) -> bool:
-    names = ("dragoman_requests_running", "dragoman_requests_waiting", "dragoman_kv_blocks_used")
-    return any(value for name, _, value in samples if name in names)

@@ -35,13 +35,20 @@ def ask(server: ServerProcess, count: int) -> None:
     assert httpx.post(f"{server.base_url}/v1/completions", json={"prompt": 7}).status_code == 400
 
 
-def test_every_metric_of_the_dashboard_exists() -> None:
+def test_every_metric_of_the_dashboard_exists_with_its_labels() -> None:
     with serve() as server:
         ask(server, 1)
         text = httpx.get(f"{server.base_url}/metrics").text
-    shown = set(re.findall(r"^(\w+)\{", text, re.MULTILINE))
+    labels: dict[str, set[str]] = {}
+    for name, pairs in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE):
+        labels.setdefault(name, set()).update(re.findall(r'(\w+)="', pairs))
     for title, expression in EXPRESSIONS:
-        assert set(re.findall(r"dragoman_\w+", expression)) <= shown, title
+        grouped = {label for found in re.findall(r"by \(([^)]*)\)", expression) for label in found.split(", ")}
+        for name, pairs in re.findall(r"(dragoman_\w+)(?:\{([^}]*)\})?", expression):
+            assert grouped | set(re.findall(r'(\w+)=~"', pairs)) <= labels[name], (title, name)
+    for variable in DASHBOARD["templating"]["list"]:
+        for name, label in re.findall(r"label_values\((\w+), (\w+)\)", variable["query"]):
+            assert label in labels[name], variable["name"]
 
 
 @contextmanager
@@ -67,7 +74,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 
 def values(address: str, expression: str) -> list[float]:
     """What Prometheus computes now; nothing while it does not answer. Numbers that are none are left out."""
-    query = expression.replace("$__rate_interval", "1m").replace("$model", ".*")
+    query = expression.replace("$__rate_interval", "1m").replace("$model", ".*").replace("$outcome", ".*")
     try:
         answer: dict[str, Any] = httpx.get(f"{address}/api/v1/query", params={"query": query}).json()
     except httpx.TransportError:

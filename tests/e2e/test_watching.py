@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.server.observation.tracing import missing_package
 from tests.support.collector import Collector, attributes
+from tests.support.openmetrics import openmetrics_families
 from tests.support.server_process import ServerProcess, serve
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -80,7 +81,36 @@ def test_lines_and_metrics_add_up_with_what_clients_were_answered(watched: Serve
         counted = of_calls(metrics, f"dragoman_{kind}_tokens_of_requests_total")
         assert counted == {api: sums[kind] for api, sums in by_api.items()}
     assert of_calls(metrics, "dragoman_errors_total") == {"openai": 2.0}
+    errors = {
+        (labels["model"], labels["reason"]): value
+        for (name, pairs), value in metrics.items()
+        if name == "dragoman_errors_total" and (labels := dict(pairs))
+    }
+    assert errors == {("demo", "invalid_parameter"): 1.0, ("", "not_found"): 1.0}
     assert metrics["dragoman_step_seconds_count", frozenset({("model", "demo")})] > 0
+
+
+# what vLLM's and TGI's dashboards ask for, of what is counted here; histograms without their ends
+OTHER_NAMES = {
+    *(
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:gpu_cache_usage_perc",
+    ),
+    *("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"),
+    *("vllm:prefix_cache_queries_total", "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total"),
+    *("tgi_batch_current_size", "tgi_queue_size", "tgi_request_count", "tgi_request_success", "tgi_request_failure"),
+}
+OTHER_HISTOGRAMS = {
+    *("vllm:iteration_tokens_total", "vllm:time_to_first_token_seconds", "vllm:time_per_output_token_seconds"),
+    *("vllm:inter_token_latency_seconds", "vllm:e2e_request_latency_seconds", "vllm:request_queue_time_seconds"),
+    *("vllm:request_prefill_time_seconds", "vllm:request_decode_time_seconds", "vllm:request_inference_time_seconds"),
+    *("vllm:request_prompt_tokens", "vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens"),
+    *("tgi_request_duration", "tgi_request_queue_duration", "tgi_request_inference_duration"),
+    *("tgi_request_mean_time_per_token_duration", "tgi_request_input_length", "tgi_request_generated_tokens"),
+}
+OTHER_LABELS = {"vllm:request_success_total": {"finished_reason"}, "tgi_request_failure": {"err"}}
 
 
 def test_the_numbers_have_the_names_of_other_servers_too() -> None:
@@ -90,12 +120,71 @@ def test_the_numbers_have_the_names_of_other_servers_too() -> None:
             assert httpx.post(f"{server.base_url}{path}", json=body, timeout=60).status_code == 200
         shown = server.metrics()
     assert shown["vllm:generation_tokens_total"] == 10
-    assert shown["vllm:request_success_total"] == shown["tgi_request_success_total"] == 2
+    assert shown["tgi_request_count"] == shown["tgi_request_success"] == 2
     assert shown["vllm:time_to_first_token_seconds_count"] == 2
     assert shown["vllm:inter_token_latency_seconds_count"] == 8
     assert shown["tgi_request_generated_tokens_sum"] == 10
     assert shown["vllm:num_requests_running"] == shown["tgi_queue_size"] == 0
-    assert shown["vllm:iteration_tokens_count"] == shown["dragoman_steps_total"]
+    assert shown["vllm:iteration_tokens_total_count"] == shown["dragoman_steps_total"]
+
+
+def test_dashboards_of_other_servers_find_their_names_and_labels() -> None:
+    body = {"model": "demo", "prompt": "The sea is", "max_tokens": 5, "ignore_eos": True, "temperature": 0}
+    with serve("--metrics-compat", "vllm,tgi", "--dtype", "f32") as server:
+        url = f"{server.base_url}/v1/completions"
+        text = httpx.post(url, json=body, timeout=60).json()["choices"][0]["text"]
+        httpx.post(url, json={**body, "n": 2, "temperature": 1}, timeout=60).raise_for_status()
+        cut = httpx.post(url, json={**body, "stop": text[:2]}, timeout=60).json()["choices"][0]
+        assert cut["finish_reason"] == "stop"
+        assert httpx.post(url, json={**body, "max_tokens": -1}).status_code == 400
+        with httpx.stream("POST", url, json=STREAMED, timeout=60) as answer:
+            pieces = answer.iter_lines()
+            next(pieces)
+        wait_until_idle(server)
+        metrics = samples(server)
+        openmetrics = httpx.get(f"{server.base_url}/metrics", headers={"accept": "application/openmetrics-text"}).text
+    labels: dict[str, set[str]] = {}
+    for name, pairs in metrics:
+        labels.setdefault(name, set()).update(dict(pairs))
+    for name in OTHER_NAMES:
+        own = {"model_name"} if name.startswith("vllm:") else {"model"}
+        assert labels[name] == own | OTHER_LABELS.get(name, set()), name
+    for name in OTHER_HISTOGRAMS:
+        assert {f"{name}_bucket", f"{name}_sum", f"{name}_count"} <= labels.keys(), name
+    assert values_by(metrics, "vllm:request_success_total", "finished_reason") == {"stop": 1, "length": 3, "abort": 1}
+    assert values_by(metrics, "tgi_request_failure", "err") == {"invalid_parameter": 1, "dropped": 1}
+    # strict readers take these names, too
+    told = {family.name for family in openmetrics_families(openmetrics)}
+    assert {"vllm:request_success", "vllm:iteration_tokens_total", "tgi_request_success"} <= told
+
+
+def values_by(metrics: Samples, name: str, label: str) -> dict[str, float]:
+    """The samples of a metric, of one model, by one of its labels."""
+    return {dict(labels)[label]: value for (sample, labels), value in metrics.items() if sample == name}
+
+
+def test_what_calls_came_to_is_told_by_outcome(watched: ServerProcess) -> None:
+    url = f"{watched.base_url}/v1/completions"
+    body = {"model": "demo", "prompt": "The sea is", "max_tokens": 5, "ignore_eos": True}
+    httpx.post(url, json=body, timeout=60).raise_for_status()
+    assert httpx.post(url, json={**body, "max_tokens": -1}).status_code == 400
+    with httpx.stream("POST", url, json=STREAMED, timeout=60) as answer:
+        pieces = answer.iter_lines()
+        next(pieces)
+    wait_until_idle(watched)
+    metrics = samples(watched)
+    (left,) = [line for line in lines_of(watched) if line["outcome"] == "client_gone"]
+    every = {"finished": 1, "refused": 1, "client_gone": 1}
+    assert values_by(metrics, "dragoman_requests_total", "outcome") == every
+    assert values_by(metrics, "dragoman_request_seconds_count", "outcome") == every
+    tokens = values_by(metrics, "dragoman_completion_tokens_of_requests_total", "outcome")
+    assert tokens == {"finished": 5, "refused": 0, "client_gone": left["completion_tokens"]}
+    for name in ("queue", "time_to_first_token", "prefill", "decode", "inference", "mean_token"):
+        counts = values_by(metrics, f"dragoman_{name}_seconds_count", "outcome")
+        assert counts == {"finished": 1, "client_gone": 1}, name
+    gaps = values_by(metrics, "dragoman_inter_token_seconds_count", "outcome")
+    assert gaps == {"finished": 4, "client_gone": left["completion_tokens"] - 1}
+    assert values_by(metrics, "dragoman_sequences_total", "finish_reason") == {"length": 1, "abort": 1}
 
 
 def test_times_of_a_line_fit_together(watched: ServerProcess) -> None:

@@ -123,3 +123,33 @@ def test_addresses_have_no_effect_and_it_is_told() -> None:
     config = read_application({"port": 9000}, {}).config()
     assert any(note.startswith("--port=9000 (command line): no effect on Ray Serve") for note in notes(config))
     assert notes(Application().config()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("drain_delay", 5, "sends no more calls"),
+        ("on_engine_failure", "exit", "replaces a replica"),
+        ("max_engine_restarts", 7, "replaces a replica"),
+        ("engine_restart_window", 60, "replaces a replica"),
+    ],
+)
+def test_what_serve_does_itself_has_no_effect_and_it_is_told(name: str, value: object, why: str) -> None:
+    (note,) = notes(read_application({name: value}, {}).config())
+    assert note.startswith(f"--{name.replace('_', '-')}={value}")
+    assert "(command line): no effect on Ray Serve" in note
+    assert why in note
+
+
+def test_files_for_tls_have_no_effect_and_it_is_told(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.pem" for name in ("tls_cert", "tls_key", "tls_client_ca")}
+    for file in files.values():
+        file.touch()
+    told = notes(read_application({name: str(file) for name, file in files.items()}, {}).config())
+    assert [note.partition("=")[0] for note in told] == ["--tls-cert", "--tls-key", "--tls-client-ca"]
+    assert all("no effect on Ray Serve" in note for note in told)
+
+
+def test_where_the_environment_sets_what_has_no_effect_it_is_told_too() -> None:
+    (note,) = notes(read_application({}, {"SERVING_DRAIN_DELAY": "5"}).config())
+    assert "SERVING_DRAIN_DELAY" in note

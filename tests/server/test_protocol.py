@@ -370,6 +370,22 @@ class TestBounds:
                 slow.sendall(b" ")
             assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
 
+    @pytest.mark.parametrize("beginning", [b"", b"GET /ping HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["first", "next"])
+    def test_a_trickle_of_a_head_does_not_hold_a_connection_for_ever(self, beginning: bytes) -> None:
+        """Each field comes in time, far from the bound on a head's size: only together they take too long."""
+        with running_server(listen=ListenConfig(port=0, arrival_timeout_s=0.2)) as server, server.connect() as slow:
+            slow.sendall(beginning + b"GET /ping HTTP/1.1\r\nhost: x\r\n")
+            began_s, answers = time.monotonic(), b""
+            while b"HTTP/1.1 408 " not in answers:
+                assert time.monotonic() < began_s + PATIENCE_S
+                if select.select([slow], [], [], 0.02)[0]:
+                    piece = slow.recv(1000)
+                    assert piece
+                    answers += piece
+                else:
+                    slow.sendall(b"x-slow: y\r\n")
+            assert answers.count(b"HTTP/1.1 200 ") == beginning.count(b"GET")
+
     def test_a_large_body_has_the_time_that_its_size_needs(self) -> None:
         body = b"{" + b" " * (3 * LEAST_BODY_RATE) + b"}"
         request = post_bytes("/invocations", body, "connection: close")

@@ -68,6 +68,21 @@ _WHOLE = frozenset(
     {"num_replicas", "min_replicas", "max_replicas", "max_ongoing_requests", "num_servers", "prefix_tokens"}
 )
 _OF_AUTOSCALING = ("min_replicas", "target_ongoing_requests")
+_WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
+    "whose proxies listen (see http_options)": ("host", "port"),
+    "whose proxies take the connections: TLS is for them or for a load balancer": (
+        "tls_cert",
+        "tls_key",
+        "tls_client_ca",
+    ),
+    "which sends no more calls to what it takes away": ("drain_delay",),
+    "which replaces a replica whose engine is dead": (
+        "on_engine_failure",
+        "max_engine_restarts",
+        "engine_restart_window",
+    ),
+}
+"""Options by why they have no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +196,11 @@ def server_settings(scale: Scale, config: Config) -> dict[str, Any]:
 
 def notes(config: Config) -> list[str]:
     """One line for each option that was given and has no effect on Ray Serve."""
-    listening = [name for name in ("host", "port") if config.origins[name].source != "default"]
     told = [
-        f"{config.cite(name)}: no effect on Ray Serve, whose proxies listen (see http_options)" for name in listening
+        f"{config.cite(name)}: no effect on Ray Serve, {why}"
+        for why, names in _WITHOUT_EFFECT.items()
+        for name in names
+        if config.origins[name].source != "default"
     ]
     return [*config.notices, *told]
 

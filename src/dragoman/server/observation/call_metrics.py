@@ -1,4 +1,4 @@
-"""Counters and histograms of calls, by API and model, for Prometheus.
+"""Counters and histograms of calls, by API, model and outcome, for Prometheus.
 
 Does: count calls that have ended. Does not: count what engines do (`metrics.exposition` reads that from them). Written on
 the event loop by `watch`, read there at a scrape.
@@ -15,8 +15,9 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from dragoman.histogram import COUNTS, SECONDS, Histogram
 from dragoman.metrics import buckets_of
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord
+from dragoman.types import FinishReason
 
-_Key = tuple[str, str]  # API and model
+_Key = tuple[str, str, str]  # API, model and outcome
 
 _HISTOGRAMS = {
     "dragoman_queue_seconds": ("Seconds that requests waited for their first step", SECONDS),
@@ -25,31 +26,48 @@ _HISTOGRAMS = {
     "dragoman_request_seconds": ("Seconds that calls took, from first to last byte", SECONDS),
     "dragoman_request_prompt_tokens": ("Prompt tokens of requests", COUNTS),
     "dragoman_request_completion_tokens": ("Completion tokens of requests", COUNTS),
+    "dragoman_prefill_seconds": ("Seconds from a request's first step to its first output", SECONDS),
+    "dragoman_decode_seconds": ("Seconds from a request's first output to its last", SECONDS),
+    "dragoman_inference_seconds": ("Seconds from a request's first step to its last output", SECONDS),
+    "dragoman_mean_token_seconds": ("Seconds of inference for each token of a request's longest sequence", SECONDS),
+    "dragoman_longest_completion_tokens": ("Completion tokens of a request's longest sequence", COUNTS),
 }
+
+DROPPED = "dropped"
 
 
 class CallMetrics:
     """What calls came to."""
 
     def __init__(self) -> None:
-        self._calls: Counter[tuple[str, str, str]] = Counter()  # API, model, outcome
+        self._calls: Counter[_Key] = Counter()
         self._tokens: dict[str, Counter[_Key]] = {"prompt": Counter(), "cached": Counter(), "completion": Counter()}
-        self._rejections: Counter[tuple[str, str]] = Counter()  # API, reason
+        self._sequences: Counter[tuple[str, str, str, str]] = Counter()  # API, model, outcome, finish reason
+        self._rejections: Counter[tuple[str, str, str]] = Counter()  # API, model, reason
+        self._failures: Counter[tuple[str, str]] = Counter()  # model, reason; each call that has not finished once
         self._histograms: dict[str, dict[_Key, Histogram]] = {name: {} for name in _HISTOGRAMS}
 
     def observe(self, record: CallRecord) -> None:
         """Count a call that has ended."""
-        key = (record.api, record.model)
-        self._calls[(*key, str(record.outcome))] += 1
+        outcome = record.outcome
+        key = (record.api, record.model, str(outcome))
+        self._calls[key] += 1
         self._tokens["prompt"][key] += record.num_prompt_tokens
         self._tokens["cached"][key] += record.num_cached_tokens
         self._tokens["completion"][key] += record.num_completion_tokens
         if record.error is not None:
-            self._rejections[record.api, record.error.kind] += 1
+            self._rejections[record.api, record.model, record.error.kind] += 1
+        if outcome is Outcome.CLIENT_GONE:
+            self._failures[record.model, DROPPED] += 1
+        elif record.error is not None:
+            self._failures[record.model, record.error.kind] += 1
         trace_id = record.trace.trace_id if record.trace is not None and record.trace.is_sampled else ""
         self._of("dragoman_request_seconds", key).add(record.end_s - record.begin_s, trace_id)
         for request in record.requests:
             self._observe_request(request, key, trace_id)
+            if request.prepared_s is not None and outcome is not Outcome.REFUSED:
+                for sequence in request.sequences:
+                    self._sequences[(*key, str(sequence.finish_reason or FinishReason.ABORT))] += 1
 
     def _observe_request(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
         if request.queue_s is not None:
@@ -61,14 +79,31 @@ class CallMetrics:
         self._of("dragoman_inter_token_seconds", key).add_all(request.gaps_s(), trace_id)
         self._of("dragoman_request_prompt_tokens", key).add(request.num_prompt_tokens, trace_id)
         self._of("dragoman_request_completion_tokens", key).add(request.num_completion_tokens, trace_id)
+        self._observe_phases(request, key, trace_id)
+
+    def _observe_phases(self, request: RequestRecord, key: _Key, trace_id: str) -> None:
+        """Of a request that has begun."""
+        times = request.event_s
+        first_s, last_s = min(each[0] for each in times), max(each[-1] for each in times)
+        begin_s = min(request.first_step_s, first_s)
+        longest = max(sequence.num_tokens for sequence in request.sequences)
+        self._of("dragoman_prefill_seconds", key).add(first_s - begin_s, trace_id)
+        self._of("dragoman_decode_seconds", key).add(last_s - first_s, trace_id)
+        self._of("dragoman_inference_seconds", key).add(last_s - begin_s, trace_id)
+        self._of("dragoman_longest_completion_tokens", key).add(longest, trace_id)
+        if longest:
+            self._of("dragoman_mean_token_seconds", key).add((last_s - begin_s) / longest, trace_id)
 
     def collect(self) -> Iterator[Metric]:
         """Every metric; called by the client library."""
-        labels = ["api", "model"]
-        yield _counter("dragoman_requests", "Calls that have ended", [*labels, "outcome"], self._calls)
+        labels = ["api", "model", "outcome"]
+        yield _counter("dragoman_requests", "Calls that have ended", labels, self._calls)
         for kind, counts in self._tokens.items():
             yield _counter(f"dragoman_{kind}_tokens_of_requests", f"Tokens: {kind}, of calls", labels, counts)
-        yield _counter("dragoman_errors", "Calls that were answered with an error", ["api", "reason"], self._rejections)
+        text = "Sequences that requests asked for, by why they ended"
+        yield _counter("dragoman_sequences", text, [*labels, "finish_reason"], self._sequences)
+        text = "Calls that were answered with an error"
+        yield _counter("dragoman_errors", text, ["api", "model", "reason"], self._rejections)
         for name, (text, _) in _HISTOGRAMS.items():
             family = HistogramMetricFamily(name, text, labels=labels)
             for key, histogram in self._histograms[name].items():
@@ -76,18 +111,27 @@ class CallMetrics:
             yield family
 
     def count(self, name: str, model: str) -> float:
-        """The sum over APIs of a counter: `requests`, `finished`, `errors`, or tokens by their kind."""
-        if name in self._tokens:
-            return sum(count for (_, served), count in self._tokens[name].items() if served == model)
-        outcomes = [(outcome, count) for (_, served, outcome), count in self._calls.items() if served == model]
-        if name == "requests":
-            return sum(count for _, count in outcomes)
-        return sum(count for outcome, count in outcomes if (outcome == Outcome.FINISHED) == (name == "finished"))
+        """The sum over APIs and outcomes of a counter: `requests`, `finished` (of these), or tokens by their kind."""
+        counts = self._tokens.get(name, self._calls)
+        outcomes = {Outcome.FINISHED} if name == "finished" else set(Outcome)
+        return sum(count for (_, served, outcome), count in counts.items() if served == model and outcome in outcomes)
+
+    def finish_reasons(self, model: str) -> Mapping[str, int]:
+        """How many sequences ended why; those that were not allowed to end count as aborted."""
+        counts: Counter[str] = Counter()
+        for (_, served, _, reason), count in self._sequences.items():
+            if served == model:
+                counts[reason] += count
+        return counts
+
+    def failures(self, model: str) -> Mapping[str, int]:
+        """How many calls did not finish, by the kind of error; `DROPPED` = the client left."""
+        return {reason: count for (served, reason), count in self._failures.items() if served == model}
 
     def histogram(self, name: str, model: str) -> Histogram:
-        """The sum over APIs of a histogram."""
+        """The sum over APIs and outcomes of a histogram."""
         merged = Histogram(_HISTOGRAMS[name][1])
-        for (_, served), histogram in self._histograms[name].items():
+        for (_, served, _), histogram in self._histograms[name].items():
             if served == model:
                 merged.merge(histogram)
         return merged

@@ -150,7 +150,7 @@ class ChatEncoder:
             self._finish_word(event.index, event.finish_reason),
         )
         chunk = self._chunk([choice], self._chunk_usage, prompt)
-        if event.finish_reason is not None and not self._facts.include_usage:
+        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
 

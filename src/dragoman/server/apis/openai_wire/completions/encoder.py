@@ -133,7 +133,7 @@ class CompletionEncoder:
             return b""
         part = _Part(event.text, event.tokens, event.finish_reason, prompt)
         chunk = self._chunk([self._choice(request_index, event.index, part)], self._chunk_usage)
-        if event.finish_reason is not None and not self._facts.include_usage:
+        if event.finish_reason is not None and self._timings is not NO_TIMINGS and not self._facts.include_usage:
             chunk.timings = self._timings.sequence_ended()
         return self._wire.frame(chunk)
 
