@@ -24,6 +24,7 @@ from dragoman.models.vision.tower import Tower
 from dragoman.types import EngineRequest, PictureSpan
 from tests.engine.naive import Collector, make_request
 from tests.support.live_parts import criterion_of, masker_of
+from tests.support.vision_checkpoint import prompt_pieces, token_ids
 from tests.support.vision_model import SeeingModel, embedded
 
 MODELS = {"bidirectional": "gemma3", "three positions": "qwen2_vl", "levels": "qwen3_vl", "plain": "idefics3_whole"}
@@ -45,6 +46,7 @@ PROMPTS: Sequence[Sequence[int | str]] = (
     (70, "grey", 30, "odd", 1),
     (40, "grey", 1, "wide"),
 )
+RECORDED = len(PROMPTS)  # the request behind those for these prompts
 
 
 class Seeing:
@@ -56,23 +58,39 @@ class Seeing:
         assert loaded.tower is not None
         self.tower: Tower = loaded.tower
         self.words = np.random.RandomState(8).randint(1, NUM_IDS, 200).tolist()
-        self.requests = [self._request(number) for number in range(len(PROMPTS))]
+        self.requests = [*(self._request(number) for number in range(len(PROMPTS))), self._recorded_request()]
         self.alone: dict[int, list[list[int]]] = {}
 
     def _request(self, number: int) -> EngineRequest:
         ids: list[int] = []
-        spans = []
+        spans: list[PictureSpan] = []
         for piece in PROMPTS[number]:
             if isinstance(piece, int):
                 ids += self.words[len(ids) : len(ids) + piece]
                 continue
-            picture_ids = self.case.picture_ids(piece)
-            places = [i for i, token in enumerate(picture_ids) if token == self.tower.facts.placeholder_id]
-            length = places[-1] - places[0] + 1
-            spans.append(PictureSpan(self.case.picture(piece), len(ids) + places[0], length))
-            ids += picture_ids
+            self._show(piece, ids, spans)
         request = make_request(ids, 40, seed=number, name=f"r{number}", ignore_eos=True, **KINDS[number % 4])
         return msgspec.structs.replace(request, pictures=tuple(spans))
+
+    def _recorded_request(self) -> EngineRequest:
+        """For the first prompt of the recorded case, with all log-probabilities."""
+        ids: list[int] = []
+        spans: list[PictureSpan] = []
+        for kind, piece in prompt_pieces(self.case.name, self.case.case, 0):
+            if kind == "picture":
+                self._show(piece, ids, spans)
+            else:
+                ids += token_ids(self.case.case, piece)
+        request = make_request(ids, 8, name="recorded", ignore_eos=True, logprobs=0, prompt_logprobs=0)
+        return msgspec.structs.replace(request, pictures=tuple(spans))
+
+    def _show(self, name: str, ids: list[int], spans: list[PictureSpan]) -> None:
+        """Append a picture's tokens and where they are."""
+        picture_ids = self.case.picture_ids(name)
+        places = [i for i, token in enumerate(picture_ids) if token == self.tower.facts.placeholder_id]
+        length = places[-1] - places[0] + 1
+        spans.append(PictureSpan(self.case.picture(name), len(ids) + places[0], length))
+        ids += picture_ids
 
     def answers(
         self, keys: Sequence[int], config: RollingConfig, num_blocks: int
@@ -131,3 +149,25 @@ def test_a_prefix_is_reused_up_to_the_first_picture_that_differs(seeing: Seeing)
         num_alike = seeing.requests[2].pictures[1].begin if is_shared else 0  # placeholders are alike, pictures are not
         assert collector.outputs[second][0].num_cached_tokens == num_alike // 32 * 32
         assert found[second] == seeing.alone[second]
+
+
+@pytest.mark.parametrize("max_batch_tokens", [1024, 80])
+def test_log_probabilities_are_those_of_the_whole_text_computed_at_once(seeing: Seeing, max_batch_tokens: int) -> None:
+    """Of the prompt's tokens, placeholders among them, and of the answer's: from logits that no engine has scheduled."""
+    config = RollingConfig(max_batch_tokens, max_num_seqs=8)
+    found, collector = seeing.answers([0, 4, RECORDED, 6], config, 256)
+    told = collector.outputs[RECORDED][0].prompt_logprobs
+    assert told is not None
+    assert told[0] is None
+    logprobs = [each.logprob for each in told if each is not None] + collector.sequence(RECORDED).logprobs
+
+    tokens = found[RECORDED][0]
+    ids = [*seeing.requests[RECORDED].prompt_ids, *tokens]
+    known = seeing.case.positions(0)
+    positions = np.concatenate([known, known[:, -1:] + np.arange(1, len(tokens) + 1)], axis=1) if known.size else known
+    logits = seeing.case.logits(ids, seeing.case.prompt_pictures(0), positions)[:-1].astype(np.float64)
+    totals = np.logaddexp.reduce(logits, axis=1)
+    expected = logits[np.arange(len(logits)), ids[1:]] - totals
+    assert len(logprobs) == len(ids) - 1
+    assert np.abs(logprobs - expected).max() < 1e-4
+    assert ids.count(seeing.tower.facts.placeholder_id) > 10

@@ -13,8 +13,8 @@ from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
-from dragoman.models.storage.constants import WeightType
 from tests.support.adapters import matrices_of, write_adapter, write_merged
+from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.forward import forward_batch
 
@@ -91,21 +91,45 @@ def test_adapters_in_one_step_equal_merged_weights_and_leave_other_rows_alone(na
         assert np.abs(of_prompt(logits(load_model(base, ours)), prompt) - expected).max() < 1e-4
 
 
-@pytest.mark.parametrize("weight_type", ["f32", "int8"])
-def test_what_an_adapter_computes_does_not_depend_on_the_adapters_of_others(
-    weight_type: WeightType, tmp_path: Path
-) -> None:
-    base = write_family_checkpoint("qwen3", tmp_path / "base")
+@pytest.fixture(scope="module", params=["f32", "int8"])
+def with_three(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A model with adapters of different ranks in three slots."""
+    directory = tmp_path_factory.mktemp("three")
+    base = write_family_checkpoint("qwen3", directory / "base")
     modules = matrices_of(base, ALL_SEVEN)
     named = tuple(
-        (f"a{seed}", write_adapter(tmp_path / f"a{seed}", modules, rank=rank, seed=seed))
+        (f"a{seed}", write_adapter(directory / f"a{seed}", modules, rank=rank, seed=seed))
         for seed, rank in ((0, 8), (1, 3), (2, 8))
     )
-    loaded = load_model(base, ModelOptions(weight_type, num_threads=1, adapters=AdapterOptions(named)))
-    alone = logits(loaded, (1,))
-    assert np.abs(alone - logits(loaded, (-1,))).max() > 1e-2, "the adapter changes nothing"
+    return load_model(base, ModelOptions(request.param, num_threads=1, adapters=AdapterOptions(named)))
+
+
+def test_what_an_adapter_computes_does_not_depend_on_the_adapters_of_others(with_three: LoadedModel) -> None:
+    alone = logits(with_three, (1,))
+    assert np.abs(alone - logits(with_three, (-1,))).max() > 1e-2, "the adapter changes nothing"
     for others in ((1, 1), (-1, -1), (0, 2), (2, -1)):
-        assert np.array_equal(of_prompt(logits(loaded, (1, *others)), 0), alone)
+        assert np.array_equal(of_prompt(logits(with_three, (1, *others)), 0), alone)
+
+
+def test_rows_without_an_adapter_do_not_depend_on_the_adapters_of_others(with_three: LoadedModel) -> None:
+    """Bit by bit, in the same graph and in steps of the same size: before, between and behind rows with an adapter."""
+    expected = logits(with_three, (-1, -1, -1))
+    for slots in ((-1, 0, 2), (0, -1, 2), (-1, 1, -1), (2, 2, -1)):
+        found = logits(with_three, slots)
+        for prompt, slot in enumerate(slots):
+            is_equal = np.array_equal(of_prompt(found, prompt), of_prompt(expected, prompt))
+            assert is_equal == (slot < 0)
+
+
+def test_a_row_without_an_adapter_is_beside_others_what_it_is_alone(with_three: LoadedModel) -> None:
+    """Bit by bit where the size of a step does not change its kernels, else but for rounding (tests/support/cpu.py)."""
+    alone = logits(with_three, (-1,))
+    for others in ((-1, -1), (1, 1), (0, 2), (2, -1)):
+        found = of_prompt(logits(with_three, (-1, *others)), 0)
+        if EXACT_F32 if with_three.options.weight_type == "f32" else EXACT_PACKED:
+            assert np.array_equal(found, alone)
+        else:
+            assert np.abs(found - alone).max() <= 2e-2 * np.abs(alone).max()
 
 
 def test_adapters_are_kept_in_the_type_that_is_computed_in(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelOptions, load_model
 from tests.support.family_checkpoint import Array, read_case
@@ -60,6 +62,38 @@ def test_float32_logits_equal_those_of_the_checkpoint(name: str, tmp_path: Path)
     token_ids = [(37 * index) % 290 for index in range(200)]
     found, expected = (logits_of(load_model(model, EXACT), token_ids) for model in (path, tmp_path / "checkpoint"))
     assert _error(found, expected) < 1e-4
+
+
+@pytest.mark.parametrize("type_name", ["F32", "Q8_0"])
+def test_gpt_oss_with_experts_in_mxfp4_has_the_logits_of_their_values(type_name: str, tmp_path: Path) -> None:
+    """As its files have them, beside matrices of another type: compared with a checkpoint of what all of them stand for."""
+    case = read_case("gpt_oss")
+    case["config"] |= CHANGED["gpt_oss"]
+    path = write_gguf("gpt_oss", case, tmp_path, type_name, expert_type="MXFP4")
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
+    assert {kinds[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up", "down")} == {"MXFP4"}
+    assert kinds["blk.0.attn_q.weight"] == type_name
+
+    token_ids = [(37 * index) % 290 for index in range(200)]
+    checkpoint = tmp_path / "checkpoint"
+    before = logits_of(load_model(checkpoint, EXACT), token_ids)
+    tensors = load_file(checkpoint / "model.safetensors")
+    for name, matrix in tensors.items():
+        if name.endswith(("gate_up_proj", "down_proj")):  # [experts, in, out]
+            tensors[name] = np.ascontiguousarray(_rounded(matrix.swapaxes(1, 2), "MXFP4").swapaxes(1, 2))
+        elif matrix.ndim == 2 and "router" not in name and not name.endswith("_bias"):
+            tensors[name] = _rounded(matrix, type_name)
+    save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    expected = logits_of(load_model(checkpoint, EXACT), token_ids)
+    assert _error(logits_of(load_model(path, EXACT), token_ids), expected) < 1e-4
+    assert _error(before, expected) > 1e-2, "rounding changes nothing"
+
+
+def _rounded(matrix: Array, type_name: str) -> Array:
+    """What blocks of a type, along the last axis, keep of the values."""
+    kind = gguf.GGMLQuantizationType[type_name]
+    values: Array = np.ascontiguousarray(matrix, dtype=np.float32)
+    return gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind).reshape(matrix.shape)
 
 
 def _narrowed(name: str, shape: list[int]) -> list[int]:
@@ -112,8 +146,6 @@ def _compare_with_values(name: str, type_name: str, tmp_path: Path) -> None:
 
 def values_of(path: Path) -> dict[str, Array]:
     """The values of every tensor of a file, by the package's own reader."""
-    import gguf
-
     reader = gguf.GGUFReader(path)
     return {
         tensor.name: gguf.quants.dequantize(tensor.data, tensor.tensor_type).reshape(

@@ -94,7 +94,7 @@ class Writing:
 
     `tokenizer`: keys behind `tokenizer.` and their values. `random_blocks`: matrices are made of random, but sane blocks of
     the type, instead of from their values. `values`: by their names in the file, in place of the checkpoint's. `legacy`: as
-    the converter wrote Qwen3-Next at first.
+    the converter wrote Qwen3-Next at first. `expert_type`: that of experts' matrices, "" = as others.
     """
 
     split_max_tensors: int = 0
@@ -103,6 +103,7 @@ class Writing:
     random_blocks: bool = False
     values: Mapping[str, Array] | None = None
     legacy: bool = False
+    expert_type: str = ""
 
 
 def write_gguf(name: str, case: Case, directory: Path, type_name: str = "F32", **options: Any) -> Path:
@@ -133,7 +134,8 @@ def write_tensors(
             _add(writer, key, value)
     for tensor, value in converted(config, tensors, name):
         values = value if writing.values is None else writing.values[tensor]
-        data, kind = _stored(tensor, values, type_name, writing.random_blocks)
+        chosen = writing.expert_type if "_exps." in tensor and writing.expert_type else type_name
+        data, kind = _stored(tensor, values, chosen, writing.random_blocks)
         writer.add_tensor(tensor, data, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -121,6 +121,11 @@ class SeeingModel:
             ids += self.picture_ids(piece) if kind == "picture" else token_ids(self.case, piece)
         return ids
 
+    def prompt_pictures(self, index: int) -> list[Picture]:
+        """The pictures of a prompt, in order."""
+        pieces = prompt_pieces(self.name, self.case, index)
+        return [self.picture(piece) for kind, piece in pieces if kind == "picture"]
+
     def positions(self, index: int) -> Array:
         """The three positions of each of a prompt's tokens. Shape: i64 [3, T]; [3, 0] where tokens have one."""
         known = self.reference.get(f"positions_{index}", np.zeros((3, 0)))
@@ -129,8 +134,7 @@ class SeeingModel:
     def logit_error(self, index: int) -> float:
         """Relative difference of the logits of a prompt's last positions."""
         expected = self.reference[f"logits_{index}"]
-        pictures = [piece for kind, piece in prompt_pieces(self.name, self.case, index) if kind == "picture"]
-        logits = self._logits(self.prompt_ids(index), [self.picture(name) for name in pictures], self.positions(index))
+        logits = self.logits(self.prompt_ids(index), self.prompt_pictures(index), self.positions(index))
         return relative_error(logits[-len(expected) :, self.reference["columns"]], expected)
 
     @cached_property
@@ -146,7 +150,7 @@ class SeeingModel:
         with Checkpoint(self._directory) as checkpoint:
             return compile_source(read_model(self.case["config"], sees=True), checkpoint, self._options)
 
-    def _logits(self, ids: list[int], pictures: list[Picture], positions: Array) -> Array:
+    def logits(self, ids: list[int], pictures: list[Picture], positions: Array) -> Array:
         """Of every token of a prompt in one step, the pictures' embeddings in the places of the placeholders, in order."""
         loaded = self._decoder
         count, blocks = len(ids), -(-len(ids) // BLOCK_SIZE)

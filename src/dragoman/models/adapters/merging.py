@@ -39,7 +39,8 @@ class MergedAdapter:
             raise ModelError(f"tensor {name!r} is packed, allowed: numbers, to merge an adapter into it")
         check_shapes(self._adapter, module, matrix.shape)
         self._merged.add(common)
-        return np.asarray(matrix.astype(np.float32) + change.up @ change.down)
+        numbers = np.asarray(matrix, dtype=np.float32)  # some stored rows are computed only here
+        return np.asarray(numbers + change.up @ change.down)
 
     def added(self, y: Node, x: Node, place: Place) -> Node:
         """See `Adapting`."""
