@@ -31,7 +31,7 @@ TIMEOUT_S = 120
 
 
 def read_pins(text: str) -> tuple[dict[str, str], list[str]]:
-    """The pinned versions by normalised name, and a line for whatever is no pin or the second one of a package."""
+    """The pinned versions by normalised name, and a line for what is no pin, or a second version of a package."""
     pins: dict[str, str] = {}
     problems = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -41,7 +41,7 @@ def read_pins(text: str) -> tuple[dict[str, str], list[str]]:
         if match is None:
             problems.append(f"{CONSTRAINTS} line {number}: {line.strip()!r} must have the form NAME==VERSION")
         elif pins.setdefault(canonicalize_name(match["name"]), match["version"]) != match["version"]:
-            problems.append(f"{CONSTRAINTS} line {number}: {match['name']} is pinned twice")
+            problems.append(f"{CONSTRAINTS} line {number}: {match['name']} is pinned to two versions")
     return pins, problems
 
 

@@ -10,30 +10,29 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from itertools import count
 from typing import Any, Literal
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from dragoman.engine.base import EngineTools
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.engine import RollingEngine
-from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
-from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.models.facts import PictureFacts
 from dragoman.server.operations import GenerateOperation
-from dragoman.types import Detail, EngineRequest, Grammar, Picture, PictureSpan, TokenMasker
+from dragoman.types import Detail, EngineRequest, Grammar, Picture, TokenMasker
+from tests.engine.forward_gate import ForwardGate
 from tests.engine.naive import make_request
-from tests.support.byte_tokenizer import VOCAB_SIZE
+from tests.faults.neighbours import with_grammars
+from tests.faults.seeing import PLACEHOLDER_ID, seeing_parts, with_pictures
 from tests.support.every_api import Calling, name_of_dialect, operations
+from tests.support.seeing import HeldLoader
 from tests.support.small_server import (
     CALLS,
     PATIENCE_S,
     SETTLING_STEPS,
     AppCall,
-    ForwardGate,
     LetterRunner,
     Parts,
     SmallServer,
@@ -249,7 +248,7 @@ def test_a_call_may_end_at_every_await(
 
 # --- grammars, masks, pictures -----------------------------------------------------------------------------------------
 
-GUIDED = {"model": "fake", "prompt": "abc", "max_tokens": 20, "response_format": {"type": "json_object"}}
+GUIDED = with_grammars()
 
 
 class Held:
@@ -288,21 +287,28 @@ class HeldMasker:
         return len(token_ids)
 
 
+def test_the_calls_without_a_grammar_are_those_of_apis_that_have_none() -> None:
+    paths = {one.operation.path for one in CALLS} - {one.operation.path for one in GUIDED}
+    assert paths == {"/api/generate-one", "/api/generate-batch", "/parrot/say"}
+
+
 @each_way
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("waits_for", ["grammar", "mask"])
-def test_who_waits_for_a_grammar_or_a_mask_is_not_computed_any_more(waits_for: str, stream: bool, way: Way) -> None:
+@pytest.mark.parametrize("calling", GUIDED, ids=id_of)
+@pytest.mark.parametrize("waits_for", ["check", "grammar", "mask"])
+def test_who_waits_for_a_grammar_or_a_mask_is_not_computed_any_more(waits_for: str, calling: Calling, way: Way) -> None:
     async def test() -> None:
-        held, runner = Held(), LetterRunner()
+        held, runner, num_compiled = Held(), LetterRunner(), count(1)
 
         def compile_grammar(grammar: Grammar) -> TokenMasker:
-            if waits_for == "grammar":
+            if next(num_compiled) == {"check": 1, "grammar": 2}.get(
+                waits_for
+            ):  # the server asks first, then the engine
                 held.wait()
             return HeldMasker(held)
 
         tools = EngineTools(compile_grammar, byte_tools().watch_stops)
         async with small_server(Parts(runner, tools=tools)) as server:
-            call = server.call("/v1/completions", {**GUIDED, "stream": stream}, ID)
+            call = server.call(calling, None, ID)
             await held.reached()
             await end(server, call, way)
             held.may_go.set()
@@ -316,14 +322,14 @@ class HeldTower:
     """Embeds pictures when it is let go."""
 
     def __init__(self, held: Held) -> None:
-        self.facts = PictureFacts(placeholder_id=5)
-        self.embedded: list[str] = []
+        self.facts = PictureFacts(PLACEHOLDER_ID)
+        self.widths: list[int] = []  # of those it has embedded
         self._held = held
 
     def embed(self, picture: Picture, detail: Detail) -> Generator[None, None, npt.NDArray[np.float32]]:
         yield
         self._held.wait()
-        self.embedded.append(picture.digest)
+        self.widths.append(picture.width)
         return np.zeros((1, 3), dtype=np.float32)
 
     def grid(self, picture: Picture, detail: Detail) -> tuple[int, int]:
@@ -333,23 +339,38 @@ class HeldTower:
         """Nothing to release."""
 
 
-def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_embedded() -> None:
+@each_way
+@pytest.mark.parametrize("calling", with_pictures([1, 2]), ids=id_of)
+def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_embedded(
+    calling: Calling, way: Way
+) -> None:
     async def test() -> None:
         held, runner = Held(), LetterRunner()
         tower = HeldTower(held)
-        engine = RollingEngine(runner, Sampler(VOCAB_SIZE), embedder=PictureEmbedder(tower))
-        await engine.start()
-        spans = [
-            PictureSpan(Picture(1, 1, bytes(3), name), begin, begin + 1, "auto") for begin, name in enumerate("ab")
-        ]
-        request = msgspec.structs.replace(make_request([5, 5, 1]), pictures=tuple(spans))
-        outputs = engine.generate(request)
-        reading = asyncio.ensure_future(anext(outputs))
-        await held.reached()
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        held.may_go.set()
-        await engine.shutdown(10.0)
-        assert (runner.num_forwards, tower.embedded) == (0, ["a"])
+        async with small_server(seeing_parts(tower, runner)) as server:
+            call = server.call(calling, None, ID)
+            await held.reached()
+            await end(server, call, way)
+            held.may_go.set()
+            await server.settle()
+            assert runner.num_forwards == SETTLING_STEPS
+        assert tower.widths == [1]  # the engine has ended, and the tower with it
+
+    run(test)
+
+
+@each_way
+@pytest.mark.parametrize("calling", with_pictures([1, 2]), ids=id_of)
+def test_whose_pictures_are_still_brought_has_none_embedded(calling: Calling, way: Way) -> None:
+    async def test() -> None:
+        runner, loader, tower = LetterRunner(), HeldLoader(), HeldTower(Held())
+        async with small_server(seeing_parts(tower, runner, loader)) as server:
+            call = server.call(calling, None, ID)
+            await asyncio.wait_for(loader.begun.wait(), PATIENCE_S)
+            await end(server, call, way)
+            assert loader.num_given_up == 1
+            await server.settle()
+            assert runner.num_forwards == SETTLING_STEPS
+        assert tower.widths == []
 
     run(test)

@@ -20,13 +20,13 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.errors import Cancelled
 from dragoman.server.app import ServerConfig
 from dragoman.server.run import FORCED_EXIT_S, HttpServer, ListenConfig, ModelOwner
+from tests.engine.forward_gate import ForwardGate
 from tests.support.api_document import Checker
 from tests.support.every_api import Calling, dialects_of, document_of, name_of_dialect
 from tests.support.small_server import (
     CALLS,
     PATIENCE_S,
     PROFILE,
-    ForwardGate,
     LetterRunner,
     Parts,
     SmallServer,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,81 +23,31 @@ from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
 from dragoman.engine.rolling.sample.sampler_state import FloatArray, SamplerState
 from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.types import EngineRequest, Grammar, TokenMasker
-from tests.engine.naive import make_request
-from tests.support.api_document import Checker
+from tests.engine.forward_gate import ForwardGate
+from tests.faults.neighbours import (
+    MARK,
+    asking,
+    check_told,
+    neighbours,
+    told,
+    undisturbed,
+    victims,
+    with_grammars,
+    with_mark,
+)
 from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
-from tests.support.every_api import Calling, document_of, name_of_dialect
+from tests.support.every_api import Calling, name_of_dialect
 from tests.support.small_server import (
     CALLS,
-    PROFILE,
     TEMPLATE,
-    AppCall,
-    ForwardGate,
     LetterRunner,
     Parts,
-    SmallServer,
     byte_tools,
-    id_of,
     run,
     small_server,
 )
 
-MARK = ord("?")  # is in the prompts of victims, and in no neighbour's
 CHATS = [calling for calling in CALLS if name_of_dialect(calling).endswith("chat")]
-CHECKER = Checker(document_of(PROFILE))
-
-
-def neighbours() -> list[EngineRequest]:
-    """Requests that run as long as a victim does."""
-    kinds: list[dict[str, Any]] = [{}, {"n": 2, "temperature": 1.0}, {"prompt_logprobs": 0}, {"num_beams": 2, "n": 1}]
-    return [
-        make_request([1, 2, 3, number], max_tokens=24, name=str(number), ignore_eos=True, **kind)
-        for number, kind in enumerate(kinds)
-    ]
-
-
-async def undisturbed() -> list[list[int]]:
-    """The neighbours' tokens without anybody beside them."""
-    async with small_server() as server:
-        return [await server.collect(request) for request in neighbours()]
-
-
-async def victims(server: SmallServer, calls: Sequence[Calling], *, alone: bool = False) -> list[AppCall]:
-    """The calls, answered; neighbours are answered as ever, and nothing is left of anybody.
-
-    `alone`: one call after the other, each with neighbours.
-    """
-    expected = await undisturbed()
-    answers: list[AppCall] = []
-    for group in [[one] for one in calls] if alone else [calls]:
-        beside = [asyncio.create_task(server.collect(request)) for request in neighbours()]
-        await asyncio.sleep(0)
-        begun = [server.call(calling) for calling in group]
-        answers += [await one.ended() for one in begun]
-        assert [await one for one in beside] == expected
-        await server.settle()
-    return answers
-
-
-def check_told(calling: Calling, call: AppCall, words: str) -> None:
-    """Assert that the failure is told as the API tells errors."""
-    if call.is_cut:
-        return
-    assert call.is_complete, id_of(calling)
-    assert words in call.body.decode("utf-8", "replace"), (id_of(calling), call.body)
-    if call.status >= 400:
-        CHECKER.check_answer(calling.key, call.status, call.media_type, call.body)
-
-
-def told(parts: Parts, words: str, calls: Sequence[Calling] = CALLS) -> None:
-    """Assert that each of the calls, of every API, fails with these words, and alone."""
-
-    async def test() -> None:
-        async with small_server(parts) as server:
-            for calling, call in zip(calls, await victims(server, calls), strict=True):
-                check_told(calling, call, words)
-
-    run(test)
 
 
 # --- texts -------------------------------------------------------------------------------------------------------------
@@ -110,14 +60,6 @@ class FailingTokenizer(ByteTokenizer):
         if chr(MARK) in text:
             raise RuntimeError("no such merge")
         return super().encode(text, add_special_tokens=add_special_tokens)
-
-
-def with_mark() -> list[Calling]:
-    """All calls; the parrot's example has none, so it gets one."""
-    return [
-        replace(calling, http=replace(calling.http, body=calling.http.body.replace(b"a cracker", b"a cracker?")))
-        for calling in CALLS
-    ]
 
 
 def test_a_tokenizer_that_fails() -> None:
@@ -195,6 +137,53 @@ def test_a_forward_that_fails_for_some_requests(max_num_seqs: int) -> None:
     told(parts, "generation failed: MemoryError: no room", with_mark())
 
 
+class FailingCopies(LetterRunner):
+    """Fails in every copy of a block with the mark in it."""
+
+    def __init__(self) -> None:
+        super().__init__(num_blocks=2000)
+        self._bad: set[int] = set()
+
+    def forward(self, batch: ForwardBatch) -> Any:
+        for row, (first, last) in enumerate(pairwise(batch.subsequence_begins)):
+            table = batch.block_indices[slice(*batch.block_indices_begins[row : row + 2])]
+            for token_id, position in zip(batch.input_ids[first:last], batch.position_ids[first:last], strict=True):
+                block, offset = int(table[position // self.block_size]), position % self.block_size
+                if token_id == MARK:
+                    self._bad.add(block)
+                elif not offset:
+                    self._bad.discard(block)  # another sequence has it now
+        return super().forward(batch)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        if not self._bad.isdisjoint(source for source, _ in pairs):
+            raise MemoryError("no room")
+        super().copy_blocks(pairs, kind)
+
+
+def copying() -> list[Calling]:
+    """Calls whose sequences part in the block that has the last token of their prompts."""
+    several: dict[str, list[dict[str, Any]]] = {
+        "lmi": [{"n": 2, "do_sample": True}, {"num_beams": 2}],
+        "tgi": [{"best_of": 2, "do_sample": True}],
+        "chat": [{"n": 2, "temperature": 1.0}],
+        "completions": [{"n": 2, "temperature": 1.0}, {"best_of": 2, "use_beam_search": True}],
+    }
+    kinds = ((calling, name_of_dialect(calling).rpartition(".")[2]) for calling in CALLS)
+    return [
+        asking(calling, **parameters)
+        for calling, kind in kinds
+        if b'"stream": false' in calling.http.body
+        for parameters in several.get(kind, ())
+    ]
+
+
+def test_copies_of_blocks_that_fail_for_some_requests() -> None:
+    runner = FailingCopies()
+    told(Parts(runner), "generation failed: MemoryError: no room", copying())
+    assert runner.num_copies, "the neighbours made copies"
+
+
 @pytest.mark.parametrize("what", ["forward", "copy_blocks", "logits"])
 def test_what_fails_once_in_a_while_fails_nobody(what: str) -> None:
     class Flaky(LetterRunner):
@@ -242,8 +231,6 @@ def test_a_cache_that_is_too_small_for_all_makes_them_wait_and_fails_nobody() ->
 
 # --- grammars ----------------------------------------------------------------------------------------------------------
 
-GUIDED = {"model": "fake", "prompt": "abc?", "max_tokens": 9, "response_format": {"type": "json_object"}}
-
 
 class FailingMasker:
     """A grammar's state that is lost after its first mask."""
@@ -273,23 +260,14 @@ def failing_compile(grammar: Grammar) -> TokenMasker:
     raise RecursionError("too deep")
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("compile_grammar", "words"),
-    [(failing_compile, b"Internal server error"), (lambda grammar: FailingMasker(), b"the grammar's state is lost")],
+    [(failing_compile, "Internal server error"), (lambda grammar: FailingMasker(), "the grammar's state is lost")],
     ids=["compile", "mask"],
 )
-def test_a_grammar_that_fails(compile_grammar: Callable[[Grammar], TokenMasker], words: bytes, stream: bool) -> None:
-    async def test() -> None:
-        expected = await undisturbed()
-        async with small_server(Parts(tools=EngineTools(compile_grammar, byte_tools().watch_stops))) as server:
-            beside = [asyncio.create_task(server.collect(request)) for request in neighbours()]
-            call = await server.call("/v1/completions", {**GUIDED, "stream": stream}).ended()
-            assert words in call.body
-            assert [await one for one in beside] == expected
-            await server.settle()
-
-    run(test)
+def test_a_grammar_that_fails(compile_grammar: Callable[[Grammar], TokenMasker], words: str) -> None:
+    tools = EngineTools(compile_grammar, byte_tools().watch_stops)
+    told(Parts(LetterRunner(num_blocks=2000), tools=tools), words, with_grammars())
 
 
 # --- clocks and the loop -----------------------------------------------------------------------------------------------

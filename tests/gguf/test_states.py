@@ -99,6 +99,7 @@ def test_older_files_of_qwen3_next_have_one_matrix_where_newer_have_two(tmp_path
         ({"qwen35.ssm.inner_size": 0}, "cannot be put in order|linear_value_head_dim"),
         ({"qwen35.ssm.inner_size": 2**31}, "cannot be put in order"),
         ({"qwen35.ssm.group_count": None}, "has no qwen35.ssm.group_count"),
+        ({"qwen35.ssm.group_count": 0}, "ssm.group_count is 0, allowed: an integer of at least 1"),
         ({"qwen35.attention.recurrent_layers": [True] * 7}, "has no layer that attends"),
         ({"qwen35.nextn_predict_layers": 7}, "nextn_predict_layers is 7, allowed: an integer below the 7 layers"),
         ({"qwen35.block_count": 1.5}, "block_count is 1.5, allowed: an integer"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from dragoman.engine.factory import EngineSetup, LoadedEngine, Progress
 from dragoman.engine.rolling.factory import LoadedRolling
 from dragoman.host.loading import LoadAbandoned, ModelLoad, has_model, memory_needs
 from dragoman.models import LoadedModel, ModelError
+from dragoman.models.stages import COMPILING, READING_STAGES, WARMING_UP
+from tests.support.exported_model import write_exported
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 
 
@@ -24,6 +27,13 @@ def config_of(directory: Path, **options: str) -> Config:
     givens = [Given("model", "option.model_id", str(directory), "test")]
     givens += [Given(name, name, text, "test") for name, text in options.items()]
     return resolve(givens, {}, demo_model_dir())
+
+
+def stages_of(config: Config) -> list[str]:
+    """The stages that a load reports, each once."""
+    stages: list[str] = []
+    ModelLoad(config, lambda stage, _fraction: stages.append(stage)).wait()
+    return list(dict.fromkeys(stages))
 
 
 def _model_of(loading: ModelLoad) -> LoadedModel:
@@ -42,9 +52,16 @@ def test_the_result_is_the_model_and_its_stages_are_reported(directory: Path, tm
     loading = ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage))
     assert _model_of(loading).facts.hidden_size == UNTIED.hidden_size
     assert list(dict.fromkeys(stages)) == ["building the graph", "compiling", "warming up"]
-    stages.clear()
-    ModelLoad(config_of(directory, cache_dir=str(tmp_path)), lambda stage, fraction: stages.append(stage)).wait()
-    assert list(dict.fromkeys(stages)) == ["mapping weights", "warming up"]
+    assert stages_of(config_of(directory, cache_dir=str(tmp_path))) == ["mapping weights", "warming up"]
+
+
+def test_the_stages_of_loads_that_read_files_are_those_that_count_as_reading(directory: Path, tmp_path: Path) -> None:
+    """Of a checkpoint, of what an earlier start kept of it, and of an exported graph."""
+    exported, reading = write_exported("qwen3", tmp_path / "exported"), list[str]()
+    for loaded in (directory, directory, exported):
+        stages = stages_of(config_of(loaded, cache_dir=str(tmp_path / "kept")))
+        reading += takewhile(lambda stage: stage not in (COMPILING, WARMING_UP), stages)
+    assert reading == list(READING_STAGES)
 
 
 @pytest.mark.parametrize("is_kept", [False, True])

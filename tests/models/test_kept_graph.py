@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import shutil
 import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -242,6 +247,60 @@ def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
     loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "file" / "graphs"))
     assert not loaded.from_cache
     assert "cannot be kept" in caplog.text
+
+
+@contextmanager
+def no_larger_files(num_bytes: int) -> Iterator[None]:
+    """No file of this process can grow beyond that, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def check_not_kept_and_made_anew(directory: Path, cache_dir: Path, failing: AbstractContextManager[Any]) -> None:
+    """Assert that a load that cannot keep its graph goes on and leaves nothing, and that the next one keeps it."""
+    options = ModelOptions(cache_dir=cache_dir)
+    with failing:
+        loaded = load_model(directory, options)
+    assert (loaded.from_cache, loaded.mapping) == (False, None)
+    assert list(cache_dir.iterdir()) == []
+    expected = answers(loaded)
+    for from_cache in (False, True):
+        again = load_model(directory, options)
+        assert again.from_cache == from_cache
+        assert np.array_equal(answers(again), expected)
+    kept_file(cache_dir)
+
+
+@pytest.mark.parametrize("room", [0.01, 0.9])
+def test_a_graph_that_the_disk_has_no_room_for_is_made_anew_at_the_next_start(
+    room: float, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_model(directory, ModelOptions(cache_dir=tmp_path / "roomy"))
+    num_bytes = kept_file(tmp_path / "roomy").stat().st_size
+    (tmp_path / "cache").mkdir()
+    check_not_kept_and_made_anew(directory, tmp_path / "cache", no_larger_files(int(room * num_bytes)))
+    assert "cannot be kept" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("where", "number"),
+    [
+        ("tempfile.mkdtemp", errno.EROFS),
+        ("dragoman.models.runtime.kept_graph.append_seal", errno.ENOSPC),
+        ("pathlib.Path.replace", errno.EROFS),
+    ],
+)
+def test_a_graph_that_cannot_be_finished_is_made_anew_at_the_next_start(
+    where: str, number: int, directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    error = OSError(number, os.strerror(number))
+    check_not_kept_and_made_anew(directory, tmp_path, patch(where, side_effect=error))
+    assert "cannot be kept" in caplog.text
+    assert os.strerror(number) in caplog.text
 
 
 def copy_of_the_code(target: Path) -> Path:

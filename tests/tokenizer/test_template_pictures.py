@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,23 @@ def test_without_pictures_numbered_markers_are_text() -> None:
 def test_a_numbered_marker_too_many_is_refused(contents: tuple[Any, ...], problem: str) -> None:
     with pytest.raises(InvalidRequest, match=problem):
         rendered(STRINGS, NUMBERED, *contents)
+
+
+def test_a_conversation_without_messages_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="messages must hold at least one message, got none"):
+        rendered(STRINGS, NUMBERED)
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [[[IMAGE]] * 60_000, [[text("x" * 1_000_000), *[IMAGE] * 20_000]]],
+    ids=["many messages", "many pictures beside a long text"],
+)
+def test_many_numbered_pictures_take_no_longer_than_their_number(contents: list[Any]) -> None:
+    begin = time.process_time()
+    shown = rendered(STRINGS, NUMBERED, *contents)
+    assert time.process_time() - begin < 5.0
+    assert shown.count("<|image_") == sum(content.count(IMAGE) for content in contents)
 
 
 def test_a_template_that_writes_numbered_markers_gets_parts() -> None:

@@ -15,8 +15,6 @@ from typing import Any, Protocol, cast
 from dragoman.engine.base import AdapterLoading, Engine, EngineTools, MemoryNeeds, PictureRules
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
-READING_STAGES = ("building the graph", "mapping weights", "reading the graph")
-"""Stages in which a model's files are read, or what was kept of them; in those that follow they have been."""
 
 BUILT_IN: Mapping[str, str] = {
     "rolling": "dragoman.engine.rolling.factory:factory",

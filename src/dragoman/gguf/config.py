@@ -106,7 +106,9 @@ def value_heads(model: GgufModel) -> tuple[int, int, int]:
     """(heads of keys, heads of values, size of the latter) of layers that keep a state. Raises: ModelError."""
     name, values = model.architecture, model.metadata
     keys, heads, width = (values.count(f"{name}.ssm.{key}") for key in ("group_count", "time_step_rank", "inner_size"))
-    if not keys or not heads or heads % keys or width % heads:
+    if not keys:
+        raise values.error(f"{name}.ssm.group_count", "an integer of at least 1")
+    if not heads or heads % keys or width % heads:
         raise values.error(f"{name}.ssm.time_step_rank", f"a multiple of {keys} that divides {width}")
     return keys, heads, width // heads
 
@@ -176,10 +178,6 @@ def _llama(model: GgufModel, config: Config) -> None:
 
 
 def _biased(model: GgufModel, config: Config) -> None:
-    config["attention_bias"] = _has(model, "attn_q.bias")
-
-
-def _glm(model: GgufModel, config: Config) -> None:
     """Queries, keys and values may be one tensor, with one bias."""
     config["attention_bias"] = _has(model, "attn_q.bias") or _has(model, "attn_qkv.bias")
 
@@ -415,7 +413,7 @@ _EXTRAS: Mapping[str, Callable[[GgufModel, Config], None]] = {
     "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "Glm4ForCausalLM": _biased,
-    "GlmForCausalLM": _glm,
+    "GlmForCausalLM": _biased,
     "Glm4MoeForCausalLM": _glm4_experts,
     "GptOssForCausalLM": _gpt_oss,
     "GraniteForCausalLM": _granite,

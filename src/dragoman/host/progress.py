@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 
-from dragoman.engine.factory import READING_STAGES, Progress
+from dragoman.engine.factory import Progress
+from dragoman.models.stages import READING_STAGES
 from dragoman.server.registry import LoadProgress, ModelRegistry
 
 logger = logging.getLogger("dragoman.host")

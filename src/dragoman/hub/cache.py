@@ -88,7 +88,7 @@ def graph_files(snapshot: Path) -> tuple[str, ...]:
 def _model_type(snapshot: Path) -> str:
     try:
         return str(json.loads((snapshot / CONFIG).read_text(encoding="utf-8")).get("model_type"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
 
 
@@ -103,5 +103,5 @@ def _shards(index: Path) -> Iterator[str]:
     try:
         listed = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         yield from sorted({str(name) for name in listed.values()})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield INDEX + " that can be read"

@@ -130,7 +130,7 @@ def _described(name: str, kind: str, directory: Path, size: int) -> LocalModel:
 def _config(directory: Path) -> dict[str, Any]:
     try:
         found = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

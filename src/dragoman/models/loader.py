@@ -36,6 +36,7 @@ from dragoman.models.runtime.warm_up import CACHES, warm_up
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.opening import StoredWeights, stored_weights
 from dragoman.models.sources.read_ahead import read_ahead
+from dragoman.models.stages import BUILDING, COMPILING, MAPPING, READING, WARMING_UP
 from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.base import EMBEDDINGS
@@ -173,7 +174,7 @@ def _load_exported(model_dir: Path, options: ModelOptions, report: LoadProgress)
 
     if options.adapters is not None:
         raise ModelError(f"{model_dir} holds an exported graph, in which there is no place for adapters")
-    report("reading the graph", 0.0)
+    report(READING, 0.0)
     exported = read_ir(model_dir, options)
     facts, profile = exported.facts, exported.profile
     plan = _Plan(model_dir, exported.files, exported.options, profile, facts, report, is_kept=exported.can_be_kept)
@@ -215,20 +216,20 @@ class _Plan:
             properties |= kernel_threads.SHARED
         core = ov.Core()
         if kept is not None and kept.exists():
-            self.report("mapping weights", 0.0)
+            self.report(MAPPING, 0.0)
             read_ahead([kept])
-            checked = partial(self.report, "mapping weights")
+            checked = partial(self.report, MAPPING)
             mapped = map_kept(core, kept, properties, self.facts, progress=checked)
             if mapped is not None:
                 return (*mapped, True)
         graph = make()
-        self.report("compiling", 0.0)
+        self.report(COMPILING, 0.0)
         if kept is None:
             compiled, mapping = core.compile_model(graph, "CPU", properties), None
         else:
             compiled, mapping = compile_and_keep(core, graph, properties, kept, self.facts)
         del graph  # it shares its weights' memory with what was compiled
-        self.report("compiling", 1.0)
+        self.report(COMPILING, 1.0)
         return compiled, mapping, False
 
     def _kept_file(self, part: str) -> Path | None:
@@ -260,11 +261,11 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
 
 
 def _ready(loaded: LoadedModel, report: LoadProgress) -> LoadedModel:
-    report("warming up", 0.0)
+    report(WARMING_UP, 0.0)
     warm_up(loaded.compiled)
     if loaded.tower is not None:
         loaded.tower.warm_up()
-    report("warming up", 1.0)
+    report(WARMING_UP, 1.0)
     return loaded
 
 
@@ -291,14 +292,14 @@ def _build_graph(
     """The graph. `num_values`: of the tensors in the source, 0 = they were not counted."""
 
     def tell(num_done: int) -> None:
-        report("building the graph", min(num_done / num_values, 1.0) if num_values else 0.0)
+        report(BUILDING, min(num_done / num_values, 1.0) if num_values else 0.0)
 
-    report("building the graph", 0.0)
+    report(BUILDING, 0.0)
     adapting = None if adapters is None else adapters.adapting(computes_in_bf16=profile.inference_type == "bf16")
     with RowParts(progress=tell) as parts:
         graph = build(Weights(source, WeightStorage(profile.weights, parts), adapting))
         if isinstance(adapting, MergedAdapter):
             adapting.refuse_unmerged()
         parts.finish()
-        report("building the graph", 1.0)
+        report(BUILDING, 1.0)
         return graph

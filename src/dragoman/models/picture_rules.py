@@ -12,7 +12,7 @@ from pathlib import Path
 from dragoman.models.config import ModelError, read_config
 from dragoman.models.families import read_model
 from dragoman.models.vision.base import PictureProcessor
-from dragoman.models.vision.described import is_described, read_described
+from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_described
 
 
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
@@ -22,7 +22,7 @@ def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PicturePro
     Raises: ModelError if it takes in none, or its pictures are not understood.
     """
     if not is_described(model_dir):
-        raise ModelError("there is no preprocessor_config.json, which says how pictures are prepared")
+        raise ModelError(NOT_DESCRIBED)
     model = read_model(read_config(model_dir), sees=True)
     if model.vision is None:
         raise ModelError("the model takes texts only")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 import jinja2
@@ -136,7 +137,9 @@ class ChatTemplate:
         counts = [num_pictures_in(parts) for parts in contents]
         if self._marker is None:
             return [[] for _ in counts]
-        return [self._marker.of(sum(counts[:i]) + 1, count) for i, count in enumerate(counts)]
+        return [
+            self._marker.of(last - count + 1, count) for last, count in zip(accumulate(counts), counts, strict=True)
+        ]
 
     def _check_markers(self, text: str, num_pictures: int) -> None:
         """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
@@ -205,9 +208,10 @@ class ChatTemplate:
         """The content of the message at `position`; a text that has a marker in it says itself where pictures go."""
         if self._marker is None:
             refuse_pictures(parts)
-        elif self._writes_markers and markers and not self._marker.found(joined_text(parts)):
+        found = self._marker.found(joined_text(parts)) if self._marker is not None and markers else []
+        if self._writes_markers and markers and not found:
             return as_parts(parts)
-        text = as_text(parts, markers, position)
+        text = as_text(parts, markers, found, position)
         return [{"type": "text", "text": text}] if self._wants_parts else text
 
 

@@ -56,15 +56,15 @@ def read_content(content: Any, position: int) -> list[Part]:
     return [_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
 
 
-def as_text(parts: Sequence[Part], markers: Sequence[str], position: int) -> str:
+def as_text(parts: Sequence[Part], markers: Sequence[str], found: Sequence[str], position: int) -> str:
     """The parts as one text, for templates that take no others. `markers`: those of the message's pictures.
 
-    The text may hold them; those that it does not hold come before it, each on a line.
+    The text may hold them, `found` are those that it holds; the others come before it, each on a line.
     Source: LMI's chat handler. Raises: InvalidRequest if it holds one more often than there are pictures for it.
     """
-    text, lines = joined_text(parts), list[str]()
+    text, lines, there = joined_text(parts), list[str](), Counter(found)
     for marker, count in Counter(markers).items():
-        num_there = text.count(marker)
+        num_there = there[marker]
         if num_there > count:
             raise InvalidRequest(
                 f"messages[{position}].content must hold {marker} at most {count} times, once for each of its images, "

@@ -16,6 +16,7 @@ from dragoman.engine.vllm.factory import LoadedVllm
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture, placed_pictures, plan_pictures
 from dragoman.errors import UnsupportedFeature
 from dragoman.models import ModelError
+from dragoman.models.vision.described import NO_DESCRIPTION, NOT_DESCRIBED
 from dragoman.types import Detail, EngineRequest, Picture, PictureSpan, SamplingParams
 
 WHITE, BLACK = (Picture(2, 1, bytes([grey]) * 6, f"{grey:02x}") for grey in (255, 0))
@@ -89,7 +90,7 @@ def test_the_rules_of_a_model_are_read_without_its_weights() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("demo", {}, "no preprocessor_config.json"),
+        ("demo", {}, NOT_DESCRIBED),
         ("demo-vision", {"limit_mm_per_prompt": 0}, "limit_mm_per_prompt is 0"),
     ],
 )
@@ -97,6 +98,7 @@ def test_models_without_pictures_say_why(name: str, options: dict[str, Any], why
     plan = plan_pictures(setup_of(name, **options))
     assert plan.rules is None
     assert why in plan.why
+    assert NO_DESCRIPTION not in plan.why, "the start says already that there are no pictures"
 
 
 def test_keys_that_nobody_knows_stop_the_start() -> None:

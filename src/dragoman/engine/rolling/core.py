@@ -26,7 +26,7 @@ from dragoman.engine.rolling.sample.sampler_state import FloatArray
 from dragoman.engine.rolling.schedule.capacity import check_capacity, context_length
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.scheduler import Scheduler
-from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.speculation import Speculation
@@ -198,12 +198,16 @@ class EngineCore:
     def _fail(self, batch: ScheduledBatch, error: Exception, *, is_copied: bool = True) -> None:
         """Remove the groups that the failure of a step is due to; their clients get it.
 
-        If a group fails when it is sampled alone (its grammar is broken), only such groups are removed: the others were not
-        updated, so their tokens are scheduled and computed again: in their places, or from the beginning. Otherwise all
-        groups of the batch are computed again from the beginning, each alone, and who fails then is removed; where that
-        tells nothing, it is every group in the batch. `is_copied`: blocks have been copied as the batch says.
+        If a group fails when it is sampled alone (its grammar is broken), or when its blocks are copied alone (who is
+        computed alone needs no copy), only such groups are removed: the others were not updated, so their tokens are
+        scheduled and computed again: in their places, or from the beginning. Otherwise all groups of the batch are computed
+        again from the beginning, each alone, and who fails then is removed; where that tells nothing, it is every group in
+        the batch.
+        `is_copied`: blocks have been copied as the batch says.
         """
         broken = [entry for entry in batch.entries if not self._batch_sampler.can_sample(entry)]
+        if not is_copied:
+            broken += [entry for entry in batch.entries if not self._can_copy(batch, entry)]
         groups = {entry.sequence.group.key: entry.sequence.group for entry in broken or batch.entries}
         if not broken and self._scheduler.isolate(list(groups.values())):
             logger.warning("a step failed; its %d requests are computed again, each alone", len(groups), exc_info=error)
@@ -217,6 +221,16 @@ class EngineCore:
             for entry in batch.entries:
                 if entry.sequence.status is SequenceStatus.RUNNING:
                     self._scheduler.preempt(entry.sequence)
+
+    def _can_copy(self, batch: ScheduledBatch, entry: ScheduledSequence) -> bool:
+        """False if a copy that the sequence needs fails alone, too. Whoever asks has all computed anew."""
+        try:
+            for kind, pairs in batch.copies:
+                own = set(self._blocks.table(entry.sequence.sequence_id, kind))
+                self._runner.copy_blocks([pair for pair in pairs if pair[1] in own], kind)
+        except Exception:
+            return False
+        return True
 
     # --- out ----------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from dragoman.engine.base import PictureRules
 from dragoman.engine.factory import EngineSetup
 from dragoman.errors import UnsupportedFeature
 from dragoman.models.config import ModelError
+from dragoman.models.picture_rules import read_picture_rules
 from dragoman.types import EngineRequest, Picture, PictureSpan
 
 _KEYS = "mm_processor_kwargs"
@@ -57,8 +58,6 @@ Prepare = Callable[[Picture], Awaitable[PreparedPicture]]
 
 def plan_pictures(setup: EngineSetup) -> PicturePlan:
     """What is known of the pictures of the model. Raises: ModelError if `mm_processor_kwargs` is not understood."""
-    from dragoman.models.picture_rules import read_picture_rules  # brings the runtime of another engine along
-
     if setup.options.get("limit_mm_per_prompt") == 0:
         return PicturePlan(None, "limit_mm_per_prompt is 0")
     changes = setup.options.get(_KEYS)

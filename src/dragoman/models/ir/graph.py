@@ -55,7 +55,33 @@ def read_graph(path: Path) -> Any:
     try:
         return ov.Core().read_model(path, path.with_suffix(".bin"))
     except RuntimeError as error:
-        raise ModelError(f"{path} cannot be read: {_reason(error)}") from error
+        raise ModelError(f"{path} cannot be read: {reason(error)}") from error
+
+
+def only_result(graph: Any, named: str, *ends: int) -> Any:
+    """What a graph gives that has one result, of rank 3. `ends`: the last of its lengths.
+
+    Raises: ModelError, in which the graph is `named`, if it gives something else.
+    """
+    results = graph.get_results()
+    if len(results) != 1:
+        raise ModelError(f"{named} has {len(results)} outputs, allowed: one")
+    value = results[0].input_value(0)
+    refuse_other_shape(value, named, *ends)
+    return value
+
+
+def refuse_other_shape(value: Any, named: str, *ends: int) -> None:
+    """Raises: ModelError, in which what gives the value is `named`, unless it has rank 3 and these last lengths."""
+    first = 3 - len(ends)
+    shape, wanted = value.get_partial_shape(), ov.PartialShape([-1] * first + list(ends))
+    if shape.rank != wanted.rank or list(shape)[first:] != list(wanted)[first:]:
+        raise ModelError(f"{named} gives {shape}, allowed: {wanted}" + (", as config.json says" if ends else ""))
+
+
+def reason(error: Exception) -> str:
+    """What the runtime says in an error, on one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def embed_texts(graph: Any, table: Any) -> Any:
@@ -69,7 +95,7 @@ def embed_texts(graph: Any, table: Any) -> Any:
     [ids] = tokens
     ids.set_friendly_name(_TOKENS)
     ids.output(0).set_names({_TOKENS})
-    vectors = table.get_results()[0].input_value(0)
+    vectors = only_result(table, "the graph that embeds texts")
     for target in embeddings.output(0).get_target_inputs():
         target.replace_source_output(vectors)
     graph.remove_parameter(embeddings)
@@ -82,11 +108,7 @@ def embed_pictures(graph: Any, vectors: Any, hidden_size: int) -> None:
 
     Afterwards it has the inputs of `StepInputs` for pictures, too. Shapes: `vectors` [T, 1, hidden]. Raises: ModelError.
     """
-    width = vectors.get_partial_shape()[2]
-    if width.is_dynamic or width.get_length() != hidden_size:
-        raise ModelError(
-            f"the exported graph embeds tokens as {vectors.get_partial_shape()}, allowed: [?,?,{hidden_size}]"
-        )
+    refuse_other_shape(vectors, "the graph that embeds texts", hidden_size)
     targets = vectors.get_target_inputs()
     rows = _parameter(PICTURE_ROWS, ov.Type.i64)
     embeddings = _parameter(PICTURE_EMBEDDINGS, ov.Type.f32, hidden_size)
@@ -109,7 +131,7 @@ def paged(graph: Any) -> None:
     try:
         paged_attention_transformation(graph)
     except RuntimeError as error:
-        raise ModelError(f"the exported graph cannot be run with paged attention: {_reason(error)}") from error
+        raise ModelError(f"the exported graph cannot be run with paged attention: {reason(error)}") from error
     _forget_settings(graph)
     _give_positions(graph)
     _name_states(graph)
@@ -282,7 +304,3 @@ def _parameter(name: str, dtype: Any, *widths: int) -> Any:
     parameter = ops.parameter(ov.PartialShape([-1, *widths]), dtype, name=name)
     parameter.output(0).set_names({name})
     return parameter
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -18,7 +18,7 @@ from dragoman.models.blocks.nodes import gather_rows, reshape
 from dragoman.models.config import Config, ModelError, read_json
 from dragoman.models.facts import PictureFacts
 from dragoman.models.ir.files import SeeingFiles
-from dragoman.models.ir.graph import read_graph
+from dragoman.models.ir.graph import only_result, read_graph, reason
 from dragoman.models.sources.base import Array
 from dragoman.models.storage.constants import constant
 from dragoman.models.vision.base import EMBEDDINGS, PictureProcessor
@@ -61,8 +61,16 @@ class Phi3Vision:
         Each row of the table is projected once, however often it is laid out.
         """
         vision, projection = read_graph(files.vision), read_graph(files.projection)
-        patches = _result(vision, files.vision, ((2 * SIDE) ** 2, self._width // _FOLD**2))
-        projected = _result(projection, files.projection, (self._hidden_size,))
+        try:
+            tower = self._joined(vision, projection, files)
+            tower.validate_nodes_and_infer_types()
+        except RuntimeError as error:
+            raise ModelError(f"{files.vision} and {files.projection} do not fit: {reason(error)}") from error
+        return tower
+
+    def _joined(self, vision: Any, projection: Any, files: SeeingFiles) -> ov.Model:
+        patches = only_result(vision, str(files.vision), (2 * SIDE) ** 2, self._width // _FOLD**2)
+        projected = only_result(projection, str(files.projection), self._hidden_size)
         pixels = tower_input(PIXELS, -1, 3, TILE, TILE)
         _feed(vision, files.vision, pixels.output(0))
         table = ops.concat([folded(patches, 2 * SIDE, _FOLD), constant(self._separators)], axis=0)
@@ -88,17 +96,6 @@ def _placeholder_id(model_dir: Path) -> int:
         if isinstance(token, dict) and token.get("content") == PLACEHOLDER:
             return Config(token, "tokenizer.json added_tokens").count("id", least=0)
     raise ModelError(f"tokenizer.json has no added token {PLACEHOLDER}, which stands for an embedding of a picture")
-
-
-def _result(graph: Any, path: Path, ends: tuple[int, ...]) -> Any:
-    """What a graph gives. Raises: ModelError if its shape does not end so."""
-    value = graph.get_results()[0].input_value(0)
-    shape = value.get_partial_shape()
-    known = [] if shape.rank.is_dynamic else [d.get_length() if d.is_static else -1 for d in shape][-len(ends) :]
-    if known != list(ends):
-        wanted = ", ".join(map(str, ends))
-        raise ModelError(f"{path} gives {shape}, allowed: a shape that ends with {wanted}, as config.json says")
-    return value
 
 
 def _feed(graph: Any, path: Path, value: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from dragoman.models.config import Config, ModelError, read_json
 
 IMAGES, BOTH = "preprocessor_config.json", "processor_config.json"
-NO_DESCRIPTION = "no pictures are taken in: there is no preprocessor_config.json, which says how they are prepared"
+NOT_DESCRIBED = f"there is no {IMAGES}, which says how pictures are prepared"
+NO_DESCRIPTION = f"no pictures are taken in: {NOT_DESCRIBED}"
 
 # Of processor_config.json: parts for other things than pictures, and what the tokenizer's files say as well.
 _NOT_FOR_PICTURES = frozenset(
