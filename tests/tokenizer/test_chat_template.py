@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -267,6 +268,133 @@ def test_a_template_that_runs_away_or_fails_is_an_error_of_the_request(source: s
     limits = RenderLimits(max_rounds=1000, max_size=10_000)
     with pytest.raises(InvalidRequest, match=says):
         ChatTemplate(source, limits=limits).render(ChatPrompt((message("user", "Hi"),)))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'x'.center(300000000)",
+        "'x'.ljust(300000000)",
+        "'x'.rjust(300000000)",
+        "'x'.zfill(300000000)",
+        "'x'['ljust'](300000000)",
+        "('x' | attr('ljust'))(300000000)",
+        "'x'.encode().ljust(300000000)",
+        "('x' | safe).ljust(300000000)",
+        "'\\t'.expandtabs(300000000)",
+        "'\\t'.expandtabs(tabsize=300000000)",
+        "k.replace('x', m)",
+        "k.replace('', m)",
+        "m.join(k)",
+        "m.join(t)",
+        "k.translate({120: m})",
+        "(m + m).encode('ascii', 'namereplace')",
+        "m.split('x')",
+        "(' ' * 1000000).split()",
+        "('\\n' * 1000000).splitlines()",
+        "(1).to_bytes(300000000, 'big')",
+        "''.maketrans(m, m)",
+        "{}.fromkeys(m)",
+        "'%300000000d' % 1",
+        "'%.300000000f' % 1",
+        "'%(a(b)c)300000000d' % {'a(b)c': 1}",
+        "'%*d' % (300000000, 1)",
+        "('%(a)s' * 1000) % {'a': m}",
+        "'%s' % (t,)",
+        "'{:300000000d}'.format(1)",
+        "'{:{}}'.format(1, 300000000)",
+        "'{a:.300000000f}'.format_map({'a': 1})",
+        "('{0}' * 1000).format(m)",
+        "'{!r}'.format(t)",
+        "'x' | center(300000000)",
+        "'x' | center(width=300000000)",
+        "'%300000000d' | format(1)",
+        "k | replace('x', m)",
+        "k | replace(old='x', new=m)",
+        "k | replace('x', t)",
+        "t | join(',')",
+        "k | join(m)",
+        "range(1000) | map('center', 1000000) | join",
+        "range(1000) | map('center', 1000000) | list",
+        "('x\\n' * 10000) | indent(60000)",
+        "('x\\n' * 10000) | indent(m)",
+        "k | wordwrap(1, wrapstring=m)",
+        "k | urlize(target=m)",
+        "(m * 9) | urlencode",
+        "m | title",
+        "m | list",
+        "'x' | batch(300000000, 'x') | list",
+        "'x' | slice(300000000) | list",
+        "range(1000) | list | tojson(indent=300000000)",
+        "t | tojson",
+        "t | string",
+        "t | upper",
+        "t | pprint",
+        "([[1] * 100000] * 100) | sum(start=[])",
+        "1 | round(300000000, 'ceil')",
+        "t",
+        "namespace(a=t)",
+        "t ~ ''",
+        "m.upper().lower() * 1000",
+        "[1] * 300000000",
+        "strftime_now(m)",
+        "((m | safe) + '<' * 5000000)",
+    ],
+)
+def test_a_huge_value_is_refused_before_it_takes_memory(expression: str) -> None:
+    """`k` is a text of a thousand characters, `m` one of a million; `t` holds the latter a thousand times."""
+    source = f"{{% set k = 'x' * 1000 %}}{{% set m = k * 1000 %}}{{% set t = [m] * 1000 %}}{{{{ {expression} }}}}"
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="made a value of more than 20000000") as caught:
+            rendered(source, message("user"))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64_000_000
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% macro f() %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endmacro %}{% set a = f() %}",
+        "{% set a %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endset %}",
+    ],
+    ids=["macro", "block"],
+)
+def test_text_that_is_kept_counts_as_rendered(source: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="rendered more than 1000000 characters"):
+            ChatTemplate(source, limits=RenderLimits(max_size=1_000_000)).render(ChatPrompt((message("user"),)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64_000_000
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("'a-b'.replace('-', '+') ~ 'aa'.replace('a', 'b', 1)", "a+bba"),
+        ("'a' | center(3) ~ 'a'.ljust(2) ~ 'a'.rjust(2) ~ '7'.zfill(2)", " a a  a07"),
+        ("'%s-%3d%%' % ('a', 1) ~ '%(a)s' % {'a': 2} ~ '%s' | format(3)", "a-  1%23"),
+        ("'{}-{:>3}{a!r}'.format('a', 1, a='b') ~ '{a}'.format_map({'a': 1})", "a-  1'b'1"),
+        ("','.join(['a', 'b']) ~ [1, 2] | join(';') ~ messages | join(',', attribute='role')", "a,b1;2user"),
+        ("['a', 'b'] | map('upper') | join ~ ','.join(['a', 'b'] | map('upper'))", "ABA,B"),
+        ("'a\\nb' | indent(2) ~ 'a b' | wordwrap(1)", "a\n  ba\nb"),
+        ("'a b'.split() ~ 'a,b'.split(',', 1) ~ 'a,b'.rsplit(',', maxsplit=1)", "['a', 'b']['a', 'b']['a', 'b']"),
+        ("[1, 2, 3] | batch(2, 0) | list ~ [1, 2, 3] | slice(2) | list", "[[1, 2], [3, 0]][[1, 2], [3]]"),
+        ("(('<' | safe) + '<') ~ ('%s' | safe) % '<'", "<&lt;&lt;"),
+        ("'é'.encode().decode() ~ 'a\\tb'.expandtabs(2) ~ 'ab'.title()", "éa bAb"),
+        ("[[1], [2]] | sum(start=[]) ~ 1.25 | round(1) ~ {'a': [1]}", "[1, 2]1.2{'a': [1]}"),
+        ("nothing ~ none ~ true", "NoneTrue"),
+    ],
+)
+@pytest.mark.parametrize("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
+def test_what_makes_values_works_within_the_bounds(place: str, expression: str, expected: str) -> None:
+    assert rendered(place.replace("@", expression), message("user")) == expected
 
 
 def test_a_template_that_takes_too_long_is_stopped() -> None:
