@@ -125,9 +125,10 @@ Read are AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order,
 either of these, compressed-tensors (`pack-quantized` of 4 and 8 bits, `int-quantized`, `float-quantized`,
 `naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4.
 MXFP4, in safetensors as in GGUF files, is not kept packed: its numbers are stored as `--dtype` says, so by default as
-int8 with a scale for each row. In its own groups of 32, int8 would lose nothing, but a product takes up to a quarter longer, and
-activations would be rounded in groups as small in the whole graph, attention's projections too. The error of a product is 1.2 %
-instead of 0.6 ([measured](performance-log.md)), beside 12 % that MXFP4 itself has lost; bf16 and f32 keep every value.
+int8 with a scale for each row. In its own groups of 32, int8 would lose nothing, but a product takes up to a quarter
+longer, and activations would be rounded in groups as small in the whole graph, attention's projections too. The error
+of a product is 1.2 % instead of 0.6 ([measured](performance-log.md)), beside 12 % that MXFP4 itself has lost; bf16 and
+f32 keep every value.
 bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use the checkpoint that is
 not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
 several matrices and matrices stored by columns (GPT-2) that are packed, and every key of `quantization_config` that
