@@ -27,7 +27,7 @@ from tests.support.family_checkpoint import Array
 from tests.support.vision_checkpoint import draw, read_vision_case, write_vision_case
 from tests.support.vision_model import SeeingModel, embedded
 
-CASES = ("idefics3", "smolvlm", "internvl", "internvl_norms")
+CASES = ("idefics3", "smolvlm", "internvl", "internvl_norms", "internvl_chat")
 PICTURE = draw([230, 150, "noise", 1])
 
 

@@ -15,6 +15,8 @@ A case is tests/models/families/<case>.json with these keys:
     num_prompt_ids prompts use the ids below it (the default is the vocabulary); ids of images lie above
     unused         patterns of tensors that text alone does not need
     recorded_layout  false where `tensors` was written by hand
+    made_of        the case whose numbers it has in other layouts, with all keys that it does not say itself
+                   (tests/support/repacked_checkpoint.py)
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from dragoman.models.families import read_model
+from tests.support.repacked_checkpoint import LAYOUTS
 
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
@@ -54,8 +57,24 @@ def first_case_names() -> list[str]:
 
 def read_case(name: str) -> Case:
     """What tests/models/families/<name>.json says."""
-    case: Case = json.loads((FAMILIES / f"{name}.json").read_text(encoding="utf-8"))
-    return case
+    return complete_case(FAMILIES, name)
+
+
+def complete_case(folder: Path, name: str) -> Case:
+    """What a case's file says, and what the case says that it is made of; that one stands in `source`."""
+    case: Case = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    if "made_of" not in case:
+        return case
+    source = complete_case(folder, case["made_of"])
+    case = source | case | {"source": source}
+    shapes = {tensor: list(values.shape) for tensor, values in case_tensors(name, case).items()}
+    return case | {"tensors": shapes, "extra_tensors": {}}
+
+
+def recorded_name(folder: Path, name: str) -> str:
+    """The case that was recorded: that one, or the one that it is made of."""
+    case: Case = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return str(case.get("made_of", name))
 
 
 def write_case(name: str, case: Case, directory: Path) -> Path:
@@ -68,6 +87,11 @@ def write_case(name: str, case: Case, directory: Path) -> Path:
 
 def case_tensors(name: str, case: Case) -> dict[str, Array]:
     """The random values of a case's tensors."""
+    if "made_of" in case:
+        found = case_tensors(case["made_of"], case["source"])
+        for layout in case["layouts"]:
+            found = LAYOUTS[layout](found)
+        return found | {tensor: np.zeros(shape, np.float32) for tensor, shape in case.get("extra_tensors", {}).items()}
     shapes = {**case["tensors"], **case.get("extra_tensors", {})}
     return {tensor: _stored(name, case, tensor, shape) for tensor, shape in shapes.items()}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import BLOCK_SIZE, LoadedModel
-from tests.support.family_checkpoint import FAMILIES, Array
+from tests.support.family_checkpoint import FAMILIES, Array, recorded_name
 from tests.support.forward import forward_batch
 
 PROMPTS = (5, 90, 700)
@@ -23,7 +23,7 @@ PROMPTS = (5, 90, 700)
 
 def error_on_prompt(loaded: LoadedModel, name: str, num_tokens: int, cuts: Sequence[int] = ()) -> float:
     """Relative root-mean-square difference from the reference; the prompt goes in as one chunk or is cut."""
-    reference = np.load(FAMILIES / f"{name}.npz")
+    reference = np.load(FAMILIES / f"{recorded_name(FAMILIES, name)}.npz")
     token_ids = [int(token_id) for token_id in reference[f"token_ids_{num_tokens}"]]
     runner = OpenVinoRunner(loaded, num_blocks=-(-num_tokens // BLOCK_SIZE))
     pieces = [_logits(runner, loaded, token_ids, part) for part in pairwise(cuts or (0, num_tokens))]

@@ -26,7 +26,7 @@ from zlib import crc32
 import numpy as np
 
 from dragoman.types import Picture
-from tests.support.family_checkpoint import Array, Case, write_case
+from tests.support.family_checkpoint import Array, Case, complete_case, write_case
 
 CASES = Path(__file__).parents[1] / "models" / "vision"
 NUM_SAMPLES = 2048
@@ -40,8 +40,7 @@ def vision_case_names() -> list[str]:
 
 def read_vision_case(name: str) -> Case:
     """What tests/models/vision/<name>.json says."""
-    case: Case = json.loads((CASES / f"{name}.json").read_text(encoding="utf-8"))
-    return case
+    return complete_case(CASES, name)
 
 
 def write_vision_case(name: str, case: Case, directory: Path) -> Path:
@@ -91,7 +90,7 @@ def token_ids(case: Case, text: str) -> list[int]:
 
 def prompt_pieces(name: str, case: Case, index: int) -> list[tuple[str, str]]:
     """The pieces of a prompt in their order: ("text", its text) or ("picture", its name)."""
-    stream = np.random.RandomState(crc32(f"{name}/prompt {index}".encode()))
+    stream = np.random.RandomState(crc32(f"{case.get('made_of', name)}/prompt {index}".encode()))
     pieces = []
     for item in case["prompts"][index]:
         if isinstance(item, str):

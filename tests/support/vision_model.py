@@ -29,7 +29,7 @@ from dragoman.models.vision.base import PictureProcessor, VisionFamily
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
-from tests.support.family_checkpoint import Array
+from tests.support.family_checkpoint import Array, recorded_name
 from tests.support.vision_checkpoint import (
     CASES,
     checksum,
@@ -65,7 +65,7 @@ class SeeingModel:
     def __init__(self, name: str, directory: Path, options: ModelOptions) -> None:
         self.name = name
         self.case = read_vision_case(name)
-        self.reference = np.load(CASES / f"{name}.npz")
+        self.reference = np.load(CASES / f"{recorded_name(CASES, name)}.npz")
         self._directory = write_vision_case(name, self.case, directory)
         self._options = options
 

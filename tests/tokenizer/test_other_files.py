@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ TIKTOKENS = sorted(path.stem for path in RECORDED.glob("*.tiktoken"))
 
 def model_directory(path: Path, name: str, **config: Any) -> Path:
     """A model directory with the recorded tokenizer of that name."""
-    path.mkdir(exist_ok=True)
+    path.mkdir(parents=True, exist_ok=True)
     if name in TIKTOKENS:
         shutil.copy(RECORDED / f"{name}.tiktoken", path / "tokenizer.model")
         config.setdefault("tokenizer_class", name)
@@ -119,6 +120,103 @@ def test_an_added_token_that_would_get_another_id_is_named(tmp_path: Path) -> No
     entry = {"9999": {"content": "<|eot|>", "special": True}}
     with pytest.raises(ValueError, match=r"tokenizer.model cannot be used: token '<\|eot\|>' has the id 9999"):
         load(tmp_path, "bpe", added_tokens_decoder=entry)
+
+
+def test_a_piece_is_called_as_the_files_beside_it_call_its_id(tmp_path: Path) -> None:
+    """InternLM2 has the tokens of its chats in the places of pieces that were kept free."""
+    pieces = read_model((RECORDED / "bpe.model").read_bytes()).pieces
+    last = len(pieces) - 1
+    entry = {str(last): {"content": "<|im_start|>", "special": True}}
+    tokenizer = load(tmp_path, "bpe", added_tokens_decoder=entry, tokenizer_class="InternLM2Tokenizer")
+    assert tokenizer.token_to_id("<|im_start|>") == last
+    assert tokenizer.token_to_id(pieces[last].text) is None
+    assert tokenizer.encode("<|im_start|>", add_special_tokens=False) == [last]
+    assert tokenizer.is_special(last)
+    assert tokenizer.vocab_size == len(pieces)
+
+
+# --- a vocabulary and merges ---
+
+
+def write_pairs(directory: Path, **config: Any) -> Path:
+    """The recorded QWenTokenizer as vocab.json and merges.txt, every pair that makes a token among the merges."""
+    source = json.loads(as_json(load(directory / "source", "QWenTokenizer")))["model"]
+    vocabulary = {text: token_id for text, token_id in source["vocab"].items() if token_id < NUM_RANKS}
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in source["merges"]]
+    (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (directory / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]), encoding="utf-8")
+    described = {"tokenizer_class": "Qwen2Tokenizer", **config}
+    (directory / "tokenizer_config.json").write_text(json.dumps(described), encoding="utf-8")
+    return directory
+
+
+def as_json(tokenizer: HfTokenizer) -> str:
+    text: str = tokenizer._file.to_str()
+    return text
+
+
+NUM_RANKS = 400
+
+
+@pytest.mark.parametrize("kind", ["Qwen2Tokenizer", "Qwen2TokenizerFast"])
+def test_pairs_make_the_tokens_of_the_original(kind: str, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(write_pairs(tmp_path, tokenizer_class=kind))
+    for text, wanted in zip(TEXTS, ENCODINGS["QWenTokenizer"], strict=True):
+        if normalize("NFC", text) == text:
+            assert tokenizer.encode(text) == wanted, text
+            assert tokenizer.decode(wanted) == text
+    assert tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9")
+
+
+def test_tokens_are_added_behind_the_vocabulary(tmp_path: Path) -> None:
+    entry = {str(NUM_RANKS): {"content": "<|im_end|>", "special": True}}
+    directory = write_pairs(tmp_path, added_tokens_decoder=entry, eos_token="<|im_end|>")
+    (directory / "added_tokens.json").write_text(json.dumps({"<IMG_CONTEXT>": NUM_RANKS + 1}), encoding="utf-8")
+    tokenizer = load_tokenizer(directory)
+    assert tokenizer.encode("<|im_end|><IMG_CONTEXT>") == [NUM_RANKS, NUM_RANKS + 1]
+    assert tokenizer.eos_token_id == NUM_RANKS
+
+
+@pytest.mark.parametrize("part", ["text_config", "llm_config"])
+def test_what_ends_texts_is_found_in_the_part_of_config_that_is_about_them(part: str, tmp_path: Path) -> None:
+    directory = write_pairs(tmp_path)
+    (directory / "config.json").write_text(
+        json.dumps({part: {"eos_token_id": [7, 9]}, "hidden_size": 8}), encoding="utf-8"
+    )
+    assert load_tokenizer(directory).eos_token_ids == {7, 9}
+
+
+def test_gpt2_cuts_text_by_its_own_pattern(tmp_path: Path) -> None:
+    qwen, gpt2 = (write_pairs(tmp_path / name, tokenizer_class=name) for name in ("Qwen2Tokenizer", "GPT2Tokenizer"))
+    for text in ("What is it? It's 2026.", "  two\n\nlines ", "e\u0301"):
+        found = load_tokenizer(gpt2).encode(text)
+        assert load_tokenizer(gpt2).decode(found) == text
+    assert load_tokenizer(gpt2).encode("e\u0301") != load_tokenizer(qwen).encode("e\u0301")
+    blank = write_pairs(tmp_path / "blank", tokenizer_class="GPT2Tokenizer", add_prefix_space=True)
+    assert load_tokenizer(blank).encode("a") == load_tokenizer(gpt2).encode(" a")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("tokenizer_config.json", '{"tokenizer_class": "MyTokenizer"}', "not known of tokenizer_class 'MyTokenizer'"),
+        ("tokenizer_config.json", "{}", "not known of tokenizer_class ''"),
+        ("merges.txt", None, "there is no merges.txt beside it"),
+        ("merges.txt", "#version: 0.2\na b c\n", "merge 1 is not two tokens with a blank between them"),
+        ("merges.txt", "a\n", "merge 1 is not two tokens"),
+        ("vocab.json", "[]", "no object of tokens and their ids"),
+        ("vocab.json", '{"a": "b"}', "no object of tokens and their ids"),
+        ("vocab.json", '{"a": 0}', "vocab.json cannot be used"),
+    ],
+)
+def test_pairs_that_cannot_be_used_are_told(name: str, content: str | None, told: str, tmp_path: Path) -> None:
+    directory = write_pairs(tmp_path)
+    if content is None:
+        (directory / name).unlink()
+    else:
+        (directory / name).write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=told):
+        load_tokenizer(directory)
 
 
 # --- ranked byte strings ---

@@ -35,6 +35,16 @@ LLAVA = """
 {%- for part in m.content | selectattr('type', 'equalto', 'image') %}{{ '<image>\\n' }}{% endfor %}
 {%- for part in m.content | selectattr('type', 'equalto', 'text') %}{{ part.text + ' ' }}{% endfor %}{% endfor %}
 """
+INTERNVL = """
+{%- for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' }}{% if m['content'] is string %}{{ m['content'] }}{% else %}
+{%- for part in m['content'] %}{% if part['type'] == 'image' %}{{ '<image>\\n' }}
+{%- elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
+INTERNVL_STRINGS = """
+{%- for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
+"""
 STRINGS = "{% for m in messages %}[{{ m.role }}]{{ m.content + '' }}{% endfor %}"
 GEMMA3 = Path(FOLDER / "gemma3.jinja").read_text(encoding="utf-8")
 
@@ -71,6 +81,21 @@ def rendered(source: str, marker: str, *contents: Any, **options: Any) -> str:
 )
 def test_each_template_gets_pictures_in_the_form_it_understands(source: str, marker: str, expected: str) -> None:
     assert rendered(source, marker, [text("a"), text("b"), IMAGE, text("c"), IMAGE, IMAGE]) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [INTERNVL, INTERNVL_STRINGS, INTERNVL.replace("<image>", "<IMG_CONTEXT>")],
+    ids=["parts", "strings", "other marker"],
+)
+@pytest.mark.parametrize(
+    "content", [[IMAGE, IMAGE, text("What?")], [IMAGE, IMAGE, text("<image>\n<image>\nWhat?")]], ids=["parts", "told"]
+)
+def test_internvl_gets_pictures_on_lines_before_the_text_by_all_templates_that_it_came_with(
+    source: str, content: Any
+) -> None:
+    shown = "<|im_start|>user\n<image>\n<image>\nWhat?<|im_end|>\n<|im_start|>assistant\n"
+    assert rendered(source, "<image>", content) == shown
 
 
 def test_a_familys_own_template_writes_its_marker() -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dragoman.models.config import ModelError, read_config
+from dragoman.models.config import ModelError
 from dragoman.models.families import read_model
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import NOT_DESCRIBED, is_described, read_described
+from dragoman.models.vision.placeholders import read_seeing_config
 
 
 def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PictureProcessor, int]:
@@ -23,7 +24,7 @@ def read_picture_rules(model_dir: Path, changes: str = "{}") -> tuple[PicturePro
     """
     if not is_described(model_dir):
         raise ModelError(NOT_DESCRIBED)
-    model = read_model(read_config(model_dir), sees=True)
+    model = read_model(read_seeing_config(model_dir), sees=True)
     if model.vision is None:
         raise ModelError("the model takes texts only")
     return model.vision.processor(read_described(model_dir, json.loads(changes))), model.vision.facts.placeholder_id

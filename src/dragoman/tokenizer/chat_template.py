@@ -112,7 +112,7 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt) and not prompt.continue_final_message,
         }
         text = self._render(self._templates[name], variables)
-        self._check_markers(text, sum(map(num_pictures_in, contents)))
+        self._check_markers(text, contents)
         return _up_to_mark(text) if prompt.continue_final_message else text
 
     def _compile(self, name: str, text: str, now: Callable[[], datetime]) -> CompiledTemplate:
@@ -134,15 +134,16 @@ class ChatTemplate:
 
     def _markers(self, contents: Sequence[Sequence[Part]]) -> list[list[str]]:
         """Those of each message's pictures."""
-        counts = [num_pictures_in(parts) for parts in contents]
         if self._marker is None:
-            return [[] for _ in counts]
+            return [[]] * len(contents)
+        counts = [num_pictures_in(parts) for parts in contents]
         return [
             self._marker.of(last - count + 1, count) for last, count in zip(accumulate(counts), counts, strict=True)
         ]
 
-    def _check_markers(self, text: str, num_pictures: int) -> None:
+    def _check_markers(self, text: str, contents: Sequence[Sequence[Part]]) -> None:
         """Raises: InvalidRequest unless there is one marker in a prompt for each of its pictures."""
+        num_pictures = 0 if self._marker is None else sum(map(num_pictures_in, contents))
         if self._marker is None or num_pictures == 0:
             return
         found = self._marker.found(text)
@@ -201,8 +202,10 @@ class ChatTemplate:
         fitted["content"] = self._content(parts, markers, position)
         if calls := message.get("tool_calls"):
             fitted["tool_calls"] = [_tool_call(call, as_text=self._wants_argument_texts) for call in calls]
-        reasoning = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
-        return fitted if reasoning is None else {"thinking": reasoning, **fitted, "reasoning_content": reasoning}
+        for name in _REASONING_NAMES:
+            if (reasoning := message.get(name)) is not None:
+                return {"thinking": reasoning, **fitted, "reasoning_content": reasoning}
+        return fitted
 
     def _content(self, parts: Sequence[Part], markers: Sequence[str], position: int) -> str | list[dict[str, str]]:
         """The content of the message at `position`; a text that has a marker in it says itself where pictures go."""

@@ -62,6 +62,8 @@ def as_text(parts: Sequence[Part], markers: Sequence[str], found: Sequence[str],
     The text may hold them, `found` are those that it holds; the others come before it, each on a line.
     Source: LMI's chat handler. Raises: InvalidRequest if it holds one more often than there are pictures for it.
     """
+    if not markers:
+        return joined_text(parts)
     text, lines, there = joined_text(parts), list[str](), Counter(found)
     for marker, count in Counter(markers).items():
         num_there = there[marker]

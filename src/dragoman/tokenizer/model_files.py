@@ -74,7 +74,7 @@ def _read_json(model_dir: Path, name: str) -> dict[str, Any]:
 
 def _text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The part about text; models that also see images keep it apart."""
-    nested = config.get("text_config")
+    nested = config.get("text_config", config.get("llm_config"))
     if not isinstance(nested, dict):
         return config
     return nested | {key: value for key, value in config.items() if value is not None}

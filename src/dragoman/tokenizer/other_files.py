@@ -1,4 +1,4 @@
-"""Tokenizers of models that have no tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json.
+"""Tokenizers of models without a tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json, vocab.json.
 
 Does: find the file, have it translated, add the tokens that the files beside it name. Does not: know the formats. Called by
 `load_tokenizer`, at load time.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
 
+from dragoman.tokenizer.merged_pairs import VOCABULARY, read_merged_pairs
 from dragoman.tokenizer.ranked_bytes import looks_like_tiktoken, read_tekken, read_tiktoken
 from dragoman.tokenizer.sentencepiece import tokenizer_of
-from dragoman.tokenizer.sentencepiece_model import read_model
+from dragoman.tokenizer.sentencepiece_model import SentencePieceModel, read_model
 
 _TIKTOKEN_NAMES = ("tiktoken.model", "tokenizer.tiktoken", "qwen.tiktoken")
 _SENTENCEPIECE_NAME = "tokenizer.model"
@@ -27,15 +29,15 @@ def tokenizer_file(model_dir: Path) -> Path:
     for name in (_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME):
         if (model_dir / name).is_file():
             return model_dir / name
-    others = sorted(model_dir.glob("*.tiktoken"))
-    if others:
+    others = [*sorted(model_dir.glob("*.tiktoken")), model_dir / VOCABULARY]
+    if others[0].is_file():
         return others[0]
     exported = model_dir / "openvino_tokenizer.xml"
     hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
     raise ValueError(
         f"{model_dir / 'tokenizer.json'} is missing: a model directory must hold its tokenizer in this file, or in one of "
-        f"{', '.join((_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME))}; fetch it from where the model came from "
-        f"(`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
+        f"{', '.join((_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME, VOCABULARY))}; fetch it from where the model "
+        f"came from (`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
     )
 
 
@@ -45,11 +47,13 @@ def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer
     if path.name == _TEKKEN_NAME:
         tokenizer = read_tekken(path)
         _begin_with_bos(tokenizer, tokenizer_config)
+    elif path.name == VOCABULARY:
+        tokenizer = read_merged_pairs(path, tokenizer_config)
     elif path.name != _SENTENCEPIECE_NAME or looks_like_tiktoken(path.read_bytes()[:4096]):
         names = {token_id: token.content for token_id, token in added.items()}
         tokenizer = read_tiktoken(path, str(tokenizer_config.get("tokenizer_class") or ""), names)
     else:
-        model = read_model(path.read_bytes())
+        model = _renamed(read_model(path.read_bytes()), added)
         tokenizer = tokenizer_of(model, blank_everywhere=tokenizer_config.get("legacy") is not False)
         _begin_with_bos(tokenizer, tokenizer_config)
     _add(tokenizer, added)
@@ -67,6 +71,21 @@ def _added_tokens(model_dir: Path, tokenizer_config: Mapping[str, Any]) -> dict[
         flags = {name: bool(entry.get(name)) for name in ("special", "normalized", "lstrip", "rstrip", "single_word")}
         found[int(token_id)] = AddedToken(str(entry["content"]), **flags)
     return found
+
+
+def _renamed(model: SentencePieceModel, added: Mapping[int, AddedToken]) -> SentencePieceModel:
+    """The model, whose pieces of these ids are called as the files beside it call them.
+
+    InternLM2 put the tokens of its chats in the places of pieces that it had kept free, as Hugging Face's class reads them.
+    """
+    texts = {piece.text for piece in model.pieces}
+    pieces = [
+        replace(piece, text=added[token_id].content)
+        if token_id in added and added[token_id].content not in texts
+        else piece
+        for token_id, piece in enumerate(model.pieces)
+    ]
+    return replace(model, pieces=tuple(pieces))
 
 
 def _add(tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:

@@ -76,14 +76,18 @@ class CompiledTemplate:
         environment = _Environment(limits)
         environment.globals["strftime_now"] = lambda template: now().strftime(environment.short(template))
         self._template = environment.from_string(_Metering().visit(environment.parse(source)))
+        # Each rendering copies them, and copying Jinja's chain of maps is slow.
+        self._template.globals = dict(self._template.globals)
         self._limits = limits
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises: TemplateRejection, TemplateLimit, or whatever the template's own code raises."""
-        meter = _Meter(self._limits)
+        limits, size = self._limits, 0
         pieces: list[str] = []
-        for piece in self._template.generate({**variables, _METER: meter}):
-            meter.add_text(piece)
+        for piece in self._template.generate({**variables, _METER: _Meter(limits)}):
+            size += len(piece)
+            if size > limits.max_size:
+                raise _too_long(limits)
             pieces.append(piece)
         return "".join(pieces)
 
@@ -94,7 +98,6 @@ class _Meter:
     def __init__(self, limits: RenderLimits) -> None:
         self._limits = limits
         self._num_rounds = 0
-        self._size = 0
         self._num_printed = 0
         self._deadline = time.monotonic() + limits.max_duration_s
 
@@ -106,19 +109,15 @@ class _Meter:
         if self._num_rounds % 256 == 0 and time.monotonic() > self._deadline:
             raise TemplateLimit(f"it ran longer than {self._limits.max_duration_s:g} s")
 
-    def add_text(self, piece: str) -> None:
-        """Count rendered text."""
-        self._size += len(piece)
-        self._check_text(self._size)
-
     def add_printed(self, text: str) -> None:
         """Count what the template prints, which in a macro or a block is kept before it is rendered, if it ever is."""
         self._num_printed += len(text)
-        self._check_text(self._num_printed)
+        if self._num_printed > self._limits.max_size:
+            raise _too_long(self._limits)
 
-    def _check_text(self, size: int) -> None:
-        if size > self._limits.max_size:
-            raise TemplateLimit(f"it rendered more than {self._limits.max_size} characters")
+
+def _too_long(limits: RenderLimits) -> TemplateLimit:
+    return TemplateLimit(f"it rendered more than {limits.max_size} characters")
 
 
 class _Environment(ImmutableSandboxedEnvironment):

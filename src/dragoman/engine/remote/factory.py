@@ -143,7 +143,7 @@ def _max_model_len(options: RemoteOptions, profiles: Sequence[Profile], config: 
 
 def _number(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
     """The first of these numbers that a config.json has, also where it describes the text part of a model that sees."""
-    inner = config.get("text_config")
+    inner = config.get("text_config", config.get("llm_config"))
     for part in (config, inner if isinstance(inner, Mapping) else {}):
         for key in keys:
             if isinstance(part.get(key), int):

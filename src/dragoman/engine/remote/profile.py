@@ -6,7 +6,9 @@ Does: hold the outcome of probing as data, turn it into `Capabilities`. Does not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+
+import msgspec
 
 from dragoman.engine.base import Capabilities
 from dragoman.engine.remote.kinds import UNKNOWN, Kind
@@ -21,7 +23,7 @@ _ELSEWHERE = frozenset(
         "assistant_confidence_threshold", "max_ngram_size",
     }
 )  # fmt: skip
-SENT = tuple(one.name for one in fields(SamplingParams) if one.name not in _OURS | _ELSEWHERE)
+SENT = tuple(one.name for one in msgspec.structs.fields(SamplingParams) if one.name not in _OURS | _ELSEWHERE)
 """The fields of SamplingParams that an upstream has to know."""
 
 

@@ -44,6 +44,8 @@ FAMILIES: dict[str, str] = {
     "GraniteMoeSharedForCausalLM": "granite_experts.GraniteSharedExperts",
     "HunYuanDenseV1ForCausalLM": "hunyuan.HunyuanDense",
     "Idefics3ForConditionalGeneration": "vision.text_model",
+    "InternLM2ForCausalLM": "internlm2.InternLM2",
+    "InternVLChatModel": "vision.internvl_text_model",
     "InternVLForConditionalGeneration": "vision.text_model",
     "Lfm2ForCausalLM": "lfm2.Lfm2",
     "LlamaForCausalLM": "llama.Llama",

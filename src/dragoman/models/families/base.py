@@ -33,7 +33,7 @@ class Family(ABC):
     """One model of a family, made from its config.json. `facts`: what it is. `vision`: the part of it that sees, if any.
 
     `architectures`: the names in config.json that mean this family. `layouts`: of these, the first one whose table of
-    embeddings is there is the checkpoint's. `packings`: the quant_methods whose tensors the family reads itself. `table`,
+    embeddings is there is the checkpoint's. `packings`: the quant_methods that only this family has. `table`,
     `layers`: names below the body. `unread`: patterns of tensors that checkpoints carry and that nothing needs.
     """
 

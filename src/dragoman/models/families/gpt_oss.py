@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from openvino import opset13 as ops
 
 from dragoman.models.blocks.experts import experts_apart, route
 from dragoman.models.blocks.linear import product
 from dragoman.models.blocks.nodes import add, multiply, scalar, width
 from dragoman.models.blocks.step import LayerInputs
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config
 from dragoman.models.facts import AttentionFacts, ExpertFacts, RoutingRule
 from dragoman.models.families.experts import active_count
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.windows import all_but_every, read_slides
-from dragoman.models.sources.mxfp4 import GROUP_SIZE, Mxfp4Matrix
 from dragoman.models.storage.constants import Node
 from dragoman.models.weights import Weights
 
@@ -80,31 +77,16 @@ class GptOss(Llama):
 
 
 class _Stack:
-    """One matrix of each expert: as numbers [experts, in, out], or as MXFP4, where its rows lie as those of other models."""
+    """One matrix of each expert: numbers [experts, in, out], or MXFP4, which comes as such."""
 
     def __init__(self, weights: Weights, name: str, num_experts: int, num_rows: int, num_columns: int) -> None:
-        self._weights, self._name, self._num_experts = weights, name, num_experts
+        self._weights = weights.renamed(weight=name, bias=f"{name}_bias")
+        self._num_experts = num_experts
         self._shape = (num_rows, num_columns)
-        self._matrix: Callable[[int, slice], Any] = self._numbers
-        if f"{name}_blocks" not in weights:
-            return
-        if num_columns % GROUP_SIZE:
-            raise ModelError(f"{name} has {num_columns} columns, allowed for MXFP4: a multiple of {GROUP_SIZE}")
-        groups = (num_experts, num_rows, num_columns // GROUP_SIZE)
-        self._blocks = np.asarray(weights.tensor((*groups, GROUP_SIZE // 2), f"{name}_blocks"))
-        self._scales = np.asarray(weights.tensor(groups, f"{name}_scales"))
-        self._matrix = self._packed
 
     def product(self, x: Node, index: int, rows: slice) -> Node:
         """x times these rows of an expert's matrix, and their bias."""
-        matrix = self._matrix(index, rows)
-        biases = self._weights.renamed(bias=f"{self._name}_bias").stacked(index, self._num_experts)
-        bias = biases.vector(self._shape[0], "bias")[rows]
-        return product(x, matrix, self._weights.storage, bias)
-
-    def _numbers(self, index: int, rows: slice) -> Any:
-        stack = self._weights.renamed(weight=self._name).stacked(index, self._num_experts).transposed()
-        return stack.matrix(*self._shape)[rows]
-
-    def _packed(self, index: int, rows: slice) -> Any:
-        return Mxfp4Matrix(self._blocks[index], self._scales[index])[rows]
+        one = self._weights.stacked(index, self._num_experts)
+        matrix: Any = one.transposed().matrix(*self._shape)
+        bias = one.vector(self._shape[0], "bias")[rows]
+        return product(x, matrix[rows], self._weights.storage, bias)

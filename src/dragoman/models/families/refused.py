@@ -6,15 +6,10 @@ SELECTIVE_SCANS = "its layers are selective scans (Mamba), for which this server
 
 NOT_PUT_TOGETHER = "its parts (states, convolutions, experts, pictures) are known here, but not in this combination"
 
-OTHER_LAYOUT = (
-    "its config.json does not say which token a picture's place is; use the checkpoint whose name ends in -hf"
-)
-
 REFUSED = {
     "BambaForCausalLM": SELECTIVE_SCANS,
     "FalconH1ForCausalLM": SELECTIVE_SCANS,
     "FalconMambaForCausalLM": SELECTIVE_SCANS,
-    "InternVLChatModel": OTHER_LAYOUT,
     "JambaForCausalLM": SELECTIVE_SCANS,
     "Lfm2MoeForCausalLM": NOT_PUT_TOGETHER,
     "Lfm2VlForConditionalGeneration": NOT_PUT_TOGETHER,

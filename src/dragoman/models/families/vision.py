@@ -9,12 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from dragoman.models.config import Config, ModelError
+from dragoman.models.config import Config, ModelError, shown
 from dragoman.models.families.base import Family, Layout
 from dragoman.models.families.gemma import Gemma3
+from dragoman.models.families.internlm2 import InternLM2
 from dragoman.models.families.llama import Llama
 from dragoman.models.families.mistral import Mistral
+from dragoman.models.families.phi3 import Phi3
 from dragoman.models.families.qwen import Qwen2, Qwen3
+from dragoman.models.families.qwen_experts import Qwen3Experts
 from dragoman.models.families.qwen_vision import (
     Qwen2Vision,
     Qwen3Vision,
@@ -28,6 +31,7 @@ from dragoman.models.vision.base import VisionFamily
 TOWERS: dict[str, str] = {
     "Gemma3ForConditionalGeneration": "gemma3.Gemma3",
     "Idefics3ForConditionalGeneration": "idefics3.Idefics3",
+    "InternVLChatModel": "internvl_chat.InternVLChat",
     "InternVLForConditionalGeneration": "internvl.InternVL",
     "LlavaForConditionalGeneration": "llava.Llava",
     "LlavaNextForConditionalGeneration": "llava_tiles.LlavaNext",
@@ -101,6 +105,11 @@ _ASSUMED: dict[str, dict[str, Any]] = {
     },
 }
 
+INTERNVL_DECODERS: dict[str, type[Family]] = {
+    family.architectures[0]: family for family in (InternLM2, Llama, Phi3, Qwen2, Qwen3, Qwen3Experts)
+}
+"""The decoders of OpenGVLab's own InternVL checkpoints, by the architecture that their llm_config names."""
+
 _KEYS_OF_IMAGES = """
     boi_token_index eoi_token_index downsample_ratio ignore_index image_aspect_ratio image_grid_pinpoints image_seq_length
     image_token_id image_token_index mm_tokens_per_image multimodal_projector_bias projector_hidden_act scale_factor
@@ -112,6 +121,16 @@ _KEYS_OF_IMAGES = """
 _KEYS_OF_TRAINING = """
     _flash_attn_2_enabled is_llama_config neftune_noise_alpha perceiver_config pixel_shuffle_factor
 """
+
+# Of InternVL's own layout: how its pictures are prepared and stand in prompts, which tower and library read; and sizes that
+# llm_config says as well.
+_KEYS_OF_INTERNVL = """
+    downsample_ratio dynamic_image_size force_image_size hidden_size image_fold img_context_token_id max_dynamic_patch
+    min_dynamic_patch num_hidden_layers num_image_token pad2square ps_version select_layer system_message template
+    tie_word_embeddings use_backbone_lora use_llm_lora use_thumbnail vision_config vocab_size
+"""
+_KEYS_OF_INTERNVL_TRAINING = "debug ep_size micro_forward skip_checkpoint use_deepep use_fa3 use_flash_attn"
+_NOT_FOR_INTERNVL_TEXT = (r"^(vision_model|mlp1)\.",)
 
 
 def text_model(config: Config) -> Family:
@@ -125,6 +144,27 @@ def text_model(config: Config) -> Family:
     model = _FAMILIES[kind](text)
     model.layouts = _LAYOUTS
     model.unread = (*model.unread, *_NOT_FOR_TEXT)
+    text.refuse_unread()
+    return model
+
+
+def internvl_text_model(config: Config) -> Family:
+    """The model of an InternVL's llm_config, in OpenGVLab's own layout. Raises: ModelError, as `text_model`."""
+    config.skip(*_KEYS_OF_INTERNVL.split())
+    text = config.part("llm_config")
+    if text is None:
+        raise config.error("llm_config", "an object")
+    names = text.value("architectures")
+    known = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    if known not in INTERNVL_DECODERS:
+        raise ModelError(
+            f"config.json llm_config architectures {shown(names)} are not supported, "
+            f"allowed: one of {', '.join(INTERNVL_DECODERS)}"
+        )
+    text.skip(*_KEYS_OF_INTERNVL_TRAINING.split(), *QUANTISATION_KEYS)
+    model = INTERNVL_DECODERS[known](text)
+    model.layouts = tuple(Layout(*(f"language_model.{place}" for place in layout)) for layout in model.layouts)
+    model.unread = (*model.unread, *_NOT_FOR_INTERNVL_TEXT)
     text.refuse_unread()
     return model
 

@@ -1,7 +1,7 @@
 """Reads how a checkpoint's pictures are prepared, from the one or two files that checkpoints have for it.
 
-Does: bring preprocessor_config.json and processor_config.json together. Does not: understand them (towers do). Called when a
-model is loaded, on any thread.
+Does: bring preprocessor_config.json and processor_config.json together, which a config.json of OpenGVLab's own layout makes
+needless. Does not: understand them (towers do). Called when a model is loaded, on any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.models.config import Config, ModelError, read_json
+from dragoman.models.vision.placeholders import is_own_layout
 
 IMAGES, BOTH = "preprocessor_config.json", "processor_config.json"
 NOT_DESCRIBED = f"there is no {IMAGES}, which says how pictures are prepared"
@@ -24,7 +25,7 @@ _NOT_FOR_PICTURES = frozenset(
 
 def is_described(model_dir: Path) -> bool:
     """Whether the checkpoint says how its pictures are prepared."""
-    return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file()
+    return (model_dir / IMAGES).is_file() or (model_dir / BOTH).is_file() or _describes_itself(model_dir)
 
 
 def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) -> Config:
@@ -39,7 +40,13 @@ def read_described(model_dir: Path, changes: Mapping[str, Any] | None = None) ->
     nested = beside.pop("image_processor", {})
     if not isinstance(nested, dict):
         raise ModelError(f"{both} image_processor is no object, allowed: an object")
-    if not nested or images.exists():
+    if images.exists() or not (nested or _describes_itself(model_dir)):
         nested = {**nested, **read_json(images)}  # which names the file that is missing
     known = {key: value for key, value in beside.items() if key not in _NOT_FOR_PICTURES}
     return Config({**known, **nested, **(changes or {})}, IMAGES if images.exists() else BOTH)
+
+
+def _describes_itself(model_dir: Path) -> bool:
+    """Whether config.json says all that there is to say."""
+    path = model_dir / "config.json"
+    return path.is_file() and is_own_layout(read_json(path))

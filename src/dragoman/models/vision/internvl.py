@@ -4,11 +4,13 @@ Source: InternVL 1.5, arXiv:2404.16821, section 3.2 (tiles), and InternVL 2.5, a
 lays them out. The reference processor is the slow GotOcr2ImageProcessor of transformers 4.57 as InternVLProcessor calls it,
 which always cuts, whatever crop_to_patches of the file says.
 
-Does: the processor and the tower. Does not: choose the decoder (`families.vision` does), or take OpenGVLab's own layout,
-whose config.json does not say which token a picture's placeholder is.
+Does: the processor and the tower. Does not: choose the decoder (`families.vision` does), or know OpenGVLab's own layout
+(`internvl_chat` does).
 """
 
 from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
 
 import openvino as ov
 from openvino import opset13 as ops
@@ -41,13 +43,31 @@ from dragoman.models.vision.transformer import projector_weights
 from dragoman.models.weights import Weights
 from dragoman.types import Detail, Picture
 
-_HEAD_NORM_EPSILON = 1e-6  # of queries and keys, whatever layer_norm_eps says
 _PROJECTOR_EPSILON = 1e-5
 _MOST_TILES = 1000
 
 
+class TowerNames(NamedTuple):
+    """What a checkpoint calls the parts of its tower, below `embeddings` and in a layer."""
+
+    class_row: str = "cls_token"
+    patches: str = "patch_embeddings.projection"
+    places: str = "position_embeddings"
+    layers: str = "encoder.layer"
+    first_norm: str = "layernorm_before"
+    attention: str = "attention"
+    output: str = "projection_layer"
+    first_scale: str = "lambda_1"
+    second_norm: str = "layernorm_after"
+    second_scale: str = "lambda_2"
+
+
 class InternVision:
     """The tower: patches behind a row that is none of them, through layers whose halves are scaled by learned vectors."""
+
+    names: ClassVar[TowerNames] = TowerNames()
+    head_norm_epsilon: float = 1e-6
+    """Of queries and keys, whatever layer_norm_eps says."""
 
     def __init__(self, config: Config) -> None:
         """`config`: the vision_config. Raises: ModelError."""
@@ -62,8 +82,8 @@ class InternVision:
         self.norms_heads = config.flag("use_qk_norm")
         self.has_places = config.flag("use_absolute_position_embeddings", default=True)
         self.has_last_norm = not config.flag("use_mean_pooling", default=True)
-        self.image_size = _side(config, "image_size", 448)
-        self.patch_size = _side(config, "patch_size", 14)
+        self.image_size = read_side(config, "image_size", 448)
+        self.patch_size = read_side(config, "patch_size", 14)
         self.side = self.image_size // self.patch_size
         if self.size % self.num_heads:
             raise config.error("num_attention_heads", f"a divisor of hidden_size, {self.size}")
@@ -79,34 +99,40 @@ class InternVision:
         """A row for each patch. Shapes: pixels f32 [tiles, 3, image, image] -> [tiles, patches, size]."""
         embeddings = weights.at("embeddings")
         embeddings.skip("mask_token")  # stood for patches that training hid
-        projection = embeddings.at("patch_embeddings.projection")
+        projection = embeddings.at(self.names.patches)
         x = patch_embeddings(pixels, projection, self.size, self.patch_size, bias=True)
-        x = rows_before(x, dense_tensor(embeddings, (1, 1, self.size), "cls_token").astype("float32").reshape(-1))
+        x = rows_before(
+            x, dense_tensor(embeddings, (1, 1, self.size), self.names.class_row).astype("float32").reshape(-1)
+        )
         if self.has_places:
-            places = dense_tensor(embeddings, (1, self.side**2 + 1, self.size), "position_embeddings")
+            places = dense_tensor(embeddings, (1, self.side**2 + 1, self.size), self.names.places)
             x = add(x, constant(places.astype("float32")))
         for index in range(self.num_layers):
-            x = self._layer(x, weights.at(f"encoder.layer.{index}"))
+            x = self._layer(x, weights.at(f"{self.names.layers}.{index}"))
         if self.has_last_norm:
             x = layer_norm(x, weights.at("layernorm"), self.epsilon)
         return ops.slice(x, integers(1), integers(2**31 - 1), integers(1), integers(1)).output(0)
 
     def _layer(self, x: Node, weights: Weights) -> Node:
-        attended = self._attention(self._norm(x, weights.at("layernorm_before")), weights.at("attention"))
-        x = end_of_part(add(x, self._scaled(attended, weights, "lambda_1")))
-        mlp, normed = weights.at("mlp"), self._norm(x, weights.at("layernorm_after"))
+        names = self.names
+        attended = self._attention(self._norm(x, weights.at(names.first_norm)), weights.at(names.attention))
+        x = end_of_part(add(x, self._scaled(attended, weights, names.first_scale)))
+        mlp, normed = weights.at("mlp"), self._norm(x, weights.at(names.second_norm))
         raised = plain_mlp(normed, mlp.at("fc1"), mlp.at("fc2"), self.inner_size, self.activation)
-        return end_of_part(add(x, self._scaled(raised, weights, "lambda_2")))
+        return end_of_part(add(x, self._scaled(raised, weights, names.second_scale)))
 
     def _attention(self, x: Node, weights: Weights) -> Node:
-        parts = [weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")]
         is_fused = weights.storage.format.fuses_attention
-        q, k, v = linears(x, parts, [self.size] * 3, bias=self.has_bias, is_fused=is_fused)
+        q, k, v = linears(x, self.projections(weights), [self.size] * 3, bias=self.has_bias, is_fused=is_fused)
         if self.norms_heads:  # all heads of a row as one
-            q = rms_norm(q, weights.at("q_norm"), _HEAD_NORM_EPSILON)
-            k = rms_norm(k, weights.at("k_norm"), _HEAD_NORM_EPSILON)
+            q = rms_norm(q, weights.at("q_norm"), self.head_norm_epsilon)
+            k = rms_norm(k, weights.at("k_norm"), self.head_norm_epsilon)
         attended = full_attention(q, k, v, self.num_heads)
-        return linear(attended, weights.at("projection_layer"), self.size, bias=True)
+        return linear(attended, weights.at(self.names.output), self.size, bias=True)
+
+    def projections(self, weights: Weights) -> list[Weights]:
+        """The weights of a layer's queries, keys and values."""
+        return [weights.at("q_proj"), weights.at("k_proj"), weights.at("v_proj")]
 
     def _norm(self, x: Node, weights: Weights) -> Node:
         return (rms_norm if self.has_rms_norms else layer_norm)(x, weights, self.epsilon)
@@ -125,7 +151,7 @@ class InternVL(VisionFamily):
         self.hidden_size = hidden_size
         self.facts = PictureFacts(config.count("image_token_id", 151667, least=0))
         self.vision = InternVision(config.part("vision_config") or Config({}, "config.json vision_config"))
-        self.factor = self._read_factor(config)
+        self.factor = read_factor(config, self.vision.side)
         self.num_embeddings = (self.vision.side // self.factor) ** 2
         if config.count("image_seq_length", self.num_embeddings) != self.num_embeddings:
             raise config.error("image_seq_length", f"{self.num_embeddings}, as vision_config and downsample_ratio say")
@@ -139,30 +165,32 @@ class InternVL(VisionFamily):
     def tower(self, weights: Weights) -> ov.Model:
         """See `VisionFamily.tower`; takes `PIXELS`."""
         pixels = tower_input(PIXELS, -1, 3, self.vision.image_size, self.vision.image_size)
-        known = "embeddings.cls_token"
-        places = [weights.at(place) for place in ("vision_tower", "model.vision_tower")]
-        rows = self.vision.rows(pixels.output(0), next((place for place in places if known in place), places[0]))
-        projector = projector_weights(weights, "linear_1.weight")
-        x = layer_norm(folded(rows, self.vision.side, self.factor), projector.at("layer_norm"), _PROJECTOR_EPSILON)
-        up, down = projector.at("linear_1"), projector.at("linear_2")
+        rows = self.vision.rows(pixels.output(0), self.tower_weights(weights))
+        norm, up, down = self.projector(weights)
+        x = layer_norm(folded(rows, self.vision.side, self.factor), norm, _PROJECTOR_EPSILON)
         raised = ACTIVATIONS[self.activation](linear(x, up, self.hidden_size, bias=True))
         result = linear(raised, down, self.hidden_size, bias=True)
         result.set_names({EMBEDDINGS})
         return ov.Model([result], [pixels], "InternVL tower")
 
-    def _read_factor(self, config: Config) -> int:
-        """The patches of a side that become one embedding's side."""
-        ratio = config.positive("downsample_ratio", 0.5)
-        factor = max(round(1 / ratio), 1)
-        if ratio != 1 / factor or self.vision.side % factor:
-            raise config.error(
-                "downsample_ratio", f"one over a divisor of the {self.vision.side} patches of a tile's side"
-            )
-        return factor
+    def tower_weights(self, weights: Weights) -> Weights:
+        """Those of the tower, wherever the checkpoint keeps them."""
+        places = [weights.at(place) for place in ("vision_tower", "model.vision_tower")]
+        return next((place for place in places if "embeddings.cls_token" in place), places[0])
+
+    def projector(self, weights: Weights) -> tuple[Weights, Weights, Weights]:
+        """What lies between tower and decoder: a norm and two matrices."""
+        projector = projector_weights(weights, "linear_1.weight")
+        return projector.at("layer_norm"), projector.at("linear_1"), projector.at("linear_2")
 
 
 class InternVLProcessor:
-    """See `PictureProcessor`. With detail "low" a picture is one tile."""
+    """See `PictureProcessor`. With detail "low" a picture is one tile.
+
+    `has_whole`: behind several tiles comes the picture as a whole.
+    """
+
+    has_whole: bool = True
 
     def __init__(self, described: Config, tile_size: int, num_embeddings: int) -> None:
         """`num_embeddings`: of a tile. Raises: ModelError."""
@@ -177,12 +205,7 @@ class InternVLProcessor:
             raise described.error("size", f'{{"height": {tile_size}, "width": {tile_size}}}, as the tower takes them')
         self.tile_size = tile_size
         self.num_embeddings = num_embeddings
-        least, most = described.count("min_patches", 1), described.count("max_patches", 12)
-        if most > _MOST_TILES:
-            raise described.error("max_patches", f"at most {_MOST_TILES}")
-        if least > most:
-            raise described.error("min_patches", f"at most max_patches, {most}")
-        self.grids = _grids(least, most)
+        self.grids = read_grids(described, "min_patches", "max_patches")
         self.marker = read_text(described, "context_image_token", "<IMG_CONTEXT>")
         self.before = read_text(described, "start_image_token", "<img>")
         self.after = read_text(described, "end_image_token", "</img>")
@@ -192,19 +215,24 @@ class InternVLProcessor:
     def layout(self, width: int, height: int, detail: Detail) -> PictureLayout:
         """See `PictureProcessor.layout`."""
         columns, rows = self._grid(width, height, detail)
-        num_tiles = columns * rows + (columns * rows > 1)
+        num_tiles = columns * rows + (self.has_whole and columns * rows > 1)
         count = num_tiles * self.num_embeddings
-        return PictureLayout(f"{self.before}{self.marker * count}{self.after}", count)
+        return PictureLayout(f"{self.before}{self.placeholder * count}{self.after}", count)
+
+    @property
+    def placeholder(self) -> str:
+        """What stands for one embedding."""
+        return self.marker
 
     def inputs(self, picture: Picture, detail: Detail) -> dict[str, Array]:
         """See `PictureProcessor.inputs`."""
         columns, rows = self._grid(picture.width, picture.height, detail)
         image, size = as_image(picture), self.tile_size
-        whole = image.resize((size, size), Image.Resampling.BICUBIC)
-        if columns * rows == 1:
-            return {PIXELS: stacked([whole], self.values)}
         large = image.resize((columns * size, rows * size), Image.Resampling.BICUBIC)
-        return {PIXELS: stacked([*cut(large, rows, columns, size), whole], self.values)}
+        tiles = cut(large, rows, columns, size)
+        if self.has_whole and len(tiles) > 1:
+            tiles.append(image.resize((size, size), Image.Resampling.BICUBIC))
+        return {PIXELS: stacked(tiles, self.values)}
 
     def _grid(self, width: int, height: int, detail: Detail) -> tuple[int, int]:
         """Columns and rows of tiles: those whose shape is nearest to the picture's.
@@ -223,13 +251,27 @@ class InternVLProcessor:
         return best
 
 
-def _grids(least: int, most: int) -> tuple[tuple[int, int], ...]:
-    """Columns and rows of all grids of so many tiles, those of few tiles first."""
+def read_grids(described: Config, least_key: str, most_key: str) -> tuple[tuple[int, int], ...]:
+    """Columns and rows of all grids of as many tiles as these keys say, those of few tiles first. Raises: ModelError."""
+    least, most = described.count(least_key, 1), described.count(most_key, 12)
+    if most > _MOST_TILES:
+        raise described.error(most_key, f"at most {_MOST_TILES}")
+    if least > most:
+        raise described.error(least_key, f"at most {most_key}, {most}")
     grids = [(columns, rows) for columns in range(1, most + 1) for rows in range(1, most // columns + 1)]
     return tuple(sorted((grid for grid in grids if grid[0] * grid[1] >= least), key=lambda grid: grid[0] * grid[1]))
 
 
-def _side(config: Config, key: str, default: int) -> int:
+def read_factor(config: Config, side: int) -> int:
+    """The patches of a side that become one embedding's side, of `side` that a tile's has. Raises: ModelError."""
+    ratio = config.positive("downsample_ratio", 0.5)
+    factor = max(round(1 / ratio), 1)
+    if ratio != 1 / factor or side % factor:
+        raise config.error("downsample_ratio", f"one over a divisor of the {side} patches of a tile's side")
+    return factor
+
+
+def read_side(config: Config, key: str, default: int) -> int:
     """A number, or two equal ones. Raises: ModelError."""
     if not isinstance(config.value(key), list):
         return config.count(key, default)
