@@ -20,6 +20,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.errors": (),
     "dragoman.__main__": ("dragoman.cli",),
     "dragoman.accelerators": (),
+    "dragoman.activation_groups": (),
     "dragoman.histogram": (),
     "dragoman.gguf": ("dragoman.errors",),
     "dragoman.model_texts": ("dragoman.errors", "dragoman.gguf"),
@@ -29,6 +30,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.config": (
         "dragoman.types",
         "dragoman.accelerators",
+        "dragoman.activation_groups",
         "dragoman.hub",
         "dragoman.model_texts",
         "dragoman.scratch",
@@ -39,6 +41,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman",
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.activation_groups",
         "dragoman.gguf",
         "dragoman.model_texts",
         "dragoman.pickles",
@@ -49,6 +52,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.engine": (
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.activation_groups",
         "dragoman.histogram",
         "dragoman.models",
         "dragoman.model_texts",

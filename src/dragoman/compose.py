@@ -301,7 +301,9 @@ def model_profile(
             generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}
         ),
         proposer=_proposer_kind(config),
-        system_fingerprint=model_fingerprint(config.model_dir, config.model.dtype, config.model.kv_dtype),
+        system_fingerprint=model_fingerprint(
+            config.model_dir, config.model.dtype, config.model.kv_dtype, config.model.activation_group
+        ),
         operator_code=operator_code,
         takes_adapters=_takes_adapters(config),
         adapter_names=tuple if adapters is None else lambda: adapters.names,

@@ -57,6 +57,7 @@ def example(option: Option) -> str:
         "json",
         "vllm,tgi",
         "none",
+        "64",
         "some-name",
         "a.b:c",
         "grpc",

@@ -101,7 +101,13 @@ def test_the_cache_is_foretold_to_the_byte_and_the_weights_about(
 
 def test_weights_that_are_packed_in_the_files_need_what_they_will_take(tmp_path: Path) -> None:
     plain, packed = (write_family_checkpoint(name, tmp_path / name) for name in ("gpt_oss", "gpt_oss_mxfp4"))
-    assert factory.needs(setup_of(packed)).weights == factory.needs(setup_of(plain)).weights
+    for dtype in ("f32", "int8"):
+        needed = factory.needs(setup_of(plain, dtype=dtype)).weights
+        assert factory.needs(setup_of(packed, dtype=dtype)).weights == needed
+    # Kept in groups of 32, 2 bytes for each of them instead of 3 for each row, of 4 layers with 8 experts.
+    num_groups, num_rows = 4 * 8 * (64 * 96 + 192 * 64) // 32, 4 * 8 * (96 + 64)
+    more = factory.needs(setup_of(packed, dtype="auto")).weights - needed
+    assert more == pytest.approx(1.05 * (2 * num_groups - 3 * num_rows), abs=2)
 
 
 @pytest.mark.parametrize("kv_cache_gb", [None, 0.001])

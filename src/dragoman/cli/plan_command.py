@@ -77,7 +77,8 @@ def replica_for(config: Config) -> Replica:
 
 def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay) -> StepCosts:
     """The costs from the file, or measured and kept there. Raises: CostsError for the file; ModelError, ConfigError."""
-    settings = (config.model.dtype, config.model.kv_dtype, str(config.model.threads or ""))
+    model = config.model
+    settings = (model.dtype, model.kv_dtype, model.activation_group, str(model.threads or ""))
     fingerprint = model_fingerprint(config.model_dir, *settings)
     if asked.costs is not None and asked.costs.exists():
         costs = read_costs(asked.costs)

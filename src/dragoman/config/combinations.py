@@ -54,9 +54,10 @@ def _has_proposer(values: Values) -> bool:
 
 
 _OF_ENGINES_HERE = (
-    "dtype", "kv_dtype", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown", "prefix_cache", "prompt_lookup",
-    "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch", "limit_mm_per_prompt",
-    "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
+    "dtype", "kv_dtype", "activation_group", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
+    "prefix_cache", "prompt_lookup", "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch",
+    "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
+    "max_image_mb", "max_image_pixels",
 )  # fmt: skip
 
 _IDLE = (

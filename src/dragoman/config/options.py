@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import cast
 
+from dragoman.activation_groups import LARGEST, STEP
 from dragoman.config.adapter_settings import AdapterSettings
 from dragoman.config.kinds import (
     Choice,
@@ -26,6 +27,7 @@ from dragoman.config.kinds import (
     Number,
     Switch,
     Text,
+    UpTo,
     Urls,
     Value,
     WordOrAddress,
@@ -120,13 +122,21 @@ class ModelSettings:
         "auto",
         DTYPES,
         "Type of the weight matrices; the int types compress them while loading. What a checkpoint has packed as integers "
-        "(AWQ, GPTQ, compressed-tensors) stays as it is, but for f32: that is the numbers they stand for. auto: int8.",
+        "(AWQ, GPTQ, compressed-tensors) stays as it is, but for f32: that is the numbers they stand for. auto: int8, and "
+        "MXFP4 (gpt-oss) keeps its values in groups, where int8 by name stores them by row, a little faster.",
     )
     kv_dtype: str = option(
         "auto",
         KV_DTYPES,
         "Type of the key/value cache; u8 holds twice as many tokens. auto: bf16 where the CPU has it, else f16; f32 on Arm.",
         keys=(Alias("option.kv_cache_dtype"),),
+    )
+    activation_group: str = option(
+        "auto",
+        UpTo(STEP, LARGEST),
+        "Columns of activations that are quantised together where weights are of int8 or int4; smaller groups lose less and "
+        "are slower, 0 quantises none and is slower by far. A group must divide those of packed weights. auto: as large as "
+        "these, at most 128.",
     )
     max_model_len: int | None = option(
         None,

@@ -22,13 +22,13 @@ from dragoman.models.adapters.inputs import adapter_places
 from dragoman.models.adapters.loading import AdapterPlan, ModelAdapters, plan_adapters
 from dragoman.models.adapters.merging import MergedAdapter
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import ModelError, read_config
+from dragoman.models.config import ModelError
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import has_tower, read_model
 from dragoman.models.families.base import Family
 from dragoman.models.ir.files import has_graph, is_ir
 from dragoman.models.kept_rows import kept_bytes_per_block
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
+from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile
 from dragoman.models.runtime import kernel_threads, memory
 from dragoman.models.runtime.kept_graph import compile_and_keep, map_kept
 from dragoman.models.runtime.kept_name import kept_name
@@ -41,6 +41,7 @@ from dragoman.models.storage.constants import WeightStorage
 from dragoman.models.storage.row_parts import RowParts
 from dragoman.models.vision.base import EMBEDDINGS
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
+from dragoman.models.vision.placeholders import read_seeing_config
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
 
@@ -112,13 +113,13 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
     report = progress or (lambda _stage, _fraction: None)
     if is_ir(model_dir):
         return _ready(_load_exported(model_dir, options, report), report)
-    raw_config, has_description = read_config(model_dir), is_described(model_dir)
+    raw_config, has_description = read_seeing_config(model_dir), is_described(model_dir)
     model = read_model(raw_config, sees=options.sees and has_description)
     if options.sees and not has_description and has_tower(raw_config):
         model.facts = replace(model.facts, departures=(*model.facts.departures, NO_DESCRIPTION))
     if has_graph(model_dir):
         model.facts = replace(model.facts, departures=(*model.facts.departures, _NOT_THE_GRAPH))
-    weights = stored_weights(model_dir)
+    weights = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4)
     if weights.recompressed and options.weight_type != "f32":
         departure = _RECOMPRESSED.format(types=weights.recompressed, stored=options.weight_type)
         model.facts = replace(model.facts, departures=(*model.facts.departures, departure))
@@ -210,6 +211,7 @@ class _Plan:
         adapters = None if part.startswith(_TOWER) else self.adapters
         kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
         memory.bound_shared_cache()
+        memory.bound_arenas()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
         if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
@@ -257,6 +259,8 @@ def _profile(model: Family, options: ModelOptions, smallest_group: int | None = 
     profile = kernel_profile(options, has_states=bool(model.facts.delta_layers), smallest_group=smallest_group)
     if not profile.is_exact:
         model.facts = model.facts.without_caps()
+    departures = (*model.facts.departures, *activation_departure(options, profile))
+    model.facts = replace(model.facts, departures=departures)
     return profile
 
 

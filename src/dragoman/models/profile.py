@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import openvino as ov
 
+from dragoman import activation_groups
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.models.config import ModelError
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightType
@@ -35,9 +36,6 @@ _UNPACKED_ROWS = 80  # with more, another kernel is chosen: a fifth slower per r
 # million parameters (int8) 64 rows took 80 ms, 65 took 120, 128 took 152, 129 took 190. In f32 there are no such stairs.
 _PANEL_ROWS = 64
 
-# 128 prefills a quarter faster than the plugin's default of 32, and larger groups are slower again.
-_ACTIVATION_GROUP = 128
-
 # What a core multiplies while the plugin goes through the nodes of an expert without tokens (30 microseconds, 10 weights in
 # a nanosecond); it does that on one core, and products on all.
 _IDLE_EXPERT_WEIGHTS = 300_000
@@ -51,7 +49,8 @@ class ModelOptions:
     tokens that were computed may be taken back, as those of drafts that are refused (see `kept_rows`). `sees`: a tower is
     loaded, if the checkpoint has one that is understood. `picture_changes`: a JSON object with keys of
     preprocessor_config.json that count in place of the file's. `asks_for_type`: somebody chose the weights' type.
-    `adapters` None = none, now or later.
+    `adapters` None = none, now or later. `activation_group`: columns of activations that are quantised together, 0 = they
+    are not, None = as the weights allow; `bounds_activation_group`: where it does not go with the weights, a smaller one.
     """
 
     weight_type: WeightType = "int8"
@@ -64,6 +63,14 @@ class ModelOptions:
     picture_changes: str = "{}"
     asks_for_type: bool = False
     adapters: AdapterOptions | None = None
+    activation_group: int | None = None
+    bounds_activation_group: bool = False
+
+    @property
+    def keeps_mxfp4(self) -> bool:
+        """True if matrices of MXFP4 stay in their groups: nobody asks for another type, or merges adapters into them."""
+        merges = self.adapters is not None and self.adapters.merges
+        return self.weight_type == "int8" and not self.asks_for_type and not merges
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,31 +163,69 @@ def kernel_profile(
     `has_states`: layers have states that fade from token to token. They are computed in f32: a state of bf16 cannot fade by
     less than a part in 512, and the kernels have no other beside arithmetic in bf16.
     `smallest_group`: the fewest columns that share a scale in a packed matrix: kernels are slow where activations are
-    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor.
+    quantised in larger groups than weights. Raises: ModelError if a precision is not supported on that processor, or the
+    group of activations that is asked for does not go with the weights.
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
         raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
     inference_type, kv_type = _precisions(options, processor, has_states)
     is_exact = options.weight_type == "f32"
+    activation_group = _activation_group(options, smallest_group)
     num_cores = options.num_threads or os.cpu_count() or 1
     weights = replace(
         _weight_format(options, processor),
         keeps_half=inference_type == "bf16",
         idle_expert_weights=_IDLE_EXPERT_WEIGHTS * num_cores,
+        keeps_mxfp4=options.keeps_mxfp4,
     )
     return KernelProfile(
         processor=processor,
         inference_type=inference_type,
         kv_type=kv_type,
         weights=weights,
-        activation_group=0 if is_exact else min(_ACTIVATION_GROUP, smallest_group or _ACTIVATION_GROUP),
+        activation_group=activation_group,
         best_step_tokens=None if weights.max_columns is None else _UNPACKED_ROWS,
         panel_tokens=_PANEL_ROWS if inference_type == "bf16" else None,
         # Packed weights without bf16: the plugin changes kernels with larger steps too, and a second row would make a
         # single stream a third slower, for nothing.
         smallest_row=2 if inference_type == "bf16" or is_exact else 1,
     )
+
+
+def _activation_group(options: ModelOptions, smallest_group: int | None) -> int:
+    """The largest group that fills weights' groups without a rest, or the one that is asked for. Raises: ModelError.
+
+    With a rest, as of 192 in groups of 128, kernels do not quantise activations; and then, of weights whose groups are no
+    power of two, they compute something else with several rows.
+    """
+    # 32, the plugin's default, prefills a quarter more slowly than 128; with larger groups it is slower again.
+    asked, group = options.activation_group, smallest_group or activation_groups.LARGEST
+    is_exact, is_power = options.weight_type == "f32", not group & (group - 1)
+    sizes = [] if is_exact else [size for size in range(1, activation_groups.LARGEST + 1) if group % size == 0]
+    if asked is None:
+        return max(sizes, default=0)
+    allowed = ([0] if is_exact or is_power else []) + [size for size in sizes if size % activation_groups.STEP == 0]
+    if asked in allowed:
+        return asked
+    if options.bounds_activation_group:
+        return max((size for size in allowed if 0 < size < asked), default=max(sizes, default=0))
+    stored = (
+        f"weights in groups of {smallest_group}"
+        if smallest_group and not is_exact
+        else f"{options.weight_type} weights"
+    )
+    shown = ", ".join(map(str, allowed)) or "auto"
+    raise ModelError(f"activation_group {asked} does not go with {stored}; allowed: {shown}")
+
+
+def activation_departure(options: ModelOptions, profile: KernelProfile) -> tuple[str, ...]:
+    """A line about a bound on groups of activations, where what was asked for is not what the kernels are told."""
+    asked, group = options.activation_group, profile.activation_group
+    if asked is None or asked == group:
+        return ()
+    used = f"in groups of {group}, which the weights allow" if group else "not at all: the weights are not quantised"
+    return (f"activations are quantised {used}, instead of {asked} as the model's files ask",)
 
 
 def _precisions(options: ModelOptions, processor: Processor, has_states: bool) -> tuple[str, str]:

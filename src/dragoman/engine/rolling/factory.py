@@ -54,7 +54,7 @@ class RollingFactory:
             directory = draft_directory(options.draft_model, model.facts)
             draft = load_model(
                 directory,
-                replace(stored, sees=False, adapters=None),
+                replace(options.draft_options, has_neighbours=setup.has_neighbours),
                 lambda stage, part: report(f"draft model: {stage}", part),
             )
         refuse_guesses(options, model.facts, draft.facts if draft else None)

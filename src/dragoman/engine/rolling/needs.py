@@ -6,7 +6,6 @@ Does: add up bytes. Does not: load anything, or know what memory there is. Calle
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, cast
@@ -20,7 +19,6 @@ from dragoman.model_texts import is_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
 from dragoman.models.adapters.loading import ModelAdapters
 from dragoman.models.blocks.experts import holds_grouped
-from dragoman.models.config import read_config
 from dragoman.models.facts import ModelFacts
 from dragoman.models.families import read_model
 from dragoman.models.ir.files import is_ir
@@ -30,6 +28,7 @@ from dragoman.models.profile import KernelProfile, kernel_profile
 from dragoman.models.sources.opening import stored_weights
 from dragoman.models.storage.groups import INT4_GROUP_SIZE
 from dragoman.models.vision.described import is_described
+from dragoman.models.vision.placeholders import read_seeing_config
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _PACKED = 1.05  # buffers and machine code beside the weights, of a small model the most
@@ -56,7 +55,7 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     draft = None
     if options.draft_model is not None:
         directory = draft_directory(options.draft_model, model.facts)
-        draft = _model_size(directory, replace(options.model_options, sees=False, adapters=None))
+        draft = _model_size(directory, options.draft_options)
     refuse_guesses(options, model.facts, draft.facts if draft else None)
     shape = cache_shape(model.facts, model.block_bytes, draft.block_bytes if draft else ())
     context = max_model_len(options, model.facts.max_position)
@@ -186,10 +185,10 @@ def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:
     if is_ir(model_dir):
         return _exported_size(model_dir, options)
-    model = read_model(read_config(model_dir), sees=options.sees and is_described(model_dir))
+    model = read_model(read_seeing_config(model_dir), sees=options.sees and is_described(model_dir))
     seeing = () if model.vision is None else model.vision.prefixes
     facts, weight_type = model.facts, options.weight_type
-    weights, stored = stored_weights(model_dir), 0.0
+    weights, stored = stored_weights(model_dir, keeps_mxfp4=options.keeps_mxfp4), 0.0
     packed = {} if weight_type == "f32" else weights.packed_bytes()
     # of the head, and of values in matrices of their own
     careful_type = "int8" if weight_type == "int4" else weight_type

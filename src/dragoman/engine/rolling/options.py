@@ -7,10 +7,11 @@ builds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dragoman.activation_groups import AT_MOST, group_of
 from dragoman.models import ModelOptions
 from dragoman.models.adapters.options import AdapterOptions
 
@@ -23,6 +24,7 @@ class RollingOptions:
 
     dtype: str = "auto"
     kv_dtype: str = "auto"
+    activation_group: str = "auto"
     threads: int | None = None
     cache_dir: Path | None = None
     max_model_len: int | None = None
@@ -56,7 +58,7 @@ class RollingOptions:
 
     @property
     def model_options(self) -> ModelOptions:
-        """How the model, and the draft model, are stored and run."""
+        """How the model is stored and run."""
         weight_type: Any = (
             DEFAULT_WEIGHT_TYPE if self.dtype == "auto" else self.dtype
         )  # the options' words are the loader's
@@ -71,7 +73,14 @@ class RollingOptions:
             picture_changes=self.mm_processor_kwargs or "{}",
             asks_for_type=self.dtype != "auto",
             adapters=self.adapter_options,
+            activation_group=group_of(self.activation_group),
+            bounds_activation_group=self.activation_group.startswith(AT_MOST),
         )
+
+    @property
+    def draft_options(self) -> ModelOptions:
+        """How the draft model is: as the model, with groups of activations as its own weights allow."""
+        return replace(self.model_options, sees=False, adapters=None, bounds_activation_group=True)
 
     @property
     def adapter_options(self) -> AdapterOptions | None:

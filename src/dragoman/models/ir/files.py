@@ -8,9 +8,10 @@ Source: optimum-intel's exports (OVModelForCausalLM, OVConfig), which OVMS and O
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from dragoman.models.config import ModelError, read_json
+from dragoman.activation_groups import ALLOWED, PROPERTY, group_of, option_text
+from dragoman.models.config import ModelError, read_json, shown
 
 GRAPH_FILE = "openvino_model.xml"
 SEEING_FILE = "openvino_language_model.xml"  # of a model that sees: what follows its embeddings, of pictures or texts
@@ -22,7 +23,7 @@ CONFIG_FILE = "openvino_config.json"
 # What tells how the graph came to be: the graph itself says what of it matters.
 _DESCRIBES = frozenset((
     "compression", "dtype", "input_info", "optimum_version", "output_attentions", "quantization_config", "save_onnx_model",
-    "transformers_version",
+    "transformers_version", PROPERTY,
 ))  # fmt: skip
 
 
@@ -88,8 +89,19 @@ def ir_files(model_dir: Path, *, sees: bool = False) -> IrFiles:
 
 def unknown_settings(model_dir: Path) -> tuple[str, ...]:
     """One line for each key of openvino_config.json that is not known. Raises: ModelError if it cannot be read."""
+    settings = _settings(model_dir)
+    lines = [f"{CONFIG_FILE} {key} has no effect: it is not known" for key in sorted(settings.keys() - _DESCRIBES)]
+    if PROPERTY in settings and activation_group(model_dir) is None:
+        lines.append(f"{CONFIG_FILE} {PROPERTY} of {shown(settings[PROPERTY])} has no effect: {ALLOWED}")
+    return tuple(lines)
+
+
+def activation_group(model_dir: Path) -> int | None:
+    """The columns that openvino_config.json wants quantised together, at most. Raises: ModelError as `unknown_settings`."""
+    text = option_text(str(_settings(model_dir).get(PROPERTY)))
+    return None if text is None else group_of(text)
+
+
+def _settings(model_dir: Path) -> dict[str, Any]:
     path = model_dir / CONFIG_FILE
-    if not path.is_file():
-        return ()
-    unknown = sorted(read_json(path).keys() - _DESCRIBES)
-    return tuple(f"{CONFIG_FILE} {key} has no effect: it is not known" for key in unknown)
+    return read_json(path) if path.is_file() else {}

@@ -17,10 +17,18 @@ from typing import Any, NamedTuple
 from dragoman.models.config import ModelError, read_json
 from dragoman.models.facts import ModelFacts, PictureFacts
 from dragoman.models.ir.facts import ir_facts
-from dragoman.models.ir.files import GRAPH_FILE, PROJECTION_FILE, VISION_FILE, SeeingFiles, ir_files, unknown_settings
+from dragoman.models.ir.files import (
+    GRAPH_FILE,
+    PROJECTION_FILE,
+    VISION_FILE,
+    SeeingFiles,
+    activation_group,
+    ir_files,
+    unknown_settings,
+)
 from dragoman.models.ir.graph import attentions, embed_pictures, embed_texts, give_tables, paged, read_graph
 from dragoman.models.ir.phi3_vision import Phi3Vision
-from dragoman.models.profile import KernelProfile, ModelOptions, kernel_profile
+from dragoman.models.profile import KernelProfile, ModelOptions, activation_departure, kernel_profile
 from dragoman.models.storage.constants import WeightType
 from dragoman.models.vision.base import PictureProcessor
 from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_described
@@ -72,7 +80,7 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
     files = ir_files(model_dir, sees=options.sees and blindness is None)
     graph, vectors = read_graph(files.graph), None
     stored, smallest_group = _stored(graph)
-    options = _with_hints(options, graph)
+    options = _with_hints(_with_settings(options, model_dir), graph)
     has_experts = any(node.get_type_name() == _ROUTING for node in graph.get_ops())
     try:
         if files.table is not None:
@@ -94,6 +102,7 @@ def read_ir(model_dir: Path, options: ModelOptions) -> IrModel:
         departures.append(f"dtype {options.weight_type} has no effect: the exported weights are stored as {stored}")
     chosen, has_states = replace(options, weight_type=computed), bool(facts.state_layers)
     profile = kernel_profile(chosen, has_states=has_states, smallest_group=smallest_group)
+    departures += activation_departure(chosen, profile)
     unpacks = 2 if stored in ("f16", "bf16") and profile.inference_type == "f32" else 1
     return IrModel(
         facts=replace(facts, departures=tuple(departures)),
@@ -125,6 +134,13 @@ def _tower(model_dir: Path, files: SeeingFiles, hidden_size: int, options: Model
     except ModelError as error:
         raise ModelError(f"{error}; limit_mm_per_prompt image=0 serves its texts alone") from error
     return IrTower(vision.facts, processor, partial(vision.tower, files))
+
+
+def _with_settings(options: ModelOptions, model_dir: Path) -> ModelOptions:
+    """The options, where they leave groups of activations open with the one that openvino_config.json asks for."""
+    if options.activation_group is not None or (group := activation_group(model_dir)) is None:
+        return options
+    return replace(options, activation_group=group, bounds_activation_group=True)
 
 
 def _with_hints(options: ModelOptions, graph: Any) -> ModelOptions:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -72,9 +73,8 @@ class Quantised:
     @property
     def packed_bytes(self) -> int:
         """What it takes in a graph that keeps it packed."""
-        rows, columns = self.shape
         of_group = _SCALE_BYTES + (self.bits / 8 if self.has_zero_points else 0)
-        return int(rows * (columns * self.bits / 8 + columns / self.group_size * of_group))
+        return int(prod(self.shape) * (self.bits / 8 + of_group / self.group_size))
 
 
 class Layout(Protocol):

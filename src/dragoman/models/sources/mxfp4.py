@@ -1,28 +1,31 @@
 """Matrices of 4-bit floats in groups of 32 columns with a power of two each, as gpt-oss stores its experts.
 
-Does: hand out their values, exactly, a part at a time. Does not: read files, or keep them in this form in a graph, where
-its kernels are slow (docs/performance-log.md): the values are compressed like those of any other matrix.
-Used by families, and by whoever foretells sizes; values are read on the storage's threads.
+Does: hand them out as integers of 8 bits in the same groups, of which a graph keeps every value, or as numbers; a part at a
+time. Does not: read files, or keep four bits in a graph, where their kernels are slow (docs/performance-log.md).
+Used by `quantised` and by the source of GGUF models; rows are computed on the storage's threads.
 Source: OCP Microscaling Formats (MX) 1.0, section 5.3.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from dragoman.models.config import ModelError
-from dragoman.models.sources.base import Array
+from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.forms import Stack, Turned
+from dragoman.models.sources.layout import Headers, Quantised, Tensors, check_shape, header
 
 GROUP_SIZE = 32
 
-_BLOCKS, _SCALES = "_blocks", "_scales"  # behind the name of a matrix: its two tensors
+_BLOCKS, _SCALES = "_blocks", "_scales"  # behind the name of a stack of matrices: its two tensors
 
 _CODES = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=np.float32)
 _VALUES = np.concatenate([_CODES, -_CODES])  # the highest of four bits is the sign
 _PAIRS = np.stack([np.tile(_VALUES, 16), np.repeat(_VALUES, 16)], axis=1)  # of each byte: the low half is the first
+_TWICE = (2 * _PAIRS).astype(np.int8)
 _BIAS = 127
 _LARGEST_SCALE = 252  # above it 6 times the power of two is no f32, and 255 is no number
 
@@ -32,6 +35,8 @@ class Mxfp4Matrix:
 
     Shapes: blocks u8 [out, groups, 16], two values a byte; scales u8 [out, groups].
     """
+
+    dtype = np.dtype(np.float32)
 
     def __init__(self, blocks: Array, scales: Array) -> None:
         """Raises: ModelError if a scale is none."""
@@ -62,14 +67,70 @@ class Mxfp4Matrix:
         values: Array = np.ldexp(_PAIRS[self._blocks], exponents).reshape(self.shape)
         return values if dtype is None else values.astype(dtype, copy=False)
 
+    def packed(self) -> PackedMatrix:
+        """The same values as integers, twice what four bits mean, and half of each scale."""
+        halves = np.ldexp(np.float32(1), self._scales.astype(np.int32) - _BIAS - 1)
+        return PackedMatrix(_Twice(self._blocks), halves)
 
-def unpacked_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The tensors of a checkpoint by their names, with the matrices that blocks and scales stand for in their place."""
-    unpacked = {}
-    for name, shape in shapes.items():
-        stem = name.removesuffix(_BLOCKS)
-        if stem != name and stem + _SCALES in shapes:
-            unpacked[stem] = (*shape[:-2], shape[-2] * GROUP_SIZE)
-        elif name.removesuffix(_SCALES) + _BLOCKS not in shapes:
-            unpacked[name] = shape
-    return unpacked
+
+class _Twice:
+    """Rows of twice the values that four bits mean, without scales. Shapes: blocks u8 [out, groups, 16]."""
+
+    dtype = np.dtype(np.int8)
+
+    def __init__(self, blocks: Array) -> None:
+        self._blocks = blocks
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[out, in]."""
+        rows, groups, _ = self._blocks.shape
+        return rows, groups * GROUP_SIZE
+
+    def __getitem__(self, rows: slice | Array) -> _Twice:
+        return _Twice(self._blocks[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        values: Array = _TWICE[self._blocks].reshape(self.shape)
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp4:
+    """gpt-oss's layout: stacks of matrices, by names that other checkpoints have for stacks [n, in, out].
+
+    `keeps`: they stay in their groups, as integers; else they are numbers.
+    """
+
+    keeps: bool
+    label: str = "MXFP4"
+    unread: tuple[str, ...] = ()
+
+    def find(self, headers: Headers) -> dict[str, Quantised]:
+        """See `Layout`."""
+        return {
+            name: self._stack(headers, name)
+            for blocks in headers
+            if (name := blocks.removesuffix(_BLOCKS)) != blocks and name + _SCALES in headers
+        }
+
+    def _stack(self, headers: Headers, name: str) -> Quantised:
+        blocks, scales = name + _BLOCKS, name + _SCALES
+        *groups, size = header(headers, blocks, "U8", rank=4).shape
+        header(headers, scales, "U8", "F8_E8M0", rank=3)
+        check_shape(headers, scales, tuple(groups))
+        if 2 * size != GROUP_SIZE:
+            raise ModelError(f"tensor {blocks!r} has groups of {size} bytes, allowed: {GROUP_SIZE // 2}")
+        count, rows, columns = groups[0], groups[1], groups[2] * GROUP_SIZE
+
+        def read(tensors: Tensors) -> Any:
+            codes, exponents = tensors.stored(blocks), tensors.stored(scales).view(np.uint8)
+            return Turned(
+                Stack((count, rows, columns), lambda index: self._matrix(Mxfp4Matrix(codes[index], exponents[index])))
+            )
+
+        group_size = GROUP_SIZE if self.keeps else 0
+        return Quantised((count, columns, rows), (blocks, scales), read, group_size)
+
+    def _matrix(self, matrix: Mxfp4Matrix) -> Mxfp4Matrix | PackedMatrix:
+        return matrix.packed() if self.keeps else matrix

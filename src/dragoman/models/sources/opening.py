@@ -52,10 +52,13 @@ class StoredWeights(Protocol):
         ...
 
 
-def stored_weights(model: Path) -> StoredWeights:
-    """The weights of the model at that path. Raises: ModelError if there are none, or none that can be read."""
+def stored_weights(model: Path, *, keeps_mxfp4: bool = False) -> StoredWeights:
+    """The weights of the model at that path. `keeps_mxfp4`: matrices of MXFP4 are packed, in groups; else they are numbers.
+
+    Raises: ModelError if there are none, or none that can be read.
+    """
     if is_gguf(model):
         from dragoman.models.sources.gguf.weights import GgufWeights
 
-        return GgufWeights(model)
-    return SafetensorsWeights(model)
+        return GgufWeights(model, keeps_mxfp4=keeps_mxfp4)
+    return SafetensorsWeights(model, keeps_mxfp4=keeps_mxfp4)

@@ -21,9 +21,10 @@ from dragoman.models.sources.compressed_tensors import CompressedTensors
 from dragoman.models.sources.fp8 import Fp8
 from dragoman.models.sources.gptq import Gptq
 from dragoman.models.sources.layout import Headers, Layout, Quantised
+from dragoman.models.sources.mxfp4 import Mxfp4
 
 OF_FAMILIES = ("mxfp4",)
-"""The quant_methods whose tensors a family reads itself."""
+"""The quant_methods of which only some families have checkpoints."""
 
 _LAYOUTS: dict[str, Any] = {
     "awq": Awq,
@@ -74,35 +75,36 @@ class StoredCheckpoint(Protocol):
 
 
 def read_layout(raw_config: Mapping[str, Any], of_family: tuple[str, ...] = OF_FAMILIES) -> Layout | None:
-    """How a config.json says that matrices are quantised; None = they are not, or the family reads them itself.
+    """How a config.json says that matrices are quantised; None = they are not.
 
-    `of_family`: the quant_methods of which that is so. Raises: ModelError naming the method or a key that is not followed.
+    `of_family`: which of `OF_FAMILIES` its family has. Raises: ModelError naming the method or a key that is not followed.
     """
     described = _described(raw_config)
     return None if described is None else _layout(described, of_family)
 
 
-def find_layout(model_dir: Path) -> tuple[Layout | None, Path | None]:
+def find_layout(model_dir: Path, *, keeps_mxfp4: bool = False) -> tuple[Layout | None, Path | None]:
     """The layout of a directory's checkpoint, and the file that describes it if that is not config.json.
 
-    Raises: ModelError.
+    `keeps_mxfp4`: see `stored_weights`. Raises: ModelError.
     """
     path = model_dir / "config.json"
     described = _described(read_json(path)) if path.exists() else None
     if described is not None:
-        return _layout(described, OF_FAMILIES), None
+        return _layout(described, OF_FAMILIES, keeps_mxfp4), None
     for name, method in _OLD_FILES.items():
         if (model_dir / name).exists():
             described = Config({"quant_method": method, **read_json(model_dir / name)}, name)
-            return _layout(described, OF_FAMILIES), model_dir / name
+            return _layout(described, OF_FAMILIES, keeps_mxfp4), model_dir / name
     return None, None
 
 
 def _described(raw_config: Mapping[str, Any]) -> Config | None:
     """What config.json, or its part about text, says of quantisation."""
-    places, text = [Config(raw_config)], raw_config.get("text_config")
-    if isinstance(text, dict):
-        places.append(Config(text, "config.json text_config"))
+    places = [Config(raw_config)]
+    for name in ("text_config", "llm_config"):
+        if isinstance(text := raw_config.get(name), dict):
+            places.append(Config(text, f"config.json {name}"))
     found = [part for place in places for key in QUANTISATION_KEYS if (part := place.part(key)) is not None]
     if not found:
         return None
@@ -110,12 +112,12 @@ def _described(raw_config: Mapping[str, Any]) -> Config | None:
     return found[0] if inner is None else inner
 
 
-def _layout(described: Config, of_family: tuple[str, ...]) -> Layout | None:
+def _layout(described: Config, of_family: tuple[str, ...], keeps_mxfp4: bool = False) -> Layout:
     method = str(described.value("quant_method", _unnamed(described))).lower()
     if method in of_family:
         described.skip("modules_to_not_convert")  # which tensors are packed is told by their names
         described.refuse_unread()
-        return None
+        return Mxfp4(keeps_mxfp4)
     if method in _AUTO_ROUND:
         method = _auto_round(described)
     if method in _LAYOUTS:

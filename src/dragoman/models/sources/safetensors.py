@@ -23,7 +23,6 @@ from safetensors import SafetensorError, safe_open
 from dragoman.models.config import ModelError, read_json, shown
 from dragoman.models.sources.base import WeightSource
 from dragoman.models.sources.layout import Header, Quantised
-from dragoman.models.sources.mxfp4 import unpacked_shapes
 from dragoman.models.sources.quantised import QuantisedCheckpoint, find_layout, quantised_matrices
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.pickles import conversion, is_pickle
@@ -32,6 +31,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 _SINGLE_FILE = "model.safetensors"
 _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
+# What a header says takes up to 15 times its bytes once it is read, so it is a small part of its file, or describes no more
+# than some ten thousand tensors. Those of models take a thousandth.
+_LARGE_HEADER, _HEADER_SHARE = 1 << 20, 16
 
 # The names of element types in a file, of those that models are stored in.
 _DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8}
@@ -144,10 +146,10 @@ def file_tensors(path: Path) -> dict[str, Array]:
 class SafetensorsWeights:
     """The weights of a directory, as `opening.StoredWeights` describes them."""
 
-    def __init__(self, model_dir: Path) -> None:
+    def __init__(self, model_dir: Path, *, keeps_mxfp4: bool = False) -> None:
         """Raises: ModelError if there are none, or they are quantised in a way that is not followed."""
         self._model_dir = model_dir
-        self._layout, described = find_layout(model_dir)
+        self._layout, described = find_layout(model_dir, keeps_mxfp4=keeps_mxfp4)
         self._weight_files = tuple(weight_files(model_dir))
         self.files = self._weight_files if described is None else (*self._weight_files, described)
 
@@ -158,7 +160,7 @@ class SafetensorsWeights:
 
     @property
     def recompressed(self) -> str | None:
-        """None: whatever is quantised stays so, or is not told as a loss (fp8)."""
+        """None: whatever is quantised stays so, or is not told as a loss (fp8, and MXFP4 as a type that was asked for)."""
         return None
 
     @property
@@ -167,10 +169,10 @@ class SafetensorsWeights:
         return min((matrix.group_size for matrix in self._matrices.values() if matrix.group_size), default=None)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor, matrices that are stored as MXFP4 or quantised as such. Raises: ModelError."""
+        """The shape of every tensor, quantised matrices as such. Raises: ModelError."""
         parts = {part for matrix in self._matrices.values() for part in matrix.parts}
         shapes = {name: header.shape for name, header in self._headers.items() if name not in parts}
-        return unpacked_shapes(shapes) | {name: matrix.shape for name, matrix in self._matrices.items()}
+        return shapes | {name: matrix.shape for name, matrix in self._matrices.items()}
 
     def packed_bytes(self) -> dict[str, int]:
         """See `StoredWeights`."""
@@ -199,15 +201,26 @@ def _read_header(path: Path) -> tuple[dict[str, Any], int]:
     Source: huggingface.co/docs/safetensors, "Format".
     """
     try:
+        size = _header_bytes(path)
         with safe_open(path, framework="np"):
             pass
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            file.seek(_LENGTH_BYTES)
             header = json.loads(file.read(size))
     except (SafetensorError, OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     header.pop("__metadata__", None)
     return header, _LENGTH_BYTES + size
+
+
+def _header_bytes(path: Path) -> int:
+    """How long a file's header is. Raises: ValueError if it is longer than that of any model."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+    most = max(_LARGE_HEADER, path.stat().st_size // _HEADER_SHARE)
+    if size > most:
+        raise ValueError(f"its header has {size} bytes, allowed: at most {most}")
+    return size
 
 
 def _unreadable(path: Path, error: Exception) -> ModelError:

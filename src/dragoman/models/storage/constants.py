@@ -35,7 +35,7 @@ class WeightFormat:
     `max_columns`: those of a product, wider ones are summed up; None = no limit. `idle_expert_weights`: an expert without
     tokens costs as much as multiplying one row with so many weights (`blocks.experts`). `keeps_half`: floats of two bytes
     stay such in the compiled graph; else the plugin makes them f32. `careful_type`: how matrices are stored whose error
-    counts more than that of others; None = as these.
+    counts more than that of others; None = as these. `keeps_mxfp4`: those of MXFP4 come packed (`sources.opening`).
     """
 
     stored_type: StoredType
@@ -43,6 +43,7 @@ class WeightFormat:
     idle_expert_weights: int = 0
     keeps_half: bool = False
     careful_type: StoredType | None = None
+    keeps_mxfp4: bool = False
 
     @property
     def careful(self) -> WeightFormat:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from dragoman.gguf.config import (
 from dragoman.gguf.files import GgufModel
 from dragoman.gguf.header import GgufTensor
 from dragoman.models.sources.base import Array
-from dragoman.models.sources.gguf.forms import Joined, Stack, Turned, with_columns
+from dragoman.models.sources.forms import Joined, Stack, Turned, with_columns
 from dragoman.models.sources.gguf.orders import row_order, turns_order
 from dragoman.models.sources.gguf.stored import MappedFiles, stored_rows
 
@@ -202,17 +203,15 @@ def _whole(tensor: GgufTensor) -> Entry:
 
 def _read(tensor: GgufTensor, files: MappedFiles) -> Any:
     """The tensor as it is stored."""
-    data, columns = files.bytes_of(tensor), tensor.shape[-1]
+    data, type_name, columns = files.bytes_of(tensor), tensor.type_name, tensor.shape[-1]
+    stored = partial(stored_rows, type_name=type_name, num_columns=columns, keeps_mxfp4=files.keeps_mxfp4)
     if len(tensor.shape) == 1:
-        rows: Array = np.asarray(stored_rows(data, tensor.type_name, columns))
+        rows: Array = np.asarray(stored(data))
         return rows[0]
     if len(tensor.shape) == 2:
-        return stored_rows(data, tensor.type_name, columns)
+        return stored(data)
     num_rows = len(data) // tensor.shape[0]
-    return Stack(
-        tensor.shape,
-        lambda index: stored_rows(data[index * num_rows : (index + 1) * num_rows], tensor.type_name, columns),
-    )
+    return Stack(tensor.shape, lambda index: stored(data[index * num_rows : (index + 1) * num_rows]))
 
 
 def _each(tensor: GgufTensor) -> Iterator[Entry]:

@@ -16,20 +16,29 @@ import numpy as np
 from dragoman.errors import ModelError
 from dragoman.gguf.header import GgufTensor
 from dragoman.models.sources.base import Array, PackedMatrix
+from dragoman.models.sources.mxfp4 import Mxfp4Matrix
 
 NUMBERS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 PACKED = {"Q8_0": 8, "Q4_0": 4}
 """The types that stay as they are in a graph, with their bits."""
 
-GROUP_SIZE = 32  # columns that share a scale, in both
+MXFP4 = "MXFP4"  # stays so too, as integers of 8 bits, where files are read so
+
+GROUP_SIZE = 32  # columns that share a scale, in all of them
 
 _SCALE_BYTES = 2
 
 
-class MappedFiles:
-    """Files in memory, each mapped once."""
+def packed_types(*, keeps_mxfp4: bool) -> dict[str, int]:
+    """The types of matrices that stay packed in a graph, with their bits there."""
+    return PACKED | ({MXFP4: 8} if keeps_mxfp4 else {})
 
-    def __init__(self) -> None:
+
+class MappedFiles:
+    """Files in memory, each mapped once. `keeps_mxfp4`: see `stored_weights`."""
+
+    def __init__(self, *, keeps_mxfp4: bool = False) -> None:
+        self.keeps_mxfp4 = keeps_mxfp4
         self._mapped: dict[Path, Array] = {}
 
     def bytes_of(self, tensor: GgufTensor) -> Array:
@@ -86,11 +95,15 @@ class QuantisedRows:
         return values if dtype is None else values.astype(dtype, copy=False)
 
 
-def stored_rows(data: Array, type_name: str, num_columns: int) -> Array | PackedMatrix | QuantisedRows:
+def stored_rows(
+    data: Array, type_name: str, num_columns: int, *, keeps_mxfp4: bool = False
+) -> Array | PackedMatrix | QuantisedRows:
     """Rows of a matrix as they are stored. Shapes: data u8 [out, bytes of a row] -> [out, in]."""
     if type_name in NUMBERS:
         numbers: Array = data.view(NUMBERS[type_name])
         return numbers
+    if type_name == MXFP4 and keeps_mxfp4:
+        return _mxfp4(data.reshape(len(data), num_columns // GROUP_SIZE, -1)).packed()
     if type_name not in PACKED:
         return QuantisedRows(data, type_name, num_columns)
     blocks = data.reshape(len(data), num_columns // GROUP_SIZE, -1)
@@ -102,3 +115,10 @@ def stored_rows(data: Array, type_name: str, num_columns: int) -> Array | Packed
         values = np.concatenate([quants & 0x0F, quants >> 4], axis=2).view(np.int8)
         values -= 8
     return PackedMatrix(values.reshape(len(data), num_columns), scales, None, PACKED[type_name])
+
+
+def _mxfp4(blocks: Array) -> Mxfp4Matrix:
+    """The matrix of blocks, u8 [out, groups, 17]: an exponent, and codes whose low halves are a block's first columns."""
+    low, high = blocks[:, :, 1:] & 0x0F, blocks[:, :, 1:] >> 4
+    codes = np.concatenate([low, high], axis=2)
+    return Mxfp4Matrix(codes[:, :, 0::2] | codes[:, :, 1::2] << 4, blocks[:, :, 0])

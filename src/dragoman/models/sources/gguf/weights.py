@@ -17,7 +17,7 @@ import numpy as np
 from dragoman.errors import ModelError
 from dragoman.gguf.files import GgufModel, read_gguf
 from dragoman.models.sources.gguf.naming import Entry, entries
-from dragoman.models.sources.gguf.stored import GROUP_SIZE, NUMBERS, PACKED, MappedFiles
+from dragoman.models.sources.gguf.stored import GROUP_SIZE, NUMBERS, MappedFiles, packed_types
 from dragoman.models.sources.read_ahead import read_ahead
 
 _SCALE_BYTES = 2
@@ -26,8 +26,9 @@ _SCALE_BYTES = 2
 class GgufWeights:
     """See `opening.StoredWeights`."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, *, keeps_mxfp4: bool = False) -> None:
         """Raises: ModelError."""
+        self._keeps_mxfp4, self._packed = keeps_mxfp4, packed_types(keeps_mxfp4=keeps_mxfp4)
         self._model: GgufModel = read_gguf(model)
         self.files = self._model.files
 
@@ -37,7 +38,7 @@ class GgufWeights:
 
     @property
     def smallest_group(self) -> int | None:
-        """Of Q8_0 and Q4_0, if there are any."""
+        """Of types that stay packed, if there are any."""
         return GROUP_SIZE if self.packed_bytes() else None
 
     @property
@@ -49,18 +50,18 @@ class GgufWeights:
 
     @property
     def recompressed(self) -> str | None:
-        """All but Q8_0 and Q4_0."""
+        """All that do not stay packed."""
         types = {entry.type_name for entry in self._entries.values() if len(entry.shape) > 1}
-        named = sorted(types - PACKED.keys() - NUMBERS.keys())
+        named = sorted(types - self._packed.keys() - NUMBERS.keys())
         return ", ".join(named) or None
 
     def packed_bytes(self) -> dict[str, int]:
-        """Of Q8_0 and Q4_0: values, and a scale for each group."""
+        """Values, and a scale for each group."""
         return {
-            name: int(np.prod(entry.shape)) * PACKED[entry.type_name] // 8
+            name: int(np.prod(entry.shape)) * self._packed[entry.type_name] // 8
             + int(np.prod(entry.shape)) // GROUP_SIZE * _SCALE_BYTES
             for name, entry in self._entries.items()
-            if len(entry.shape) > 1 and entry.type_name in PACKED
+            if len(entry.shape) > 1 and entry.type_name in self._packed
         }
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -69,15 +70,15 @@ class GgufWeights:
 
     def open(self) -> GgufSource:
         """The tensors."""
-        return GgufSource(self._model, self._entries)
+        return GgufSource(self._model, self._entries, keeps_mxfp4=self._keeps_mxfp4)
 
 
 class GgufSource:
     """The tensors of one model by their Hugging Face names. A context manager."""
 
-    def __init__(self, model: GgufModel, tensors: dict[str, Entry]) -> None:
+    def __init__(self, model: GgufModel, tensors: dict[str, Entry], *, keeps_mxfp4: bool = False) -> None:
         self._model, self._entries = model, tensors
-        self._files = MappedFiles()
+        self._files = MappedFiles(keeps_mxfp4=keeps_mxfp4)
 
     def __enter__(self) -> Self:
         read_ahead(self._model.files)

@@ -1,6 +1,6 @@
-"""Tensors of a checkpoint that a GGUF file holds in another form: turned, in several tensors, or one for each expert.
+"""Tensors that a file holds in another form than families ask for: turned, in several tensors, or one for each expert.
 
-Does: hand out the parts that families ask for without computing the whole. Does not: read files. Used by the source.
+Does: hand out the parts that families ask for without computing the whole. Does not: read files. Used by the sources.
 """
 
 from __future__ import annotations
