@@ -6,7 +6,8 @@ on an otherwise idle machine:
 
     python -m benchmarks.start                          (random weights in the shape of Llama 3.2 1B: 2.5 GB in a temporary
                                                          directory, another gigabyte or two for the kept graph)
-    python -m benchmarks.start MODEL_DIR --dtype int4
+    python -m benchmarks.start MODEL --dtype int4       (a directory or a GGUF file; `benchmarks.starts` makes them in
+                                                         every format, and measures all)
 
 Memory is what the process has for itself (RssAnon): pages of mapped files are the page cache's, and go when they are needed
 elsewhere. Files leave the page cache by posix_fadvise; where the kernel keeps them all the same, that is told.
@@ -138,9 +139,22 @@ def read_s(paths: Sequence[Path]) -> float:
     return time.perf_counter() - begin
 
 
+def weight_files(model: Path) -> list[Path]:
+    """The files with the model's weights, in whichever format they are."""
+    if model.is_file():
+        return [model]
+    found = (sorted(model.glob(pattern)) for pattern in ("*.safetensors", "*.gguf", "openvino_*.bin"))
+    files = next((files for files in found if files), None)
+    if files is None:
+        raise SystemExit(
+            f"MODEL={model}: must be a GGUF file, or a directory with *.safetensors, *.gguf or openvino_*.bin"
+        )
+    return files
+
+
 def measure(model: Path, dtype: str, rounds: int) -> dict[str, Any]:
     """The best of some rounds, each of which reads the files, loads the model cold, and loads the graph that was kept."""
-    files = sorted(model.glob("*.safetensors"))
+    files = weight_files(model)
     reads: list[float] = []
     loads: dict[str, list[dict[str, Any]]] = {"cold": [], "kept": []}
     is_cold = True
@@ -201,7 +215,7 @@ def model_directory(path: Path | None) -> Iterator[Path]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description="What loading a model takes.")
-    parser.add_argument("model", nargs="?", type=Path, metavar="MODEL_DIR", help="none = random weights, 1.2 billion")
+    parser.add_argument("model", nargs="?", type=Path, metavar="MODEL", help="none = random weights, 1.2 billion")
     parser.add_argument("--dtype", default="int8", choices=("int8", "int4", "bf16", "f16", "f32"))
     parser.add_argument("--rounds", type=int, default=3, help="of which the best counts")
     parser.add_argument("--load-once", type=Path, metavar="CACHE_DIR", help=argparse.SUPPRESS)

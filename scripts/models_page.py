@@ -3,8 +3,9 @@
 Run `python scripts/models_page.py` from the repository's root (`make docs` does). For each case of tests/models/families the
 logits of dragoman are compared with those recorded from transformers, with f32, int8 and int4 weights; for each case of
 tests/models/vision the embeddings of its pictures. Speed is measured by
-`python -m benchmarks.shapes`, on an otherwise idle machine; the last JSON line of it, in a file that `--speed` names, goes
-into the page, else what the page says already stays.
+`python -m benchmarks.shapes`, starts by `python -m benchmarks.starts`, on an otherwise idle machine; the last JSON line of
+these, in files that `--speed` and `--starts` name, goes into the page, else what the page says already stays. What types of
+GGUF files lose is recorded by `scripts/record_gguf_divergence.py`.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from dragoman.models import ModelOptions, load_model  # noqa: E402
 from dragoman.models.families import FAMILIES, find_family, read_model  # noqa: E402
 from dragoman.models.families.base import Family  # noqa: E402
 from dragoman.models.families.refused import REFUSED  # noqa: E402
-from dragoman.models.families.vision import TOWERS  # noqa: E402
+from dragoman.models.families.vision import INTERNVL_DECODERS, TOWERS  # noqa: E402
 from dragoman.models.storage.constants import WeightType  # noqa: E402
 from dragoman.server.generation.output_parsers import choose_output_format  # noqa: E402
 from dragoman.tokenizer.chat_template import ChatTemplate  # noqa: E402
 from tests.support.family_checkpoint import case_names, read_case, write_case  # noqa: E402
 from tests.support.family_logits import PROMPTS, error_on_prompt  # noqa: E402
+from tests.support.gguf_divergence import recorded_divergences  # noqa: E402
 from tests.support.packed_layouts import LAYOUTS, LLAMA, difference, prompt_logits  # noqa: E402
 from tests.support.packers import write_pair  # noqa: E402
 from tests.support.random_checkpoint import write_checkpoint  # noqa: E402
@@ -104,15 +106,17 @@ PICTURES = """Pictures are prepared as transformers' processors on Pillow and nu
 tower gets differ by less than 1e-6. **f32, int8, int4**: how far the embeddings are from those of transformers in f32,
 relative, at most over all recorded pictures; the towers are tiny and random, as above. What is not followed is refused when
 the model is loaded: every key of vision_config and of preprocessor_config.json is read, known to change nothing, or named;
-so is every tensor of the tower.
+so is every tensor of the tower. `InternVLChatModel` is OpenGVLab's own layout of InternVL 2, 2.5 and 3, with decoders of
+the architectures {decoders}; its cases are the recorded numbers of the other layout under the
+names of this one. `<IMG_CONTEXT>` and the tiles: [pictures.md](pictures.md).
 """
 
 QUANTISED = """Of a checkpoint that somebody has quantised, matrices of integers go into the graph as they are, with their
 own groups, scales and zero points; `--dtype` is how the others are stored (embeddings' head, what the quantiser left
 out). With `--dtype f32` all are the numbers that they stand for. Floats of 8 bits (fp8) have no kernels on
 processors: their numbers are stored as `--dtype` says. Activations are rounded as kernels here do it, in groups no
-larger than the smallest of the weights, not as a checkpoint describes it for others. In groups of fewer than 32
-columns, and 4 bits in groups of whole rows, kernels were not measured.
+larger than the smallest of the weights (`--activation-group` asks for smaller ones, or none), not as a checkpoint
+describes it for others. In groups of fewer than 32 columns, and 4 bits in groups of whole rows, kernels were not measured.
 
 - **f32, int8, bf16**: how far logits are from those of the numbers that the checkpoint stands for, computed in f32,
   relative, of a tiny random Llama; **numbers in int8**: those numbers, stored as int8 by `--dtype int8`, to compare.
@@ -124,11 +128,12 @@ QUANTISED_END = """
 Read are AWQ (AutoAWQ's gemm), GPTQ (`gptq`, `gptq_v2`; 4 and 8 bits, act-order, `quantize_config.json`), AutoRound in
 either of these, compressed-tensors (`pack-quantized` of 4 and 8 bits, `int-quantized`, `float-quantized`,
 `naive-quantized`), fp8 with one scale, one for each row or block (`fp8`, `fbgemm_fp8`), and gpt-oss's MXFP4.
-MXFP4, in safetensors as in GGUF files, is not kept packed: its numbers are stored as `--dtype` says, so by default as
-int8 with a scale for each row. In its own groups of 32, int8 would lose nothing, but a product takes up to a quarter
-longer, and activations would be rounded in groups as small in the whole graph, attention's projections too. The error
-of a product is 1.2 % instead of 0.6 ([measured](performance-log.md)), beside 12 % that MXFP4 itself has lost; bf16 and
-f32 keep every value.
+MXFP4, in safetensors as in GGUF files, stays in its groups of 32 where no type is asked for: twice its values are
+integers of 8 bits, which with half its scale lose nothing (scales below 2^-24 become 0, those above 2^15 are refused).
+Asked for by name, `--dtype int8` stores the numbers with a scale for each row: a product is up to a quarter faster, as
+then activations are rounded in groups of 128 instead of 32 in the whole graph, and its error is 1.2 % instead of 0.6
+([measured](performance-log.md)), beside 12 % that MXFP4 itself has lost. bf16 and f32 keep every value; so would the
+runtime's own 4-bit floats, in half the memory of int8, but more than twice as slowly.
 bitsandbytes, HQQ, AQLM, QuIP, EXL2, Quark, ModelOpt and 4-bit floats are refused by name: use the checkpoint that is
 not quantised, or one of the above. So are 2 and 3 bits, AWQ's other versions, sparsity, transforms, tensors of
 several matrices and matrices stored by columns (GPT-2) that are packed, and every key of `quantization_config` that
@@ -140,11 +145,12 @@ with what sees (mmproj) is not read; texts alone are taken in, by models that se
 further tokens are not read either.
 
 - **Types**: {types}; a file with others is refused by their name.
-- **Exact**: Q8_0 and Q4_0 stay as they are, as groups of 32 columns with a scale each; only a table of embeddings
-  becomes f16. F32, F16 and BF16 are compressed as other checkpoints are. The values of all other types are computed,
-  a part at a time, and stored anew: as int8, which loses little beside what the file has lost (half a step of 255 in
-  a row's range), or with `--dtype int4` in groups of 128, which loses again what a Q4_K file has lost. The start says
-  so in a line. `--dtype f32` computes with the file's own values.
+- **Exact**: Q8_0 and Q4_0 stay as they are, as groups of 32 columns with a scale each, and MXFP4 so as int8 where no
+  `--dtype` is given (above); only a table of embeddings becomes f16. F32, F16 and BF16 are compressed as other
+  checkpoints are. The values of all other types are computed, a part at a time, and stored anew: as int8,
+  which loses little beside what the file has lost (half a step of 255 in a row's range), or with `--dtype int4` in groups
+  of 128, which loses again what a Q4_K file has lost. The start says so in a line. `--dtype f32` computes
+  with the file's own values.
 - **Followed**: for every architecture below, logits with `--dtype f32` are those of the Hugging Face checkpoint,
   relative 1e-4, on files written as llama.cpp's converter writes them. A key of the metadata or a tensor that nobody
   looks up is named when the model is refused.
@@ -157,6 +163,13 @@ further tokens are not read either.
 - **Tokenizers**: byte-level BPE (gpt2) with these kinds in `tokenizer.ggml.pre`: {kinds}; SentencePiece's pairs with
   scores (llama) and unigrams (t5). A kind that is not listed is refused by its name.
 """
+GGUF_LOSS = """What is lost, in nats of KL divergence for each token that the demo model reads (1,024 of text of its kind):
+**file**, by the type itself, in f32, from the model's own weights; **int8**, **int4**, by storing and computing with that
+`--dtype`, from the file's values in f32. The types are made by rounding to nearest here; llama.cpp searches for scales, and
+loses less.
+
+| type | file | int8 | int4 |
+|---|---|---|---|"""
 
 
 @dataclass
@@ -241,7 +254,7 @@ def lines(rows: list[Row], speed: dict[str, str]) -> Iterator[str]:
 def picture_lines() -> Iterator[str]:
     """What of pictures is followed, and how closely."""
     yield "\n## Pictures\n"
-    yield PICTURES
+    yield PICTURES.format(decoders=", ".join(f"`{name}`" for name in INTERNVL_DECODERS))
     yield "| architectures | f32 | int8 | int4 |"
     yield "|---|---|---|---|"
     cases: dict[str, list[str]] = {}
@@ -259,6 +272,10 @@ def gguf_lines() -> Iterator[str]:
     yield GGUF.format(
         types=", ".join(name for name, _, _ in TYPES.values()), kinds=", ".join(f"`{kind}`" for kind in KINDS)
     )
+    yield GGUF_LOSS
+    for name, lost in recorded_divergences().items():
+        yield f"| {name} | " + " | ".join(f"{lost[key]:.2g}" for key in ("file", "int8", "int4")) + " |"
+    yield ""
     yield "| general.architecture | read as |"
     yield "|---|---|"
     for name, architecture in ARCHITECTURES.items():
@@ -295,34 +312,50 @@ def quantised_lines() -> Iterator[str]:
     yield QUANTISED_END
 
 
-STARTS = """Llama of 386 million parameters on two cores with AVX-512 and bf16, files not in the page cache
-(`python -m benchmarks.start MODEL --dtype TYPE`): **cold** builds the graph and keeps it, **kept** maps the one that an
-earlier start kept. Memory is the process's own; the kept graph is mapped besides.
+STARTS_HEADING = "\n## Starts\n"
+STARTS = """Llama of {millions} million parameters on {cores} cores {processor}, files not in the page cache
+(`python -m benchmarks.starts`): **cold** builds the graph and keeps it, **kept** maps the one that an earlier start kept.
+Memory is the process's own; the kept graph is mapped besides. Exported graphs keep the weights that they have.
 
 | weights | on disk, MiB | cold, s | peak, MiB | afterwards, MiB | kept, s | kept graph, MiB |
-|---|---|---|---|---|---|---|
-| bf16 safetensors, `--dtype int8` | 791 | 3.6 | 516 | 437 | 1.2 | 425 |
-| `--dtype int4` | 791 | 6.0 | 445 | 278 | 2.0 | 267 |
-| `--dtype bf16` | 791 | 3.2 | 866 | 794 | 1.8 | 792 |
-| `--dtype f32` | 791 | 7.8 | 3,807 | 1,530 | 3.3 | 1,584 |
-| compressed-tensors W4A16, by `dragoman compress` | 287 | 4.4 | 388 | 279 | 2.0 | 265 |
-| GGUF Q8_0 | 422 | 3.1 | 674 | 482 | 1.4 | 470 |
-| GGUF Q4_0 | 224 | 4.1 | 489 | 298 | 2.4 | 286 |
-| OpenVINO IR, int8 | 400 | 2.5 | 444 | 437 | 1.4 | 399 |"""
+|---|---|---|---|---|---|---|"""
+
+
+def start_lines(report: Path | None) -> Iterator[str]:
+    """What starts take, from a report of the benchmark or from the page."""
+    yield STARTS_HEADING
+    if report is None:
+        yield PAGE.read_text(encoding="utf-8").partition(STARTS_HEADING)[2].strip("\n")
+        return
+    found = json.loads(report.read_text(encoding="utf-8").strip().splitlines()[-1])
+    warm = [row["format"] for row in found["rows"] if not row["is_cold"]]
+    if warm:
+        raise SystemExit(f"--starts={report}: must be measured with files out of the page cache, was not for {warm}")
+    kinds = {(True, True): "with AVX-512 and bf16", (False, True): "with VNNI", (False, False): "with AVX2"}
+    yield STARTS.format(
+        millions=round(found["parameters"] / 1e6),
+        cores=found["cores"],
+        processor=kinds[found["has_bf16"], found["has_integer_dot_products"]],
+    )
+    for row in found["rows"]:
+        name = row["format"] if row["format"].startswith("OpenVINO") else f"{row['format']}, `--dtype {row['dtype']}`"
+        sizes = [f"{row[key]:,.0f}" for key in ("on_disk_mib", "peak_mib", "afterwards_mib", "kept_graph_mib")]
+        disk, peak, afterwards, graph = sizes
+        yield f"| {name} | {disk} | {row['cold_s']:.1f} | {peak} | {afterwards} | {row['kept_s']:.1f} | {graph} |"
 
 
 def main() -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description="Write docs/models.md.")
     parser.add_argument("--speed", type=Path, help="the output of python -m benchmarks.shapes")
+    parser.add_argument("--starts", type=Path, help="the output of python -m benchmarks.starts")
     asked = parser.parse_args()
     page = [
         *lines(measured_rows(), speeds(asked.speed)),
         *picture_lines(),
         *quantised_lines(),
         *gguf_lines(),
-        "\n## Starts\n",
-        STARTS,
+        *start_lines(asked.starts),
     ]
     PAGE.write_text(INTRODUCTION + "\n".join(page) + "\n", encoding="utf-8")
 

@@ -1,7 +1,7 @@
 """Writes the small checkpoints of tests/models/families as GGUF files, as llama.cpp's converter writes them.
 
 Does: rename, turn and stack tensors, and write the metadata. Names are those of the `gguf` package's own table, so that they
-do not depend on what is tested. Does not: quantise in K types (the package cannot; `random_blocks` stands in for them).
+do not depend on what is tested. Does not: quantise (the package does, and `gguf_blocks` what it cannot), or quantise well.
 Source of the facts: llama.cpp, convert_hf_to_gguf.py and conversion/.
 """
 
@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 
 from tests.support import gguf_qwen
 from tests.support.family_checkpoint import Array, Case, write_case
+from tests.support.gguf_blocks import quantise
 
 Config = dict[str, Any]
 
@@ -169,7 +170,7 @@ def _stored(name: str, value: Array, type_name: str, random_blocks: bool) -> tup
         return blocks(value.shape, type_name, len(name)), kind
     if type_name == "F32":
         return np.ascontiguousarray(value, dtype=np.float32), kind
-    return gguf.quants.quantize(np.ascontiguousarray(value, dtype=np.float32), kind), kind
+    return quantise(value, type_name), kind
 
 
 def blocks(shape: tuple[int, ...], type_name: str, stream: int) -> Array:
