@@ -7,6 +7,7 @@ import struct
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.gguf.test_tokenizers import byte_level
 from tests.support.family_checkpoint import read_case
 from tests.support.gguf_tokenizer import tokenizer_metadata
 from tests.support.gguf_writer import write_gguf
+from tests.support.little_memory import Confined, little_memory
 
 LONGEST_S = 10.0
 SPARE_BYTES = 1 << 20  # of the interpreter's own, whatever the file's size
@@ -61,11 +63,30 @@ def _sizes() -> list[int]:
         return [tensor.size for tensor in read_gguf(path).tensors.values()]
 
 
-def refusal(data: bytes, *, loads: bool = False) -> str | None:
+@pytest.fixture(scope="module", autouse=True)
+def _imported() -> None:
+    """What is imported for a file is no allocation of the file's."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "model.gguf"
+        path.write_bytes(whole())
+        load_tokenizer(path)
+        load_model(path, ModelOptions("f32"))
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    """A process for the files themselves: what reads them is not all written in Python."""
+    with Confined() as process:
+        yield process
+
+
+def refusal(data: bytes, *, loads: bool = False, confined: Confined | None = None) -> str | None:
     """What a file with these bytes is refused with, None if it is taken. Fails if it takes long, or much memory."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "model.gguf"
         path.write_bytes(data)
+        if confined is not None:
+            confined.refusal(path)
         return _refusal(path, loads=loads)
 
 
@@ -77,7 +98,8 @@ def _refusal(path: Path, *, loads: bool) -> str | None:
     begin = time.monotonic()
     for use in (lambda: read_gguf(path), *uses):
         try:
-            use()
+            with little_memory(path):
+                use()
         except ModelError as error:
             message = str(error)
         except ValueError as error:  # the tokenizers library's own words, wrapped
@@ -95,38 +117,38 @@ def test_the_file_itself_is_taken() -> None:
 
 
 @few
-@given(st.data())
-def test_any_byte_of_a_header_may_be_wrong(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_any_byte_of_a_header_may_be_wrong(confined: Confined, data: st.DataObject) -> None:
     changed = bytearray(whole())
     for _ in range(data.draw(st.integers(1, 3))):
         changed[data.draw(st.integers(0, header_bytes() - 1))] ^= data.draw(st.integers(1, 255))
-    refusal(bytes(changed))
+    refusal(bytes(changed), confined=confined)
 
 
 @few
-@given(st.data())
-def test_any_number_of_a_header_may_be_absurd(data: st.DataObject) -> None:
+@given(data=st.data())
+def test_any_number_of_a_header_may_be_absurd(confined: Confined, data: st.DataObject) -> None:
     """Eight bytes at any place become a count that no file has room for, or none."""
     changed = bytearray(whole())
     place = data.draw(st.one_of(st.sampled_from([4, 8, 16, 24]), st.integers(0, header_bytes() - 8)))
     changed[place : place + 8] = struct.pack("<Q", data.draw(st.sampled_from(COUNTS)))
-    refusal(bytes(changed))
+    refusal(bytes(changed), confined=confined)
 
 
 @few
-@given(st.floats(0, 1, exclude_max=True))
+@given(part=st.floats(0, 1, exclude_max=True))
 @example(0.0)
-def test_a_truncated_file_is_refused(part: float) -> None:
-    message = refusal(whole()[: int(len(whole()) * part)])
+def test_a_truncated_file_is_refused(confined: Confined, part: float) -> None:
+    message = refusal(whole()[: int(len(whole()) * part)], confined=confined)
     assert message is not None
     assert "model.gguf" in message
 
 
 @few
-@given(st.binary(max_size=200), st.sampled_from(COUNTS), st.sampled_from(COUNTS))
-def test_a_file_of_junk_is_refused(content: bytes, num_tensors: int, num_keys: int) -> None:
+@given(content=st.binary(max_size=200), num_tensors=st.sampled_from(COUNTS), num_keys=st.sampled_from(COUNTS))
+def test_a_file_of_junk_is_refused(confined: Confined, content: bytes, num_tensors: int, num_keys: int) -> None:
     data = b"GGUF" + struct.pack("<IQQ", 3, num_tensors, num_keys) + content
-    assert refusal(data) is not None
+    assert refusal(data, confined=confined) is not None
 
 
 @settings(max_examples=10, deadline=None)

@@ -6,6 +6,7 @@ A tiny checkpoint is changed in one place: a value of config.json, a tensor, the
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import tempfile
@@ -24,6 +25,7 @@ from safetensors.numpy import load_file, save_file
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
+from tests.support.little_memory import Confined, little_memory, read_all
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 
 SMALL = RandomShape("small", seed=5, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_size=16, bias=True)
@@ -40,6 +42,8 @@ few = settings(max_examples=100, deadline=None)
 @pytest.fixture(scope="module", autouse=True)
 def _bounded_memory() -> Iterator[None]:
     """Fails if anything here made the process grow."""
+    with checkpoint(SMALL) as directory:  # what is imported is no allocation of a file's
+        load_model(directory, ModelOptions())
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib) >> 10 < MOST_MIB
@@ -53,7 +57,7 @@ def checkpoint(shape: RandomShape) -> Iterator[Path]:
 
 
 def refusal(directory: Path) -> str | None:
-    """What the directory is refused with, None if it loads. Fails if refusing takes long, or several lines."""
+    """What the directory is refused with, None if it loads. Fails if that takes long, much memory, or several lines."""
     message = None
     begin = time.monotonic()
     uses: list[Callable[[], object]] = [
@@ -62,13 +66,21 @@ def refusal(directory: Path) -> str | None:
     ]
     for use in uses:
         try:
-            use()
+            with little_memory(directory):
+                use()
         except ModelError as error:
             message = str(error)
             assert 10 < len(message) < LONGEST_MESSAGE
             assert message.isprintable()
     assert time.monotonic() - begin < LONGEST_S
     return message
+
+
+@pytest.fixture(scope="module")
+def confined() -> Iterator[Confined]:
+    """A process for the files themselves: what reads them is not all written in Python."""
+    with Confined() as process:
+        yield process
 
 
 # --- config.json ------------------------------------------------------------------------------------------------------
@@ -274,35 +286,91 @@ def test_numbers_that_cannot_be_stored_are_refused(value: float, weight_type: An
 
 
 @few
-@given(st.floats(0, 1, exclude_max=True))
-def test_a_truncated_file_is_refused(part: float) -> None:
+@given(part=st.floats(0, 1, exclude_max=True))
+def test_a_truncated_file_is_refused(confined: Confined, part: float) -> None:
     with checkpoint(SMALL) as directory:
         data = (directory / WEIGHTS).read_bytes()
         (directory / WEIGHTS).write_bytes(data[: int(len(data) * part)])
         message = refusal(directory)
+        assert confined.refusal(directory) == message
     assert message is not None
     assert WEIGHTS in message
 
 
 @few
-@given(st.integers(0, 2000), st.integers(1, 255))
-def test_any_byte_of_a_header_may_be_wrong(place: int, change: int) -> None:
+@given(place=st.integers(0, 2000), change=st.integers(1, 255))
+def test_any_byte_of_a_header_may_be_wrong(confined: Confined, place: int, change: int) -> None:
     with checkpoint(SMALL) as directory:
         data = bytearray((directory / WEIGHTS).read_bytes())
         data[place] ^= change
         (directory / WEIGHTS).write_bytes(data)
         refusal(directory)
+        confined.refusal(directory)
+
+
+NUMBERS = [-1, 0, 1, 3, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64]
 
 
 @few
-@given(st.integers(0, 2**64 - 1), st.binary(max_size=200))
+@given(data=st.data())
+def test_any_number_of_a_header_may_be_absurd(confined: Confined, data: st.DataObject) -> None:
+    """A length of an axis, or where the bytes of a tensor begin or end, or how long the header is."""
+    with checkpoint(SMALL) as directory:
+        whole = (directory / WEIGHTS).read_bytes()
+        size = int.from_bytes(whole[:8], "little")
+        header, tensors = json.loads(whole[8 : 8 + size]), whole[8 + size :]
+        entry = header[data.draw(st.sampled_from(NAMES))]
+        for _ in range(data.draw(st.integers(1, 3))):
+            numbers = entry[data.draw(st.sampled_from(["shape", "data_offsets"]))]
+            numbers[data.draw(st.integers(0, len(numbers) - 1))] = data.draw(st.sampled_from(NUMBERS))
+        text = json.dumps(header).encode()
+        told = data.draw(st.sampled_from([len(text), len(text), *(number % 2**64 for number in NUMBERS)]))
+        (directory / WEIGHTS).write_bytes(told.to_bytes(8, "little") + text + tensors)
+        refusal(directory)
+        confined.refusal(directory)
+
+
+@few
+@given(size=st.integers(0, 2**64 - 1), content=st.binary(max_size=200))
 @example(2**63, b"")
 @example(2, b"[]")
 @example(4, b"null")
-def test_a_file_of_junk_is_refused(size: int, content: bytes) -> None:
+def test_a_file_of_junk_is_refused(confined: Confined, size: int, content: bytes) -> None:
     with checkpoint(SMALL) as directory:
         (directory / WEIGHTS).write_bytes(size.to_bytes(8, "little") + content)
         assert refusal(directory) is not None
+        assert confined.refusal(directory) is not None
+
+
+def full_of_tensors(count: int, num_bytes: int) -> bytes:
+    """A file of the smallest tensors there are, but for one that takes the other bytes."""
+    ends = [*range(1, count), num_bytes]
+    header = {
+        f"{index:x}": {"dtype": "U8", "shape": [end - index], "data_offsets": [index, end]}
+        for index, end in enumerate(ends)
+    }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(num_bytes)
+
+
+@pytest.mark.parametrize(("count", "num_bytes"), [(30_000, 30_000), (30_000, 32 << 20)])
+def test_a_file_full_of_tensors_takes_no_more_than_twice_the_file(count: int, num_bytes: int) -> None:
+    with checkpoint(SMALL) as directory:
+        data = full_of_tensors(count, num_bytes)
+        (directory / WEIGHTS).write_bytes(data)
+        with little_memory(directory):
+            message = read_all(directory)
+        is_refused = len(data) < 32 << 20
+        assert (message is not None) == is_refused
+        if message is not None:
+            assert re.search(r"its header has \d+ bytes, allowed: at most \d+$", message)
+
+
+def test_a_header_of_a_small_file_may_tell_of_ten_thousand_tensors() -> None:
+    """As those of tiny models with many experts do: it takes what it takes, which is little."""
+    with checkpoint(SMALL) as directory:
+        (directory / WEIGHTS).write_bytes(full_of_tensors(10_000, 10_000))
+        assert read_all(directory) is None
 
 
 @few

@@ -138,10 +138,10 @@ REAL: dict[str, tuple[Described, str]] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-@pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config"])
+@pytest.mark.parametrize("place", ["quantization_config", "compression_config", "text_config", "llm_config"])
 def test_what_tools_write_is_understood(name: str, place: str) -> None:
     described, label = REAL[name]
-    raw = {place: {"quantization_config": described} if place == "text_config" else described}
+    raw = {place: {"quantization_config": described} if place.endswith(("text_config", "llm_config")) else described}
     layout = read_layout(raw)
     assert layout is not None
     assert layout.label == label
