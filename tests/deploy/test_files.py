@@ -1,11 +1,14 @@
 """The files for containers, Kubernetes and systemd: what linters say of them, and that they fit the program.
 
 Linters are asked where they are: hadolint and kubernetes-validate come with the dev extra on Linux, systemd-analyze
-with systemd.
+with systemd. Kubernetes has no schemas of what operators add: operator_kinds.json says, in our words, what the custom
+resource definition of prometheus-operator v1 and kustomize allow in the fields that are of use here, and nothing else.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import re
 import shutil
 import subprocess
@@ -22,7 +25,8 @@ from dragoman.cli.arguments import read_arguments
 ROOT = Path(__file__).parents[2]
 MANIFESTS = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
 UNIT = ROOT / "deploy" / "systemd" / "dragoman.service"
-OPERATORS = {"ServiceMonitor", "Kustomization"}  # of which Kubernetes itself has no schema
+OPERATORS: dict[str, Any] = json.loads((Path(__file__).parent / "operator_kinds.json").read_text())
+"""Kind -> schema, where Kubernetes itself has none."""
 MOST_EXPOSED = 2.0  # of 10, by systemd's own count
 
 
@@ -84,6 +88,50 @@ def test_kubernetes_knows_every_field_of_the_manifests(path: Path) -> None:
     for place, document in documents():
         if place == path and document["kind"] not in OPERATORS:
             validate.validate(document, validate.latest_version(), strict=True)
+
+
+def problems(document: dict[str, Any]) -> list[str]:
+    """What is wrong with a resource of a kind that an operator adds."""
+    jsonschema = pytest.importorskip("jsonschema")
+    checker = jsonschema.Draft202012Validator(OPERATORS[document["kind"]])
+    return [error.message for error in checker.iter_errors(document)]
+
+
+def of_kind(kind: str) -> dict[str, Any]:
+    """The one manifest of that kind."""
+    (found,) = [document for _, document in documents() if document["kind"] == kind]
+    return found
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_operators_know_every_field_of_the_manifests(kind: str) -> None:
+    assert problems(of_kind(kind)) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("apiVersion",), "monitoring.coreos.com/v2"),
+        (("spec", "selector"), None),
+        (("spec", "selector", "matchLables"), {}),
+        (("spec", "endpoints", 0, "interval"), "15 s"),
+        (("spec", "endpoints", 0, "interval"), 15),
+        (("spec", "endpoints", 0, "port"), 8080),
+        (("spec", "endpoints", 0, "authorisation"), {}),
+        (("spec", "endpoints", 0, "authorization", "credentials", "key"), None),
+    ],
+    ids=str,
+)
+def test_a_field_that_is_wrong_or_has_another_name_is_found(place: tuple[str | int, ...], value: object) -> None:
+    document: Any = copy.deepcopy(of_kind("ServiceMonitor"))
+    part = document
+    for step in place[:-1]:
+        part = part[step]
+    if value is None:
+        del part[place[-1]]
+    else:
+        part[place[-1]] = value
+    assert len(problems(document)) == 1
 
 
 def test_the_kustomization_names_every_manifest() -> None:

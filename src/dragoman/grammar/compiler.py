@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.grammar.limits import LEXER_STATES, Lanes, check_source, num_chars
+from dragoman.errors import InvalidParameter, Overloaded, UnsupportedFeature
+from dragoman.grammar.limits import LEXER_STATES, Lanes, check_source, needs_trial, num_chars
 from dragoman.grammar.masker import GrammarMasker
+from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
@@ -112,6 +113,8 @@ class GrammarCompiler:
     def _build(self, grammar: Grammar) -> Any:
         try:
             source = llguidance_source(grammar)
+            if needs_trial(grammar):
+                _try(source)
             matcher = self._llguidance.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
             matcher.compute_bitmask()  # some grammars are found too complex only when they are first used
         except ValueError as error:  # text that is not Unicode, such as half a surrogate pair
@@ -119,6 +122,18 @@ class GrammarCompiler:
         if matcher.is_error():
             raise _invalid(grammar.kind, matcher.get_error())
         return matcher
+
+
+def _try(source: str) -> None:
+    try:
+        check_cost(source)
+    except TooCostly as error:
+        message = f"response_format: the grammar takes more than {MAX_CPU_S} s or {MAX_BYTES >> 20} MiB to compile"
+        raise InvalidParameter(f"{message}, write a simpler one", param="response_format") from error
+    except OSError as error:
+        raise Overloaded(
+            f"no process can be started to try the grammar in ({error.strerror}), try again later"
+        ) from error
 
 
 def llguidance_source(grammar: Grammar) -> str:

@@ -1,10 +1,12 @@
 """What a grammar may cost: bounds on its source, and how many are compiled at once.
 
-Does: refuse sources that would take long to compile, whatever llguidance's own limits say; let large ones in one at a time.
+Does: refuse sources that would take long to compile, whatever llguidance's own limits say; tell which are to be tried first
+(`trial`); let those and large ones in one at a time.
 Does not: compile. Called by the compiler, on the thread that compiles.
 
 llguidance counts most of its work, and stops; these bounds are for what it does not count: the regular expressions that it
-builds before it counts (time and memory grow with the square of their length), and the states of `multipleOf`.
+builds before it counts (time and memory grow with the square of how many parts may be left out), what several of them have
+in common, and the states of `multipleOf`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import math
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any
@@ -21,17 +23,19 @@ from typing import Any
 from dragoman.errors import InvalidParameter, Overloaded
 from dragoman.types import Grammar
 
-MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together: at most 2 s and 300 MB
+MAX_REGEX_CHARS = 16_384  # of a regular expression, and of all of a schema's together
 MAX_LARK_CHARS = 32_768
 MAX_SOURCE_CHARS = 262_144  # of a schema, a list of choices, or a grammar of tool calls
 MAX_MULTIPLE = 20_000  # the least common multiple of a schema's `multipleOf`: so many states are computed at once
 LARGE_CHARS = 4_096  # smaller sources compile in a fraction of a second, or are refused in it
-MAX_WAITING = 4  # large grammars that wait for another
+MAX_WAITING = 12  # such grammars that wait for another
+MANY_REPEATS = 100  # in all regular expressions of a grammar: with less, one compiles in a fraction of a second
 
 LEXER_STATES = 50_000  # 1 to 2 kB each, kept with the compiled grammar
 
 _EMBEDDED = re.compile(r"%json\s*")  # before a schema in a Lark grammar
 _PATTERNS = frozenset({"pattern", "whitespace_pattern"})
+_REPEAT = re.compile(r"[*+?{]|\|(?=[|)])|\((?=[|)])")  # also what may be empty, as in (a|)
 _DECODER = json.JSONDecoder()
 
 
@@ -44,8 +48,8 @@ class Lanes:
 
     @contextmanager
     def enter(self, grammar: Grammar) -> Iterator[None]:
-        """At once for a small grammar; a large one waits for those before it. Raises: Overloaded if too many wait."""
-        if num_chars(grammar) <= LARGE_CHARS:
+        """At once for a small grammar; a costly one waits for those before it. Raises: Overloaded if too many wait."""
+        if num_chars(grammar) <= LARGE_CHARS and not needs_trial(grammar):
             yield
             return
         if not self._places.acquire(blocking=False):
@@ -69,6 +73,27 @@ def check_source(grammar: Grammar) -> None:
     _check_schemas(list(_schemas(grammar)))
 
 
+def needs_trial(grammar: Grammar) -> bool:
+    """Whether it may cost far more than its length tells.
+
+    Grammars that clients write in Lark may: terminals multiply, and one may be what others have in common. So may grammars
+    of tool calls, where a text's pattern meets its length and the mark at its end.
+    """
+    if grammar.kind == "lark" and not grammar.covers_tool_calls:
+        return True
+    if grammar.kind == "regex" and _num_repeats(grammar.source) > MANY_REPEATS:
+        return True
+    patterns = list(_patterns(_schemas(grammar)))
+    return sum(map(_num_repeats, patterns)) > MANY_REPEATS or bool(
+        patterns and (grammar.frame or grammar.kind == "lark")
+    )
+
+
+def _num_repeats(expression: str) -> int:
+    """About how many parts of a regular expression may be left out, or come again."""
+    return sum(1 for _ in _REPEAT.finditer(expression))
+
+
 def num_chars(grammar: Grammar) -> int:
     """How much there is to compile."""
     return len(grammar.source) + len(grammar.frame)
@@ -88,7 +113,7 @@ def _schemas(grammar: Grammar) -> Iterator[Any]:
 
 def _check_schemas(schemas: list[Any]) -> None:
     """Raises: InvalidParameter if their patterns or their `multipleOf` would take too much."""
-    num_chars, multiple = 0, 1
+    multiple = 1
     for name, value in _members(schemas):
         if name == "multipleOf" and isinstance(value, int | float) and not isinstance(value, bool):
             multiple = math.lcm(multiple, _num_states(value))
@@ -96,15 +121,20 @@ def _check_schemas(schemas: list[Any]) -> None:
                 f"the numbers of multipleOf must have a common multiple of at most {MAX_MULTIPLE}, powers of ten aside"
             )
             _check(what, multiple, MAX_MULTIPLE)
-        elif name in _PATTERNS and isinstance(value, str):
-            num_chars += len(value)
+    most, length = MAX_REGEX_CHARS, sum(map(len, _patterns(schemas)))
+    _check(f"the patterns of schemas must have at most {most} characters together", length, most)
+
+
+def _patterns(schemas: Iterable[Any]) -> Iterator[str]:
+    """The regular expressions of schemas."""
+    for name, value in _members(schemas):
+        if name in _PATTERNS and isinstance(value, str):
+            yield value
         elif name == "patternProperties" and isinstance(value, dict):
-            num_chars += sum(map(len, value))
-    most = MAX_REGEX_CHARS
-    _check(f"the patterns of schemas must have at most {most} characters together", num_chars, most)
+            yield from value
 
 
-def _members(schemas: list[Any]) -> Iterator[tuple[str, Any]]:
+def _members(schemas: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     """Every member of every object, at any depth, but for values that `enum` lists: those are no schemas."""
     waiting = [*schemas]
     while waiting:

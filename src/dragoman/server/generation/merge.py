@@ -1,29 +1,42 @@
 """Merges the event streams of a call's requests into batches of what is ready.
 
-Does: run one reader task per request, wake the writer, tell it of failures and of a client that left.
+Does: run one reader task per request, wake the writer, tell it of failures and of a client that left, end the requests of
+a client that reads far too slowly.
 Does not: encode or write. Used by the responder, on the event loop; `aclose` ends every stream on every path.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 
+from dragoman.errors import Cancelled
 from dragoman.server.api import IndexedEvent
 from dragoman.server.registry import GenerationService
-from dragoman.types import GenerationRequest
+from dragoman.types import GenerationEvent, GenerationRequest
+
+MAX_WAITING_BYTES = 8 << 20  # of one call's events, beside what the transport and the kernel hold
+MAX_BATCH = 256  # events: what waited for a slow client is encoded in pieces, so that it delays nobody else
+_EVENT_BYTES = 640  # with its text
+_TOKEN_BYTES = 320
+_ALTERNATIVE_BYTES = 320
+_STRIDE = 64  # events between two looks at what waits: looking at each would cost more than adding it
 
 
 class EventMerge:
     """The events of all requests of one call, in the order in which they happened.
 
-    What a slow client has not taken yet waits here; it is bounded by the requests' own `max_tokens`.
+    What a slow client has not taken yet waits here, up to `MAX_WAITING_BYTES`; then the requests end.
     """
 
     def __init__(self, service: GenerationService, requests: Sequence[GenerationRequest]) -> None:
         self._service = service
         self._requests = requests
         self._ready: list[IndexedEvent] = []
+        self._num_measured = 0  # of these
+        self._next_measure = _STRIDE  # how many there are when they are to be measured again
+        self._waiting_bytes = 0  # of those that were
         self._change: asyncio.Future[None] | None = None  # what the writer waits for: a future costs less than an Event
         self._num_running = len(requests)
         self._error: Exception | None = None
@@ -48,23 +61,29 @@ class EventMerge:
         status.
         """
         if hold_s > 0:
+            self._next_measure = sys.maxsize  # it is not the client that they wait for
             await self._hold(hold_s)
+            self._next_measure = len(self._ready) + _STRIDE
         while not self._ready and self._has_more():
             await self._next_change()
         if self._error is not None and self._gone is None:
             raise self._error
-        return self._take()
+        return self._take(len(self._ready))
 
     async def next_batch(self) -> list[IndexedEvent]:
         """What has happened since the last call, waiting for at least one event; [] when all requests have ended.
 
-        Raises: what `wait_gone` returned; else the first failure of a request, once the events before it were handed out.
+        At most `MAX_BATCH` events, and then others have their turn. Raises: what `wait_gone` returned; else the first
+        failure of a request, or Cancelled where the client was too slow, once the events before it were handed out.
         """
         while not self._ready and self._has_more():
             await self._next_change()
         if not self._ready and self._error is not None and self._gone is None:
             raise self._error
-        return self._take()
+        batch = self._take(MAX_BATCH)
+        if self._ready:
+            await asyncio.sleep(0)
+        return batch
 
     async def aclose(self) -> None:
         """Close every stream that still runs, which aborts its request, and wait until that is done."""
@@ -80,11 +99,28 @@ class EventMerge:
         except TimeoutError:
             return
 
-    def _take(self) -> list[IndexedEvent]:
+    def _take(self, most: int) -> list[IndexedEvent]:
+        """The oldest events that wait, so many at most."""
         if self._gone is not None:
             raise self._gone
         batch, self._ready = self._ready, []
+        if len(batch) >= _STRIDE:  # else none of it was measured
+            batch, self._ready = batch[:most], batch[most:]
+            self._num_measured = self._waiting_bytes = 0
+            self._next_measure = _STRIDE
         return batch
+
+    def _measure(self) -> None:
+        """End the requests if too much waits for the client. Their events so far still are for it, if it reads on."""
+        added = self._ready[self._num_measured :]
+        self._waiting_bytes += sum(_size_bytes(one.event) for one in added)
+        self._num_measured += len(added)
+        self._next_measure = self._num_measured + _STRIDE
+        if self._waiting_bytes > MAX_WAITING_BYTES and self._error is None:
+            self._error = Cancelled(
+                f"the answer is read too slowly: more than {MAX_WAITING_BYTES >> 20} MiB of it wait to be sent"
+            )
+            self._end_requests()
 
     def _has_more(self) -> bool:
         return self._num_running > 0 and self._error is None and self._gone is None
@@ -105,6 +141,8 @@ class EventMerge:
             try:
                 async for event in stream:
                     self._ready.append(IndexedEvent(index, event))
+                    if len(self._ready) >= self._next_measure:
+                        self._measure()
                     self._notify()
             finally:
                 await stream.aclose()
@@ -116,6 +154,17 @@ class EventMerge:
 
     async def _watch(self, wait_gone: Callable[[], Awaitable[Exception]]) -> None:
         self._gone = await wait_gone()
+        self._end_requests()
+        self._notify()
+
+    def _end_requests(self) -> None:
         for task in self._tasks[:-1]:  # now: the writer may be waiting for a client that reads nothing
             task.cancel()
-        self._notify()
+
+
+def _size_bytes(event: GenerationEvent) -> int:
+    """About what an event takes of memory, its objects counted; rather more than less."""
+    size = _EVENT_BYTES + 2 * len(event.text)
+    for token in event.tokens:
+        size += _TOKEN_BYTES + _ALTERNATIVE_BYTES * len(token.top)
+    return size

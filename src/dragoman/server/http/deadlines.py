@@ -48,8 +48,10 @@ def name_of(headers: Mapping[str, str]) -> str:
 
 def patience_of(headers: Mapping[str, str]) -> float | None:
     """Seconds that a client waits for the next byte, as its library says by itself; None = it says none, or no number."""
+    if STAINLESS not in headers:
+        return None
     try:
-        seconds = float(headers.get(STAINLESS, ""))
+        seconds = float(headers[STAINLESS])
     except ValueError:
         return None
     return seconds if math.isfinite(seconds) and seconds > 0 else None

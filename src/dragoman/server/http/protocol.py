@@ -11,6 +11,7 @@ Source: ASGI HTTP trailers extension; RFC 9112, sections 6.3 (bodies that end wi
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import struct
 import sys
@@ -31,6 +32,7 @@ LEAST_BODY_RATE = 1024  # bytes a second
 
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # the value of SO_LINGER that makes closing a reset
+STALLED = "Dropped a client that read nothing for %g s."
 
 
 class DragomanCycle(RequestResponseCycle):
@@ -99,14 +101,13 @@ class DragomanCycle(RequestResponseCycle):
             async with asyncio.timeout(self.stall_timeout_s):
                 await self.flow.drain()
         except TimeoutError:
-            self.logger.warning("Dropped a client that read nothing for %g s.", self.stall_timeout_s)
-            self.transport.abort()  # what is buffered can never be delivered
+            self.logger.warning(STALLED, self.stall_timeout_s)
+            _reset(self.transport)
             self._mark_disconnected()
 
     def _drop_connection(self) -> None:
         if self._is_close_delimited:  # its end looks like any other: a reset is all that can tell
-            raw_socket = self.transport.get_extra_info("socket")
-            raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            _reset_on_close(self.transport)
         self.transport.close()  # what was written still goes out, the final chunk does not follow
         self._mark_disconnected()
 
@@ -124,6 +125,7 @@ class DragomanProtocol(HttpToolsProtocol):
     _head_size_bytes: int = 0
     _due_s: float | None = None  # when a head or a body must be here, on the loop's clock; None = none is on its way
     _timer: asyncio.TimerHandle | None = None
+    _num_unread: float = math.inf  # bytes of a closing connection that waited when it was last looked at
     _received: bytes = b""
     _rest: bytes = b""
     _framing: bytes = b""  # of a body that the parser leaves alone
@@ -144,6 +146,7 @@ class DragomanProtocol(HttpToolsProtocol):
     def _check_arrival(self) -> None:
         """End the connection if what is on its way is late. One timer for all of its requests: arming one costs."""
         if self.transport.is_closing():
+            self._await_reader(self.transport.get_write_buffer_size())
             return
         now_s = self.loop.time()
         due_s = self._due_s
@@ -151,8 +154,17 @@ class DragomanProtocol(HttpToolsProtocol):
             due_s = now_s + self.arrival_timeout_s
         if due_s <= now_s:
             self._refuse_late()
-        else:
-            self._timer = self.loop.call_at(due_s, self._check_arrival)
+            due_s = now_s + self.arrival_timeout_s
+        self._timer = self.loop.call_at(due_s, self._check_arrival)
+
+    def _await_reader(self, num_unread: int) -> None:
+        """Drop a client that takes nothing of the last bytes that a closing connection still has for it."""
+        if num_unread >= self._num_unread:
+            self.logger.warning(STALLED, self.stall_timeout_s)
+            _reset(self.transport)
+            return
+        self._num_unread = num_unread
+        self._timer = self.loop.call_later(self.stall_timeout_s, self._check_arrival)
 
     def _refuse_late(self) -> None:
         has_begun = self._is_reading_head or (self.cycle is not None and not self.cycle.response_started)
@@ -267,6 +279,17 @@ def protocol_class(
     """The protocol with limits of its own, in seconds: how long a write waits for the client, a head or body may take."""
     limits = {"stall_timeout_s": stall_timeout_s, "arrival_timeout_s": arrival_timeout_s}
     return type("DragomanProtocol", (DragomanProtocol,), limits)
+
+
+def _reset_on_close(transport: asyncio.Transport) -> None:
+    raw_socket = transport.get_extra_info("socket")
+    raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    """End the connection at once. What is buffered can never be delivered; the kernel need not keep its part either."""
+    _reset_on_close(transport)
+    transport.abort()
 
 
 def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:

@@ -1,0 +1,68 @@
+"""Tries a grammar in a process of its own, which the kernel ends if it takes too much: llguidance's limits do not count all.
+
+Does: compile for a vocabulary of bytes, within bounds on time and memory. Does not: tell what is wrong with a grammar
+(compiling it afterwards does). `check_cost` is called by the compiler, on the thread that compiles; the other half of this
+file is what the process runs, which therefore imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import resource
+import subprocess
+import sys
+
+MAX_CPU_S = 5  # honest grammars take less than one
+MAX_BYTES = 512 << 20  # beyond what the process takes at its start
+_MAX_WAIT_S = 60.0  # where the processors are busy
+
+_NUM_BYTES = 256
+
+
+class TooCostly(Exception):
+    """The grammar takes more time or memory to compile than there is."""
+
+
+def check_cost(source: str) -> None:
+    """Compile what llguidance is to be given; a grammar that does not compile passes.
+
+    Raises: TooCostly; OSError if no process can be had.
+    """
+    command = [sys.executable, "-P", __file__]  # not its own folder, which holds a module called as a library is
+    try:
+        done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=_MAX_WAIT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TooCostly from error
+    if done.returncode:
+        raise TooCostly
+
+
+class _Bytes:
+    """A vocabulary of bytes and an end, as llguidance asks for one."""
+
+    eos_token_id = _NUM_BYTES
+    bos_token_id = None
+    tokens = [*(bytes([byte]) for byte in range(_NUM_BYTES)), b"<eos>"]  # noqa: RUF012 (never changed)
+    special_token_ids = [_NUM_BYTES]  # noqa: RUF012
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)
+
+
+def main() -> None:
+    """Compile the grammar from the standard input, in as much memory and time as there is."""
+    source = sys.stdin.buffer.read().decode()
+    llguidance = importlib.import_module("llguidance")
+    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Bytes()))
+    with open("/proc/self/statm", "rb") as statm:
+        now_bytes = int(statm.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_AS, (now_bytes + MAX_BYTES, now_bytes + MAX_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    with contextlib.suppress(ValueError):  # it does not compile: whoever compiles it again is told why
+        llguidance.LLMatcher(tokenizer, source, log_level=0).compute_bitmask()
+
+
+if __name__ == "__main__":
+    main()
