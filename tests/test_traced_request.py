@@ -39,7 +39,8 @@ def shown(value: Any, *, hide: tuple[str, ...] = ()) -> str:
 
 
 def _plain(value: Any) -> str:
-    return f"{type(value).__name__}({shown(value)})" if dataclasses.is_dataclass(value) else repr(value)
+    has_fields = isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(value)
+    return f"{type(value).__name__}({shown(value)})" if has_fields else repr(value)
 
 
 def _not_neutral(value: Any) -> Iterator[tuple[str, Any]]:

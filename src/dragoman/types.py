@@ -5,12 +5,14 @@ Does not: validate, tokenise, or know any wire format. Imported by everyone; imp
 
     bytes -> dialect.parse -> GenerationRequest -> service -> EngineRequest -> engine -> EngineOutput
           -> detokenizer -> GenerationEvent -> dialect encoder -> bytes
+
+What is made for every call or token is a Struct: as a frozen dataclass it would cost up to ten times as much to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -125,8 +127,7 @@ class PictureLayout:
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TextPrompt:
+class TextPrompt(msgspec.Struct, frozen=True):
     """A prompt as text; with `suffix` the model fills in the middle between `text` and `suffix`."""
 
     text: str
@@ -134,15 +135,13 @@ class TextPrompt:
     add_special_tokens: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TokenPrompt:
+class TokenPrompt(msgspec.Struct, frozen=True):
     """A prompt as token ids; ids outside the vocabulary are refused by the service."""
 
     token_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatPrompt:
+class ChatPrompt(msgspec.Struct, frozen=True):
     """A conversation; the service renders it with the model's chat template.
 
     `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
@@ -154,7 +153,7 @@ class ChatPrompt:
     messages: tuple[Mapping[str, Any], ...]
     tools: tuple[Mapping[str, Any], ...] = ()
     continue_final_message: bool = False
-    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
 
 
@@ -191,8 +190,7 @@ class Grammar:
     covers_tool_calls: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
+class SamplingParams(msgspec.Struct, frozen=True):
     """How the next token is chosen, complete and legal: dialects validate and fill in their own defaults.
 
     Neutral values switch a feature off. `temperature` 0 is greedy. Log-probabilities are raw: taken before temperature,
@@ -207,7 +205,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0  # over prompt and generated tokens
     presence_penalty: float = 0.0  # over generated tokens
     frequency_penalty: float = 0.0  # over generated tokens
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    logit_bias: Mapping[int, float] = msgspec.field(default_factory=dict)
     bad_words: tuple[str, ...] = ()  # never generated, as token sequences, each also with a leading space
     allowed_token_ids: tuple[int, ...] | None = None
     min_tokens: int = 0  # end-of-sequence and stop tokens are banned until then
@@ -239,8 +237,7 @@ class SamplingParams:
         return max(self.num_beams, self.best_of or 1, self.n)
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(msgspec.Struct, frozen=True):
     """One prompt and everything the client asked about it, in neutral words. Made by `dialect.parse`.
 
     `max_tokens` None = up to the context length. `on_overflow`: what to do when prompt + max_tokens exceed the context:
@@ -249,7 +246,7 @@ class GenerationRequest:
 
     request_id: str
     prompt: Prompt
-    sampling: SamplingParams = field(default_factory=SamplingParams)
+    sampling: SamplingParams = SamplingParams()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     include_stop_in_text: bool = False
@@ -302,8 +299,7 @@ class TokenMasker(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StopStrings:
+class StopStrings(msgspec.Struct, frozen=True):
     """Texts that end a sequence: at the token that completes the first, which is still part of it.
 
     Matches within the first `SamplingParams.min_tokens` tokens do not count. `skip_special_tokens`: their text is unseen.
@@ -313,7 +309,6 @@ class StopStrings:
     skip_special_tokens: bool = True
 
 
-# Made for every call; as a frozen dataclass it would cost several times as much to make.
 class EngineRequest(msgspec.Struct, frozen=True):
     """A request as engines take it: token ids, complete, legal, seed resolved. Pure data: it survives JSON and msgpack.
 
@@ -352,16 +347,14 @@ class EngineRequest(msgspec.Struct, frozen=True):
         return self.sampling.num_sequences > self.sampling.n
 
 
-@dataclass(frozen=True, slots=True)
-class Logprob:
+class Logprob(msgspec.Struct, frozen=True):
     """One candidate token and its raw log-probability."""
 
     token_id: int
     logprob: float
 
 
-@dataclass(slots=True)
-class EngineOutput:
+class EngineOutput(msgspec.Struct):
     """What one step (or, for ranked sequences, the whole generation) added to one sequence.
 
     `index`: 0..n-1, the sequence. `token_ids` holds the new tokens, end-of-sequence included. `logprobs` is aligned with
@@ -386,8 +379,7 @@ class EngineOutput:
     num_preemptions: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLogprob:
+class PromptLogprob(msgspec.Struct, frozen=True):
     """The log-probability the model gave to one prompt token, and the most likely alternatives, best first."""
 
     logprob: float
@@ -397,8 +389,7 @@ class PromptLogprob:
 # --- what dialects encode ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TopToken:
+class TopToken(msgspec.Struct, frozen=True):
     """One of the N most likely tokens at a position. `text` decodes `bytes` alone (U+FFFD where it is not UTF-8)."""
 
     id: int
@@ -407,7 +398,6 @@ class TopToken:
     bytes: bytes
 
 
-# This and GenerationEvent are made for every token; as a frozen dataclass each would cost ten times as much to make.
 class TokenOutput(msgspec.Struct, frozen=True):
     """One generated or prompt token.
 
@@ -435,8 +425,7 @@ class ToolCallDelta:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptInfo:
+class PromptInfo(msgspec.Struct, frozen=True):
     """What became of the prompt. `tokens` is filled only when prompt log-probabilities were asked for."""
 
     text: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -18,7 +18,7 @@ from tests.contract.engines import EngineUnderTest
 
 PATIENCE_S = 60.0
 
-_SAMPLING = {one.name for one in fields(SamplingParams)}
+_SAMPLING = {one.name for one in msgspec.structs.fields(SamplingParams)}
 
 
 def asking(under_test: EngineUnderTest, max_tokens: int = 8, **values: Any) -> EngineRequest:

@@ -149,11 +149,7 @@ def test_stop_strings_end_ranked_sequences_with_the_token_that_completes_them(un
 
 
 def _with(request: EngineRequest, **sampling: Any) -> Any:
-    return type(request.sampling)(**{**_fields(request.sampling), **sampling})
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__dataclass_fields__}
+    return msgspec.structs.replace(request.sampling, **sampling)
 
 
 def test_nothing_is_generated_where_only_the_prompt_is_wanted(under_test: EngineUnderTest) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -59,7 +58,7 @@ def test_a_sequence_ends_with_the_end_of_sequence_token_and_contains_it() -> Non
     tokens = first_tokens(request)
     eos = tokens[6]
     request = msgspec.structs.replace(
-        request, eos_token_ids=frozenset({eos}), sampling=replace(request.sampling, ignore_eos=False)
+        request, eos_token_ids=frozenset({eos}), sampling=msgspec.structs.replace(request.sampling, ignore_eos=False)
     )
     got = run_one(request).sequence(0)
     assert got == Generated(tokens[: tokens.index(eos) + 1], FinishReason.EOS)
@@ -68,7 +67,9 @@ def test_a_sequence_ends_with_the_end_of_sequence_token_and_contains_it() -> Non
 def test_a_stop_token_ends_a_sequence_even_if_end_of_sequence_is_ignored() -> None:
     request = unending([1, 2, 3], max_tokens=20)
     tokens = first_tokens(request)
-    request = msgspec.structs.replace(request, sampling=replace(request.sampling, stop_token_ids=(tokens[4],)))
+    request = msgspec.structs.replace(
+        request, sampling=msgspec.structs.replace(request.sampling, stop_token_ids=(tokens[4],))
+    )
     got = run_one(msgspec.structs.replace(request, eos_token_ids=frozenset({tokens[4]}))).sequence(0)
     assert got == Generated(tokens[: tokens.index(tokens[4]) + 1], FinishReason.STOP_TOKEN)
 
@@ -76,7 +77,7 @@ def test_a_stop_token_ends_a_sequence_even_if_end_of_sequence_is_ignored() -> No
 def test_end_tokens_before_min_tokens_are_not_generated() -> None:
     request = make_request([1, 2, 3], max_tokens=20)
     banned = msgspec.structs.replace(request, eos_token_ids=frozenset(range(0, VOCAB_SIZE, 2)))
-    banned = msgspec.structs.replace(banned, sampling=replace(request.sampling, min_tokens=6))
+    banned = msgspec.structs.replace(banned, sampling=msgspec.structs.replace(request.sampling, min_tokens=6))
     got = run_one(banned).sequence(0)
     assert all(token_id % 2 for token_id in got.token_ids[:6])
     assert len(got.token_ids) > 6
@@ -174,7 +175,7 @@ def test_greedy_sequences_are_copies() -> None:
 def test_best_of_delivers_the_best_sequences_whole_and_ranked() -> None:
     request = unending([1, 2, 3], max_tokens=6, n=2, best_of=5, temperature=1.0)
     outputs = run_one(request).outputs[0]
-    scored = msgspec.structs.replace(request, sampling=replace(request.sampling, logprobs=0))
+    scored = msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, logprobs=0))
     drawn = [naive_sequence(scored, index, VOCAB_SIZE) for index in range(5)]
     drawn.sort(key=lambda sequence: -sum(sequence.logprobs))
     assert [(output.index, output.token_ids) for output in outputs] == [
@@ -307,7 +308,9 @@ def test_a_request_that_no_forward_survives_fails_alone(position: int, config: d
     runner = failing_runner(lambda runner, batch: BAD in batch.input_ids.tolist())
     mixed = mixed_requests()
     safe = [
-        msgspec.structs.replace(one, sampling=replace(one.sampling, allowed_token_ids=tuple(range(BAD))))
+        msgspec.structs.replace(
+            one, sampling=msgspec.structs.replace(one.sampling, allowed_token_ids=tuple(range(BAD)))
+        )
         for one in mixed
     ]
     expected = answers_of(FakeRunner(vocab_size=VOCAB_SIZE), safe, **config)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 from hypothesis import HealthCheck, event, given, settings
@@ -84,7 +84,9 @@ def expected_sequences(request: EngineRequest, model: FakeModel) -> list[Generat
     drawn = [naive_sequence(request, index, VOCAB_SIZE, model) for index in range(sampling.num_sequences)]
     if sampling.num_sequences == sampling.n:
         return drawn
-    scored = msgspec.structs.replace(request, sampling=replace(sampling, logprobs=sampling.logprobs or 0))
+    scored = msgspec.structs.replace(
+        request, sampling=msgspec.structs.replace(sampling, logprobs=sampling.logprobs or 0)
+    )
     scores = [sum(naive_sequence(scored, index, VOCAB_SIZE, model).logprobs) for index in range(sampling.num_sequences)]
     ranked = sorted(range(sampling.num_sequences), key=lambda index: -scores[index])
     return [drawn[index] for index in ranked[: sampling.n]]

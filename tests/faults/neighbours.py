@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from dragoman.types import EngineRequest
 from tests.engine.naive import make_request
 from tests.support.api_document import Checker
@@ -74,7 +76,10 @@ def told(parts: Parts, words: str, calls: Sequence[Calling] = CALLS) -> None:
 def with_mark() -> list[Calling]:
     """All calls; the parrot's example has none, so it gets one."""
     return [
-        replace(calling, http=replace(calling.http, body=calling.http.body.replace(b"a cracker", b"a cracker?")))
+        replace(
+            calling,
+            http=msgspec.structs.replace(calling.http, body=calling.http.body.replace(b"a cracker", b"a cracker?")),
+        )
         for calling in CALLS
     ]
 
@@ -83,7 +88,7 @@ def asking(calling: Calling, **parameters: Any) -> Calling:
     """The call with more parameters, in the place where its API has them."""
     body = json.loads(calling.http.body)
     body.get("parameters", body).update(parameters)
-    return replace(calling, http=replace(calling.http, body=json.dumps(body).encode()))
+    return replace(calling, http=msgspec.structs.replace(calling.http, body=json.dumps(body).encode()))
 
 
 def with_grammars() -> list[Calling]:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from dragoman.engine.base import PictureRules
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder, PictureTower
 from dragoman.pictures import PictureLoader
@@ -37,5 +39,5 @@ def with_pictures(widths: Sequence[int]) -> list[Calling]:
     for calling in PICTURES:
         body = json.loads(calling.http.body)
         body["messages"][0]["content"] = [{"type": "text", "text": "What is it?"}, *images]
-        changed.append(replace(calling, http=replace(calling.http, body=json.dumps(body).encode())))
+        changed.append(replace(calling, http=msgspec.structs.replace(calling.http, body=json.dumps(body).encode())))
     return changed

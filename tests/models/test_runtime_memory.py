@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.models.runtime import memory as runtime_memory
+from tests.support import heaps
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
 from tests.support.step_memory import CAN_TELL, measure
 
@@ -43,3 +44,9 @@ def test_an_array_within_a_page_is_left_alone() -> None:
     first = -memory.ctypes.data % mmap.PAGESIZE
     runtime_memory.forget_pages(memory[first + 8 : first + mmap.PAGESIZE])
     assert memory.all()
+
+
+def test_the_threads_of_a_process_share_two_heaps_after_the_first_load(tmp_path: Path) -> None:
+    directory = write_checkpoint(RandomShape("tiny", seed=4, hidden_size=64, num_layers=1, num_heads=2), tmp_path)
+    assert heaps.measure(directory, {}) <= 2
+    assert heaps.measure(directory, {"MALLOC_ARENA_MAX": "5"}) > 2  # the operator's wish goes first

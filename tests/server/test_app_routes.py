@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from types import FrameType
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import httpx
 import pytest
@@ -298,8 +299,9 @@ def test_every_answer_echoes_the_request_id_and_forbids_caching(client: httpx.Cl
 
 
 def test_without_a_request_id_each_answer_gets_a_fresh_one(client: httpx.Client) -> None:
-    ids = {client.get("/ping").headers["x-request-id"] for _ in range(3)}
-    assert len(ids) == 3
+    ids = {client.get("/ping").headers["x-request-id"] for _ in range(30)}
+    assert len(ids) == 30
+    assert {(str(UUID(one)) in ids, UUID(one).version, UUID(one).variant) for one in ids} == {(True, 4, RFC_4122)}
 
 
 def test_a_request_id_that_is_too_long_is_replaced(client: httpx.Client) -> None:

@@ -6,10 +6,10 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
@@ -163,7 +163,7 @@ def parsed(dialect: Dialect, family: Family, body: Mapping[str, Any]) -> Any:
     http = HttpCall("POST", family.path, json.dumps(body).encode(), headers, request_id="r")
     call = dialect.open(http).parse()
     # a limit that was asked for is refused where it does not fit, a default one is cut to what does
-    return [replace(request, on_overflow="clip") for request in call.requests], call.stream
+    return [msgspec.structs.replace(request, on_overflow="clip") for request in call.requests], call.stream
 
 
 @pytest.mark.parametrize("case", list(defaults()), ids=lambda case: case.id)

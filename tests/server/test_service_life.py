@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.config.resolve import demo_model_dir
@@ -76,7 +77,7 @@ def test_a_stop_string_aborts_the_request_in_the_engine() -> None:
 
 
 def test_a_stop_string_on_the_last_token_wins_over_the_engines_reason() -> None:
-    request = replace(asking(stop=(".",)), max_tokens=2)
+    request = msgspec.structs.replace(asking(stop=(".",)), max_tokens=2)
     (sequence,) = asyncio.run(service_over(FakeEngine(saying("a.b"))).generate(request)).sequences
     assert (sequence.finish_reason, sequence.stop_match) == (FinishReason.STOP_STRING, ".")
 
@@ -236,7 +237,7 @@ def test_an_aborted_sequence_gives_what_it_had() -> None:
     class Aborting(FakeEngine):
         def _steps(self, request: EngineRequest) -> Any:
             outputs = super()._steps(request)[:3]
-            return [*outputs, replace(outputs[-1], token_ids=[], finish_reason=FinishReason.ABORT)]
+            return [*outputs, msgspec.structs.replace(outputs[-1], token_ids=[], finish_reason=FinishReason.ABORT)]
 
     (sequence,) = asyncio.run(service_over(Aborting(saying("abEN"))).generate(asking(stop=("END",)))).sequences
     assert (sequence.text, sequence.finish_reason) == ("abE", FinishReason.ABORT)

@@ -52,7 +52,7 @@ def prepared(request: GenerationRequest, engine: FakeEngine | None = None, **par
 
 def asking(prompt: Prompt | str = "Hi", **options: Any) -> GenerationRequest:
     """A request; options that are sampling parameters go there."""
-    names = SamplingParams.__dataclass_fields__
+    names = SamplingParams.__struct_fields__
     sampling = SamplingParams(**{name: options.pop(name) for name in list(options) if name in names})
     return GenerationRequest("r1", TextPrompt(prompt) if isinstance(prompt, str) else prompt, sampling, **options)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.config.kinds import Choice
@@ -246,7 +247,7 @@ def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> Non
 
 
 def test_every_sequence_of_a_request_has_its_own_calls() -> None:
-    asked = replace(request("auto"), sampling=SamplingParams(n=3))
+    asked = msgspec.structs.replace(request("auto"), sampling=SamplingParams(n=3))
     calls = [sequence.tool_calls for sequence in answer(asked, OSLO_CALL).sequences]
     assert [len(own) for own in calls] == [1, 1, 1]
     assert len({own[0].id for own in calls}) == 3
@@ -268,7 +269,7 @@ def test_a_mark_that_is_a_control_token_is_seen_although_control_tokens_are_hidd
     )
     (sequence,) = asyncio.run(service.generate(request("auto"))).sequences
     assert (sequence.content, [call.name for call in sequence.tool_calls]) == ("Wait.", ["add"])
-    plain = replace(request(None), parse_tool_calls=False, parse_reasoning=False)
+    plain = msgspec.structs.replace(request(None), parse_tool_calls=False, parse_reasoning=False)
     (sequence,) = asyncio.run(service.generate(plain)).sequences
     assert sequence.content.startswith("Wait.[{")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
@@ -170,26 +171,28 @@ def test_marks_that_the_reasoning_mentions_bind_to_nothing(text: str, is_allowed
 def test_a_clients_own_constraint_stands_beside_the_calls() -> None:
     asked = request("auto")
     own = Grammar("choice", '["yes", "no"]')
-    grammar = constraint(replace(asked, sampling=SamplingParams(grammar=own)))
+    grammar = constraint(msgspec.structs.replace(asked, sampling=SamplingParams(grammar=own)))
     assert [allows(grammar, text) for text in ("yes", OSLO_CALL, "maybe", f"yes{OSLO_CALL}")] == [
         True,
         True,
         False,
         False,
     ]
-    without = replace(asked, sampling=SamplingParams(grammar=own), parse_tool_calls=False, tool_choice="none")
+    without = msgspec.structs.replace(
+        asked, sampling=SamplingParams(grammar=own), parse_tool_calls=False, tool_choice="none"
+    )
     assert constraint(without) == own
 
 
 def test_a_clients_constraint_begins_after_the_reasoning() -> None:
     own = Grammar("json_schema", '{"type": "integer"}')
-    asked = replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
+    asked = msgspec.structs.replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
     layout = output_format(reasoning="think")
     opened = constraint(asked, layout, "<think>\n")
     assert [allows(opened, text) for text in ("Hm </think>\n\n7", "7", "Hm </think>seven")] == [True, False, False]
     possible = constraint(asked, layout)
     assert [allows(possible, text) for text in ("<think>Hm </think>\n\n7", "7", "Hm")] == [True, True, False]
-    raw = replace(asked, prompt=TextPrompt("<think>\n"))
+    raw = msgspec.structs.replace(asked, prompt=TextPrompt("<think>\n"))
     assert constraint(raw, layout, "<think>\n") == own
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -151,8 +151,10 @@ def test_an_answer_may_stand_between_marks_that_are_control_tokens() -> None:
     said, call = "<|START_RESPONSE|>Hi.<|END_RESPONSE|>", NOTATIONS["cohere"].write([OSLO])
     free = layout.constraint(asked("auto"), prompt)
     own = Grammar("choice", '["yes", "no"]')
-    beside_calls = layout.constraint(replace(asked("auto"), sampling=SamplingParams(grammar=own)), prompt)
-    alone = replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
+    beside_calls = layout.constraint(
+        msgspec.structs.replace(asked("auto"), sampling=SamplingParams(grammar=own)), prompt
+    )
+    alone = msgspec.structs.replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
     for grammar, text, is_allowed in (
         (free, said, True),
         (free, "Hi.", True),
@@ -193,13 +195,15 @@ def test_a_harmony_answer_thinks_and_then_says_or_calls() -> None:
 def test_a_clients_constraint_holds_for_the_final_message_of_harmony() -> None:
     own = Grammar("json_schema", '{"type": "integer"}')
     layout = layout_of(harmony.NAME, has_tokens=True)
-    wanted = replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
+    wanted = msgspec.structs.replace(request(None, parse_tool_calls=False), sampling=SamplingParams(grammar=own))
     grammar = layout.constraint(wanted, "<|start|>assistant")
     thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     assert allows(grammar, f"{thought}<|channel|>final<|message|>7", has_tokens=True)
     assert not allows(grammar, f"{thought}<|channel|>final<|message|>seven", has_tokens=True)
     assert not allows(grammar, "7", has_tokens=True)
-    with_tools = layout.constraint(replace(asked("auto"), sampling=SamplingParams(grammar=own)), "<|start|>assistant")
+    with_tools = layout.constraint(
+        msgspec.structs.replace(asked("auto"), sampling=SamplingParams(grammar=own)), "<|start|>assistant"
+    )
     assert allows(with_tools, NOTATIONS[harmony.NAME].write([OSLO]), has_tokens=True)
     assert allows(with_tools, "<|channel|>final<|message|>7", has_tokens=True)
     # The answer goes on in a message that the prompt has begun.
@@ -241,7 +245,9 @@ def test_whatever_the_grammar_lets_through_is_read_back_as_calls_that_follow_the
             continue
         num_read += 1
         for covered in (True, False):
-            made = layout.parser(replace(wanted, sampling=SamplingParams(grammar=grammar if covered else None)), "")
+            made = layout.parser(
+                msgspec.structs.replace(wanted, sampling=SamplingParams(grammar=grammar if covered else None)), ""
+            )
             assert made is not None
             output = parsed(made, [*text, ""])
             assert output.content == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
@@ -17,8 +17,7 @@ class LiveGrammar(Grammar):
     masker: TokenMasker | None = None
 
 
-@dataclass(frozen=True)
-class LiveStops(StopStrings):
+class LiveStops(StopStrings, frozen=True):
     """Stands for stop strings that `criterion` finds."""
 
     criterion: StopCriterion | None = None
@@ -27,7 +26,7 @@ class LiveStops(StopStrings):
 def with_masker(request: EngineRequest, masker: TokenMasker | None) -> EngineRequest:
     """The request, following this masker."""
     grammar = None if masker is None else LiveGrammar("lark", masker=masker)
-    return msgspec.structs.replace(request, sampling=replace(request.sampling, grammar=grammar))
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(request.sampling, grammar=grammar))
 
 
 def with_criterion(request: EngineRequest, criterion: StopCriterion) -> EngineRequest:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from dragoman.errors import Overloaded, Unavailable
@@ -120,16 +120,19 @@ class Admission:
         if self._bounds.max_tokens is not None:
             self._check_tokens(1, self._forecast.num_queued_tokens)
 
-    @contextmanager
     def permit(
         self, num_requests: int = 1, record: CallRecord | None = None, requests: Sequence[GenerationRequest] = ()
-    ) -> Iterator[None]:
+    ) -> AbstractContextManager[None]:
         """Hold room for a call of `num_requests` prompts while the block runs.
 
         A call is taken whole as long as any room is left: one with more prompts than the limit must not be refused for ever.
         Of tokens it needs as much room as it has, unless no others wait. `record` is watched for what is left to compute.
-        Raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
+        Entering it raises: Overloaded if the queue is full, Unavailable if the server or the model drains.
         """
+        return _Permit(self, num_requests, record, requests)
+
+    def enter(self, num_requests: int, record: CallRecord | None, requests: Sequence[GenerationRequest]) -> None:
+        """What a permit does first."""
         caller = "" if record is None else record.caller
         self.check(caller)
         if record is not None:
@@ -142,15 +145,15 @@ class Admission:
         if self._bounds.max_of_caller is not None:
             self._num_of_caller[caller] += num_requests
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._num_in_flight -= num_requests
-            if self._bounds.max_of_caller is not None:
-                self._num_of_caller[caller] -= num_requests
-            if record is not None:
-                self._forecast.leave(record)
-            self._leave()
+
+    def leave(self, num_requests: int, record: CallRecord | None) -> None:
+        """What a permit does last."""
+        self._num_in_flight -= num_requests
+        if self._bounds.max_of_caller is not None:
+            self._num_of_caller["" if record is None else record.caller] -= num_requests
+        if record is not None:
+            self._forecast.leave(record)
+        self._leave()
 
     def retry_after_s(self) -> int:
         """When a client that is refused may come again, by the forecast."""
@@ -190,3 +193,23 @@ class Admission:
         self.last_used_s = time.monotonic()
         if self._num_in_flight == 0 and self._num_visitors == 0:
             self._idle.set()
+
+
+class _Permit:
+    """Room for a call, while a block runs. Not a generator: each call would pay for the standard library's wrapping."""
+
+    __slots__ = ("_admission", "_num_requests", "_record", "_requests")
+
+    def __init__(
+        self, admission: Admission, num_requests: int, record: CallRecord | None, requests: Sequence[GenerationRequest]
+    ) -> None:
+        self._admission = admission
+        self._num_requests = num_requests
+        self._record = record
+        self._requests = requests
+
+    def __enter__(self) -> None:
+        self._admission.enter(self._num_requests, self._record, self._requests)
+
+    def __exit__(self, *_: object) -> None:
+        self._admission.leave(self._num_requests, self._record)

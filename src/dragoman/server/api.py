@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from dragoman.errors import ServerError
 from dragoman.server.json_body import NotJson, decode_json
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams, TraceContext
@@ -22,18 +24,17 @@ T = TypeVar("T")
 # --- calls and answers ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class HttpCall:
+class HttpCall(msgspec.Struct, frozen=True):
     """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters."""
 
     method: str
     path: str
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, str] = field(default_factory=dict)
-    path_params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    query: Mapping[str, str] = msgspec.field(default_factory=dict)
+    path_params: Mapping[str, str] = msgspec.field(default_factory=dict)
     request_id: str = ""
-    _decoded: list[Any] = field(default_factory=list, repr=False, compare=False)  # of `json`, at the first call
+    _decoded: list[Any] = msgspec.field(default_factory=list)  # of `json`, at the first call
 
     @property
     def media_type(self) -> str:
@@ -91,23 +92,21 @@ def model_of_body(http: HttpCall, server: object) -> str | None:
     return name if isinstance(name, str) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A complete, non-streamed answer."""
 
     status: int
     body: bytes
     media_type: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The head of a streamed answer."""
 
     media_type: str
     status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class Chunks(Protocol):
@@ -174,8 +173,7 @@ class Runner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One parsed client call.
 
     `requests`: one per prompt, run concurrently. `ignored`: names of accepted parameters without effect, for the
@@ -192,7 +190,7 @@ class Call:
     hold_s: float = 0.0
     run_off_loop: Runner | None = None
     labels: tuple[str, ...] = ()
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class ErrorTeller(Protocol):
@@ -207,8 +205,7 @@ Answerer = Callable[[], Awaitable[Reply | StreamedReply | None]]
 """Answers a call without generating; None = the call is to be parsed and generated for. Raises: ServerError."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(msgspec.Struct, frozen=True):
     """How one call is to be understood.
 
     `parse`: the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: how to call

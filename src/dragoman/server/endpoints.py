@@ -15,7 +15,7 @@ from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
-from dragoman.server.http.exchange import Exchange
+from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import Handler, PathParams, Route
 from dragoman.server.http.switches import Switches
@@ -129,15 +129,22 @@ class Endpoints:
                 check_body(body)
 
             async def proceed(waiting: Exchange) -> None:
-                with self._responder.claim_id(waiting.request_id) as call_id:
+                call_id = self._responder.claim_id(waiting.request_id)
+                try:
                     http = waiting.http_call(body, path_params, call_id)
-                    with self.watch.call(api.name, waiting, http) as record:
-                        try:
-                            await self._generate(waiting, http, operation, record)
-                        finally:
-                            if record.caller:
-                                num_tokens = record.num_prompt_tokens + record.num_completion_tokens
-                                self._gate.limits.spend(record.caller, num_tokens)
+                    record = self.watch.begin(api.name, waiting, http)
+                    try:
+                        await self._generate(waiting, http, operation, record)
+                    except ClientGone:
+                        record.is_client_gone = True
+                        raise
+                    finally:
+                        if record.caller:
+                            num_tokens = record.num_prompt_tokens + record.num_completion_tokens
+                            self._gate.limits.spend(record.caller, num_tokens)
+                        self.watch.end(record, waiting)
+                finally:
+                    self._responder.free_id(call_id)
 
             # `before` does not go round the rest: each coroutine that waits for another costs something for every token
             if operation.before is None or not await operation.before(exchange, early, self, proceed):

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 from urllib.parse import quote
@@ -69,18 +68,18 @@ class Responder:
         self._switches = switches or Switches()
         self._ids_in_flight: set[str] = set()
 
-    @contextmanager
-    def claim_id(self, request_id: str) -> Iterator[str]:
-        """An id that no other running call has, while the block runs: logs and some engines tell requests apart by it.
+    def claim_id(self, request_id: str) -> str:
+        """An id that no other running call has, until it is freed: logs and some engines tell requests apart by it.
 
         It is the client's own unless two calls arrive with the same.
         """
         call_id = request_id if request_id not in self._ids_in_flight else f"{request_id}-{uuid.uuid4().hex[:8]}"
         self._ids_in_flight.add(call_id)
-        try:
-            yield call_id
-        finally:
-            self._ids_in_flight.discard(call_id)
+        return call_id
+
+    def free_id(self, call_id: str) -> None:
+        """The call of that id has been answered."""
+        self._ids_in_flight.discard(call_id)
 
     async def respond(self, exchange: Exchange, model: ServedModel, dialect: Dialect, http: HttpCall) -> None:
         """Parse `http` with `dialect`, generate with `model`, answer.
@@ -105,7 +104,9 @@ class Responder:
                 refuse_ignored(call.ignored)
             note_patience(call)
             if record is not None and (trace := record.trace) is not None:
-                call = replace(call, requests=tuple(replace(request, trace=trace) for request in call.requests))
+                call = msgspec.structs.replace(
+                    call, requests=tuple(msgspec.structs.replace(request, trace=trace) for request in call.requests)
+                )
             headers = ignored_header(call.ignored)
             beside = _show_timings(call) if switches.has_timings else NO_TIMINGS
             with model.admission.permit(len(call.requests), record, call.requests):
@@ -200,15 +201,18 @@ async def _write_events(exchange: Exchange, merge: EventMerge, call: Call, besid
     events = await merge.first_batch(call.hold_s)
     head = call.encoder.head(events)
     if beside is not NO_TIMINGS:
-        head = replace(head, headers={**head.headers, "trailer": _joined(head.headers.get("trailer"), TIMINGS_HEADER)})
-    body = await _encode(call, events)  # before the head is sent: a failure can still be a status
+        head = msgspec.structs.replace(
+            head, headers={**head.headers, "trailer": _joined(head.headers.get("trailer"), TIMINGS_HEADER)}
+        )
+    run = call.run_off_loop
+    # Before the head is sent: a failure can still be a status.
+    body = await _run(run if events else None, partial(_encode, call, events))
     await exchange.send_head(head, ignored_header(call.ignored))
-    while True:
-        if merge.is_finished:
-            break
+    while not merge.is_finished:
         if body:
             await exchange.send_chunk(body)
-        body = await _encode(call, await merge.next_batch())
+        events = await merge.next_batch()
+        body = _encode(call, events) if run is None or not events else await run(partial(_encode, call, events))
     body += call.encoder.end()
     await exchange.finish(body, (*call.encoder.trailers(), *_timings_fields(beside).items()))
 
@@ -235,17 +239,12 @@ def _joined(*names: str | None) -> str:
     return ", ".join(name for name in names if name)
 
 
-async def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
+def _encode(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     """Everything that is ready, as one piece: one system call instead of one per token."""
-    if call.run_off_loop is not None and events:
-        return await call.run_off_loop(partial(_encode_in_place, call, events))
-    return _encode_in_place(call, events)
-
-
-def _encode_in_place(call: Call, events: Sequence[IndexedEvent]) -> bytes:
     encode = call.encoder.event
     if len(events) == 1:
-        return encode(events[0].request_index, events[0].event)
+        index, event = events[0]
+        return encode(index, event)
     return b"".join([encode(index, event) for index, event in events])
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -228,7 +229,9 @@ def repetitive_requests() -> list[EngineRequest]:
     """Of few different tokens, so that there is something to look up."""
     requests = []
     for number in range(12):
-        sampling = replace(greedy(), temperature=0.7 * (number % 2), allowed_token_ids=(number, 100, 200))
+        sampling = msgspec.structs.replace(
+            greedy(), temperature=0.7 * (number % 2), allowed_token_ids=(number, 100, 200)
+        )
         passage = tuple(int(STREAM.choice(sampling.allowed_token_ids or ())) for _ in range(20 + 7 * number))
         requests.append(EngineRequest(f"r{number}", passage, sampling, max_tokens=40, seed=number))
     return requests

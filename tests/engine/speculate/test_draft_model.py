@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -180,7 +179,9 @@ def test_a_draft_stops_before_the_first_token_below_the_threshold() -> None:
     threshold = float(np.median(confidence))
     drafted = Drafted()
     drafted.run(
-        msgspec.structs.replace(request, sampling=replace(request.sampling, assistant_confidence_threshold=threshold))
+        msgspec.structs.replace(
+            request, sampling=msgspec.structs.replace(request.sampling, assistant_confidence_threshold=threshold)
+        )
     )
     position, lengths = 0, []
     while position < 58:  # the first token comes without a draft, the last one cannot be drafted

@@ -98,7 +98,9 @@ def test_an_end_among_the_drafts_ends_the_sequence_there(end: str) -> None:
     tokens = answer_of(request).token_ids
     last = tokens[4]
     num_left = tokens.index(last) + 1
-    sampling = replace(request.sampling, ignore_eos=end != "eos", stop_token_ids=(last,) if end == "stop token" else ())
+    sampling = msgspec.structs.replace(
+        request.sampling, ignore_eos=end != "eos", stop_token_ids=(last,) if end == "stop token" else ()
+    )
     request = msgspec.structs.replace(request, sampling=sampling, eos_token_ids=frozenset({last}))
     if end == "criterion":
         request = with_criterion(request, lambda token_ids: token_ids[-1] == last)

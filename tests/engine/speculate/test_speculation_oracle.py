@@ -35,7 +35,7 @@ def speculating(draw: st.DrawFn) -> list[Arrival]:
 
 @st.composite
 def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
-    sampling = replace(
+    sampling = msgspec.structs.replace(
         request.sampling,
         num_assistant_tokens=draw(st.sampled_from([None, None, 0, 1, 3, 9])),
         max_ngram_size=draw(st.sampled_from([None, 1, 2])),
@@ -44,7 +44,7 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
         logit_bias=draw(st.sampled_from([{}, {5: 3.0}])),
     )
     if draw(st.booleans()):
-        sampling = replace(sampling, num_assistant_tokens=None, assistant_confidence_threshold=0.08)
+        sampling = msgspec.structs.replace(sampling, num_assistant_tokens=None, assistant_confidence_threshold=0.08)
     words = draw(st.sampled_from([(), ((3, 4), (7,))]))
     masker = draw(st.sampled_from([None, None, NoSumOfThree()]))
     return with_masker(msgspec.structs.replace(request, sampling=sampling, bad_word_ids=words), masker)

@@ -6,9 +6,10 @@ changes log-probabilities in their last digits only; with bf16 inference two nea
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -59,9 +60,9 @@ def requests() -> list[EngineRequest]:
         passage = tuple(int(token_id) for token_id in stream.randint(0, SHAPE.vocab_size, int(stream.randint(5, 40))))
         sampling = SamplingParams(temperature=0.0, logprobs=0)
         if number % 3 == 2:
-            sampling = replace(sampling, temperature=0.7, top_p=0.9)
+            sampling = msgspec.structs.replace(sampling, temperature=0.7, top_p=0.9)
         if number % 4 == 3:
-            sampling = replace(sampling, repetition_penalty=1.2)
+            sampling = msgspec.structs.replace(sampling, repetition_penalty=1.2)
         made.append(EngineRequest(f"r{number}", passage * 3, sampling, max_tokens=40, seed=number))
     return made
 

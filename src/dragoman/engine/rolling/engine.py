@@ -15,10 +15,12 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
+
+import msgspec
 
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.rolling.adapters.table import AdapterTable
@@ -69,8 +71,7 @@ class _Mailbox:
         return self._items.popleft()
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
+class _Stream(msgspec.Struct, frozen=True):
     """The reading end of one request. Never full: a request makes at most `max_tokens` outputs per sequence."""
 
     key: int

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import time
 
+import msgspec
+
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.types import EngineRequest
 
@@ -29,8 +31,7 @@ def due_on(clock: Callable[[], float], request: EngineRequest) -> Due:
     )
 
 
-@dataclass(slots=True)  # not frozen: that would double what making one costs
-class AddRequest:
+class AddRequest(msgspec.Struct):
     """Start `request`; its outputs are marked with `key`. `prepared`: what was made of it; None = nothing was.
 
     `due`: its times by the engine's clock, None = they were not looked up.
@@ -42,8 +43,7 @@ class AddRequest:
     due: Due | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AbortRequest:
+class AbortRequest(msgspec.Struct, frozen=True):
     """Stop the request added with `key`, if it still runs, and free its blocks."""
 
     key: int

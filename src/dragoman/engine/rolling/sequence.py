@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 
 import msgspec
@@ -177,8 +176,7 @@ class Sequence:
         self.status = SequenceStatus.WAITING
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """What was made of a request before the engine thread got it, as it takes long or needs other threads.
 
     `masker`: the start state of its grammar. `stop_criterion`: watches for its stop strings; None = its reader does.
@@ -316,4 +314,4 @@ def _with_ranking(request: EngineRequest) -> EngineRequest:
     sampling = request.sampling
     if not request.is_ranked or sampling.logprobs is not None:
         return request
-    return msgspec.structs.replace(request, sampling=replace(sampling, logprobs=0))
+    return msgspec.structs.replace(request, sampling=msgspec.structs.replace(sampling, logprobs=0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 from urllib.parse import parse_qsl, urlsplit
 
@@ -69,7 +69,7 @@ class _Routes:
         api, operation = found
         if not isinstance(operation, GenerateOperation):
             raise InvalidPayload(f"path {operation.path} generates nothing: there is nothing to explain", param="path")
-        return replace(http, path_params=match.path_params), api, operation
+        return msgspec.structs.replace(http, path_params=match.path_params), api, operation
 
 
 @dataclass(slots=True)

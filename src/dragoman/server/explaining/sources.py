@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,8 +44,8 @@ class Told:
 def values_of(call: Call) -> dict[str, Any]:
     """The parameters of a call's first request, and whether it streams, by dragoman's names."""
     request = call.requests[0]
-    named = {one.name: getattr(request, one.name) for one in fields(GenerationRequest)}
-    sampling = {one.name: getattr(request.sampling, one.name) for one in fields(SamplingParams)}
+    named = {one.name: getattr(request, one.name) for one in msgspec.structs.fields(GenerationRequest)}
+    sampling = {one.name: getattr(request.sampling, one.name) for one in msgspec.structs.fields(SamplingParams)}
     return {"stream": call.stream, **sampling, **{k: v for k, v in named.items() if k not in _NOT_PARAMETERS}}
 
 
@@ -141,7 +141,7 @@ def _fields(http: HttpCall) -> Iterator[_Field]:
 
 
 def _changed_query(http: HttpCall, name: str) -> Iterator[HttpCall]:
-    yield replace(http, query=_dropped(http.query, name))
+    yield msgspec.structs.replace(http, query=_dropped(http.query, name))
 
 
 def _nested(http: HttpCall, body: Values, name: str, given: Any) -> Iterator[HttpCall]:

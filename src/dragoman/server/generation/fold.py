@@ -5,7 +5,9 @@ Does: join texts, tokens and tool calls per sequence. Does not: generate. Used b
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from dragoman.errors import EngineFailed
 from dragoman.types import (
@@ -85,7 +87,7 @@ class ResultFold:
         """Take in the next event."""
         self._prompt = self._prompt or event.prompt
         if event.num_cached_tokens and self._prompt is not None:
-            self._prompt = replace(self._prompt, num_cached_tokens=event.num_cached_tokens)
+            self._prompt = msgspec.structs.replace(self._prompt, num_cached_tokens=event.num_cached_tokens)
         self._sequences[event.index].push(event)
 
     def result(self) -> GenerationResult:

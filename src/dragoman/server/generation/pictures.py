@@ -8,9 +8,11 @@ prompts are prepared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from dragoman.engine.base import PictureRules, PictureText
 from dragoman.errors import InvalidParameter, InvalidRequest
@@ -61,7 +63,7 @@ class PicturePrompts:
                 param="messages",
             )
         sources = [PictureSource(part.url, part.address_path) for part in parts]
-        return replace(prompt, pictures=tuple(await self.loader.load_all(sources)))
+        return msgspec.structs.replace(prompt, pictures=tuple(await self.loader.load_all(sources)))
 
     def place(self, part: PicturePart, picture: Picture) -> PlacedPicture:
         """The picture as it stands in a prompt. Raises: InvalidRequest if the model cannot take one of that size."""

@@ -9,8 +9,10 @@ thread for long prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from dragoman.engine.base import Capabilities
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest, UnsupportedFeature
@@ -133,8 +135,8 @@ class Preparer:
         text, token_ids, pictures = self.tokenize(request.prompt, self._max_prompt_len(request))
         grammar = self._grammar(request, text)
         if grammar is not sampling.grammar:
-            sampling = replace(sampling, grammar=grammar)
-            request = replace(request, sampling=sampling)
+            sampling = msgspec.structs.replace(sampling, grammar=grammar)
+            request = msgspec.structs.replace(request, sampling=sampling)
         if request.truncate_prompt_tokens is not None:
             token_ids = token_ids[-request.truncate_prompt_tokens :]
         return PreparedRequest(
@@ -326,6 +328,10 @@ class Preparer:
 
     def _check_token_ids(self, sampling: SamplingParams) -> None:
         """Raises: InvalidParameter for ids outside the vocabulary, which samplers index by."""
+        if (
+            not (sampling.logit_bias or sampling.stop_token_ids) and sampling.allowed_token_ids is None
+        ):  # as nearly always
+            return
         size = self.capabilities.vocab_size
         named = {
             "logit_bias": sampling.logit_bias,

@@ -102,7 +102,8 @@ class SequenceText:
         # The one loop over tokens of the text layer.
         for position, token_id in enumerate(output.token_ids):
             reason = output.finish_reason if position == last else None
-            token = self._token(output, position, self._text(token_id, reason), reason)
+            text = self._detokenizer.push(token_id) if reason is None else self._last_text(token_id, reason)
+            token = self._token(output, position, text, reason)
             if self._scanner is None:
                 released.append(token)
             elif (match := self._scan(token, self._scanner, released)) is not None:
@@ -120,10 +121,8 @@ class SequenceText:
         self._record.num_draft_tokens += output.num_draft_tokens
         self._record.num_accepted_tokens += output.num_accepted_tokens
 
-    def _text(self, token_id: int, reason: FinishReason | None) -> str:
-        """The text a token adds; the last one also tells what became of an incomplete character."""
-        if reason is None:
-            return self._detokenizer.push(token_id)
+    def _last_text(self, token_id: int, reason: FinishReason) -> str:
+        """The text that the last token adds, which also tells what became of an incomplete character."""
         is_hidden = self._skips_special and reason in _TOKEN_ENDS
         return ("" if is_hidden else self._detokenizer.push(token_id)) + self._detokenizer.flush()
 
@@ -179,14 +178,16 @@ class SequenceText:
         stop_match: str | int | None,
         prompt: PromptInfo | None,
     ) -> GenerationEvent:
-        record = self._record
+        record, cumulative = self._record, None
         record.event_s.append(perf_counter())
         if reason is not None:
             self.is_finished = True
             record.finish_reason = reason
+            cumulative = output.cumulative_logprob
+            if cumulative is None:
+                cumulative = self._cumulative_logprob
         text = tokens[0].text if len(tokens) == 1 else "".join([token.text for token in tokens])
         parsed = _AS_IT_IS if self._parser is None else self._parser.push(text, is_last=self.is_finished)
-        cumulative = output.cumulative_logprob if output.cumulative_logprob is not None else self._cumulative_logprob
         event = GenerationEvent(
             self._index,
             text,
@@ -197,7 +198,7 @@ class SequenceText:
             text if self._parser is None else parsed.content,
             parsed.reasoning,
             parsed.tool_calls,
-            cumulative if self.is_finished else None,
+            cumulative,
             self._num_drafts,
             self._num_accepted,
         )

@@ -9,12 +9,12 @@ engine, and the bringing of its pictures.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeGuard, TypeVar
 
@@ -50,7 +50,7 @@ from dragoman.types import (
 
 T = TypeVar("T")
 
-_NUM_GRAMMAR_THREADS = 8  # more than large grammars can take up, so that others never wait for those
+_NUM_GRAMMAR_THREADS = 16  # more than costly grammars can take up, so that others never wait for those
 _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
 
 
@@ -202,7 +202,7 @@ class Service:
                 param="adapter",
             )
         is_named = request.adapter is None and request.model in names and request.model != self._preparer.model_name
-        return replace(request, adapter=request.model) if is_named else request
+        return msgspec.structs.replace(request, adapter=request.model) if is_named else request
 
     def _may_hold_pictures(self, prompt: Prompt) -> TypeGuard[ChatPrompt]:
         """True for a conversation with a model that takes pictures."""
@@ -220,7 +220,7 @@ class Service:
         self, request: GenerationRequest, deadline: _Deadline | None, record: RequestRecord
     ) -> PreparedRequest:
         if self._may_hold_pictures(request.prompt):
-            request = replace(request, prompt=await self._with_pictures(request.prompt, deadline))
+            request = msgspec.structs.replace(request, prompt=await self._with_pictures(request.prompt, deadline))
             record.pictured_s = perf_counter()
         turn = self._turn(deadline)
         if not self._preparer.is_long(request):
@@ -403,4 +403,4 @@ class _Bounded:
 
 
 def _draw_seed() -> int:
-    return secrets.randbits(_SEED_BITS)
+    return int.from_bytes(os.urandom(8)) >> (64 - _SEED_BITS)

@@ -7,10 +7,11 @@ Does not: know routes, models or dialects. Made by the app for every request, us
 from __future__ import annotations
 
 import asyncio
+import os
 import re
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -29,7 +30,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110
 LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HeaderRules:
     """What is done with header fields, beside handing them on.
 
@@ -40,6 +41,11 @@ class HeaderRules:
     sent: Mapping[str, str] = field(default_factory=dict)
     naming: tuple[str, ...] = ("x-request-id",)
     folded: tuple[str, ...] = ()
+
+    @cached_property
+    def encoded(self) -> dict[bytes, bytes]:
+        """`sent`, as it goes out."""
+        return {name.encode("ascii"): value.encode("latin-1") for name, value in self.sent.items()}
 
 
 class ClientGone(Exception):
@@ -66,8 +72,10 @@ class Exchange:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.headers = _joined_headers(scope["headers"])
-        self._properties = {**unfolded(self.headers, rules.folded), **self.headers}
-        self.query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+        is_folded = not self.headers.keys().isdisjoint(rules.folded)
+        self._properties = {**unfolded(self.headers, rules.folded), **self.headers} if is_folded else self.headers
+        query = scope["query_string"]
+        self.query = dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)) if query else {}
         self.request_id = _request_id(self.headers, rules.naming)
 
     def http_call(
@@ -191,25 +199,30 @@ class Exchange:
         await self._send({"type": CUT_EXTENSION})
 
     async def _start(self, status: int, media_type: str, headers: Mapping[str, str], length: int | None) -> None:
-        merged = {"x-request-id": self.request_id, **self._rules.sent, **self.also_sent}
+        merged = {"x-request-id": self.request_id, **self.also_sent}
         if media_type:
             merged["content-type"] = media_type
         if length is not None:
             merged["content-length"] = str(length)
-        merged.update((name.lower(), _field_value(value)) for name, value in headers.items())
+        if headers:
+            merged.update((name.lower(), _field_value(value)) for name, value in headers.items())
         if "vary" in self.also_sent and merged["vary"] != self.also_sent["vary"]:
             merged["vary"] += f", {self.also_sent['vary']}"
         encoded = [(name.encode("ascii"), value.encode("latin-1", "replace")) for name, value in merged.items()]
+        fields = [*{**self._rules.encoded, **dict(encoded)}.items()]
         self.is_started = True
         self.status = status
         await self._send(
-            {"type": "http.response.start", "status": status, "headers": encoded, "trailers": self._sends_trailers}
+            {"type": "http.response.start", "status": status, "headers": fields, "trailers": self._sends_trailers}
         )
 
 
 def _joined_headers(raw: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     """Header fields by lower-case name; repeated fields are joined with commas (RFC 9110, 5.3)."""
-    headers: dict[str, str] = {}
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in raw}
+    if len(headers) == len(raw):
+        return headers
+    headers = {}
     for raw_name, raw_value in raw:
         name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
@@ -234,9 +247,16 @@ async def _never() -> Message:
 
 def _request_id(headers: Mapping[str, str], naming: Sequence[str]) -> str:
     for name in naming:
-        if 0 < len(headers.get(name, "")) <= MAX_REQUEST_ID_LENGTH:
+        if name in headers and 0 < len(headers[name]) <= MAX_REQUEST_ID_LENGTH:
             return headers[name]
-    return str(uuid.uuid4())
+    return _new_id()
+
+
+def _new_id() -> str:
+    """A random UUID (version 4), as `uuid.uuid4` makes one in many more steps."""
+    number = int.from_bytes(os.urandom(16)) & ~(0xF000_C << 60) | 0x4000_8 << 60
+    digits = f"{number:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def _too_large(size_bytes: int, max_size_bytes: int) -> TooLarge:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from enum import StrEnum
 from time import perf_counter, time
 
+import msgspec
 import numpy as np
 
 from dragoman.errors import DeadlineTooShort, ServerError
@@ -31,19 +31,17 @@ _FAILURES = frozenset({"timeout", "cancelled", "engine_failed", "engine_dead", "
 """Kinds of errors that end a call which was taken; statuses do not tell, each API has its own."""
 
 
-@dataclass(slots=True)
-class SequenceRecord:
+class SequenceRecord(msgspec.Struct):
     """One sequence of a request. `event_s`: when its events came. Tokens held back for a stop string are counted."""
 
-    event_s: list[float] = field(default_factory=list)
+    event_s: list[float] = msgspec.field(default_factory=list)
     num_tokens: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     finish_reason: FinishReason | None = None
 
 
-@dataclass(slots=True)
-class RequestRecord:
+class RequestRecord(msgspec.Struct):
     """One prompt of a call. Times in seconds on the monotonic clock. `queue_s`: None = the engine does not tell.
 
     `num_queued_tokens`: of its prompt, while it waits for its first output; `max_tokens`: it generates at most, in all its
@@ -52,14 +50,14 @@ class RequestRecord:
     """
 
     request_id: str
-    begin_s: float = field(default_factory=perf_counter)
+    begin_s: float = msgspec.field(default_factory=perf_counter)
     num_queued_tokens: int = 0
     max_tokens: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     queue_s: float | None = None
-    sequences: list[SequenceRecord] = field(default_factory=list)
+    sequences: list[SequenceRecord] = msgspec.field(default_factory=list)
     prompt_text: str = ""
     asked: GenerationRequest | None = None
     pictured_s: float | None = None
@@ -117,8 +115,7 @@ class RequestRecord:
         return [gap for times in self.event_s for gap in np.diff(times).tolist()]
 
 
-@dataclass(slots=True)
-class CallRecord:
+class CallRecord(msgspec.Struct):
     """One call over HTTP. `caller`: the name of its key, "" = none. `status` 0 = nothing was sent. `error`: None = none.
 
     `timeout_s`: how long the client wants to wait for the whole answer, `patience_s`: for its next byte; None = as long as
@@ -134,9 +131,9 @@ class CallRecord:
     model: str = ""
     adapter: str = ""
     caller: str = ""
-    requests: list[RequestRecord] = field(default_factory=list)
-    begin_s: float = field(default_factory=perf_counter)
-    began_s: float = field(default_factory=time)
+    requests: list[RequestRecord] = msgspec.field(default_factory=list)
+    begin_s: float = msgspec.field(default_factory=perf_counter)
+    began_s: float = msgspec.field(default_factory=time)
     end_s: float = 0.0
     status: int = 0
     is_client_gone: bool = False

@@ -7,13 +7,12 @@ fill the records). Made by the app; used on the event loop only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from time import perf_counter
+from typing import Any
 
 from dragoman.errors import Cancelled, ServerError
 from dragoman.server.api import HttpCall, trace_of
-from dragoman.server.http.exchange import ClientGone, Exchange
+from dragoman.server.http.exchange import Exchange
 from dragoman.server.observation.call_metrics import CallMetrics
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.observation.request_log import RequestLog
@@ -33,6 +32,7 @@ class Watch:
         self.other_names = other_names
         self._log = log
         self._tracing = tracing
+        self._spans: dict[int, Any] = {}  # of those that run, by their records' ids
         self._running: dict[int, CallRecord] = {}
 
     @property
@@ -47,25 +47,23 @@ class Watch:
             record.cancel(Cancelled(f"the request {call_id} was cancelled"))
         return len(found)
 
-    @contextmanager
-    def call(self, api: str, exchange: Exchange, http: HttpCall) -> Iterator[CallRecord]:
-        """The record of a call while the block answers it."""
+    def begin(self, api: str, exchange: Exchange, http: HttpCall) -> CallRecord:
+        """The record of a call that is to be answered now, by this task; to be ended."""
         record = CallRecord(http.request_id, api, exchange.path, caller=exchange.caller, cancel=exchange.cancel)
         record.trace = trace_of(http)
-        span = None if self._tracing is None else self._tracing.begin(record, http.headers)
+        if self._tracing is not None:
+            self._spans[id(record)] = self._tracing.begin(record, http.headers)
         enter_call(record)
         self._running[id(record)] = record
-        try:
-            yield record
-        except ClientGone:
-            record.is_client_gone = True
-            raise
-        finally:
-            del self._running[id(record)]
-            record.status = exchange.status
-            self._finish(record)
-            if self._tracing is not None:
-                self._tracing.end(span, record)
+        return record
+
+    def end(self, record: CallRecord, exchange: Exchange) -> None:
+        """The call has been answered, or nobody waits for it any more."""
+        del self._running[id(record)]
+        record.status = exchange.status
+        self._finish(record)
+        if self._tracing is not None:
+            self._tracing.end(self._spans.pop(id(record)), record)
 
     def refused(self, api: str, exchange: Exchange, error: ServerError) -> None:
         """A call was answered with an error before it was looked at: its key or its size."""

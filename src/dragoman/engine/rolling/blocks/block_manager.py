@@ -69,8 +69,8 @@ def extend_digests(
     digest = digests[-1] if digests else root
     for index in range(len(digests), num_blocks):
         tokens = token_ids[index * block_size : (index + 1) * block_size].tobytes()
-        key = keys.get(index, b"") if keys else b""
-        digest = blake2b(digest + tokens, digest_size=_DIGEST_BYTES, key=_short(key)).digest()
+        key = _short(keys.get(index, b"")) if keys else b""
+        digest = blake2b(digest + tokens, digest_size=_DIGEST_BYTES, key=key).digest()
         digests.append(digest)
 
 
@@ -261,11 +261,11 @@ class BlockManager:
         table = self._tables[sequence_id]
         blocks, num_passed = table.blocks, table.num_passed
         for index in range(max(table.num_committed, num_passed), len(digests)):
-            block = blocks[index - num_passed]
+            block, digest = blocks[index - num_passed], digests[index]
             # A twin may have cached the same prefix already; the first stays, ours is freed with its sequence.
-            if self._digests[block] is None and digests[index] not in self._cached:
-                self._digests[block] = digests[index]
-                self._cached[digests[index]] = block
+            if self._digests[block] is None and digest not in self._cached:
+                self._digests[block] = digest
+                self._cached[digest] = block
         table.num_committed = max(table.num_committed, len(digests))
 
     def take_copies(self) -> list[tuple[int, int]]:

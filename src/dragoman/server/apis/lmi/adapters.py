@@ -7,8 +7,9 @@ Source: LMI's adapters schema; the header is SageMaker's, for inference componen
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from dragoman.errors import InvalidPayload, ServerError
 from dragoman.server.api import Call, Dialect, HttpCall, Opening, Reply
@@ -32,7 +33,7 @@ def with_adapters(requests: Sequence[GenerationRequest], in_body: Any, http: Htt
             f"got {show(in_body)}",
             param=ADAPTERS,
         )
-    return tuple(replace(request, adapter=name) for request, name in zip(requests, names, strict=True))
+    return tuple(msgspec.structs.replace(request, adapter=name) for request, name in zip(requests, names, strict=True))
 
 
 class WithAdapters:
@@ -48,9 +49,11 @@ class WithAdapters:
         def parse() -> Call:
             call = opening.parse()
             requests = with_adapters(call.requests, http.field(ADAPTERS), http)
-            return replace(call, requests=requests, ignored=tuple(name for name in call.ignored if name != ADAPTERS))
+            return msgspec.structs.replace(
+                call, requests=requests, ignored=tuple(name for name in call.ignored if name != ADAPTERS)
+            )
 
-        return replace(opening, parse=parse)
+        return msgspec.structs.replace(opening, parse=parse)
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """See `Dialect`."""

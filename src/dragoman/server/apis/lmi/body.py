@@ -7,10 +7,10 @@ Called by the LMI and TGI dialects, on the event loop. Everything here raises In
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs
 
+import msgspec
 from python_multipart import FormParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, parse_options_header
@@ -27,8 +27,7 @@ ADAPTERS = "adapters"
 KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
 
 
-@dataclass(frozen=True, slots=True)
-class Payload:
+class Payload(msgspec.Struct, frozen=True):
     """A request before its parameters are read. `inputs` is as sent; `unknown` names top-level fields without meaning.
 
     `stream`: what the top level says, None if it says nothing; it wins over the parameter of that name. `adapters`: as sent;
@@ -36,7 +35,7 @@ class Payload:
     """
 
     inputs: Any
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict)
     stream: bool | None = None
     unknown: tuple[str, ...] = ()
     adapters: Any = None

@@ -8,7 +8,6 @@ Sources: the LMI schema page v0.31, error responses; the front end's own errors 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -23,8 +22,7 @@ from dragoman.server.http.replies import json_reply
 MODEL_ERROR = 424  # what LMI answers for everything that its handlers refuse or fail at
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorContext:
+class ErrorContext(msgspec.Struct, frozen=True):
     """Which form the call asked for, and so its error has."""
 
     is_stream: bool = False

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from dragoman.errors import InvalidParameter, InvalidPayload
 from dragoman.server.apis.lmi.parameters.reader import Parameters, Parsed
 from dragoman.server.apis.lmi.parameters.table import Need
@@ -53,8 +55,7 @@ class Decoding(NamedTuple):
     best_of: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPlan:
+class AnswerPlan(msgspec.Struct, frozen=True):
     """What the answers of a call show. `is_several`: best_of, n or num_beams is above 1, details are always shown."""
 
     prompts: Prompts

@@ -8,7 +8,6 @@ models' use but in totals.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
@@ -90,10 +89,10 @@ async def index(http: HttpCall, server: Server) -> Reply:
     """What people and load balancers see who know only the address: the page, or what is here; as ready as `/ping`."""
     status, statuses = readiness(server.models)
     if "text/html" in http.accept:
-        reply = replace(_page(), status=status)
+        reply = msgspec.structs.replace(_page(), status=status)
     else:
         reply = json_reply(status, index_of(server.apis, statuses))
-    return replace(reply, headers={**reply.headers, "vary": "accept"})
+    return msgspec.structs.replace(reply, headers={**reply.headers, "vary": "accept"})
 
 
 def index_of(apis: Sequence[Api], statuses: Statuses) -> Index:

@@ -5,6 +5,7 @@ Does: look for what only one kind of client sends. Does not: parse. Called by th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,13 @@ from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 OPENAI_ONLY_FIELDS = (
     "stream_options", "tools", "functions", "response_format", "max_completion_tokens", "store", "metadata",
 )  # fmt: skip
-OPENAI_HEADERS = ("x-stainless-lang", "authorization", "api-key", "x-api-key", "openai-organization", "openai-beta")
+OPENAI_HEADERS = frozenset(
+    ["x-stainless-lang", "authorization", "api-key", "x-api-key", "openai-organization", "openai-beta"]
+)
 OPENAI_USER_AGENTS = (
     "openai", "hf_hub", "litellm", "langchain", "llama-index", "instructor", "guidellm", "ai-sdk", "ai/",
 )  # fmt: skip
+_OPENAI_AGENT = re.compile("|".join(map(re.escape, OPENAI_USER_AGENTS)))
 
 
 def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
@@ -37,11 +41,10 @@ def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any
 
 def _is_openai_client(http: HttpCall) -> bool:
     headers = http.headers
-    agent = headers.get("user-agent", "").lower()
     return (
         SSE_MEDIA_TYPE in http.accept
-        or any(headers.get(name, "").strip() for name in OPENAI_HEADERS)
-        or any(name in agent for name in OPENAI_USER_AGENTS)
+        or any(headers[name].strip() for name in OPENAI_HEADERS & headers.keys())
+        or _OPENAI_AGENT.search(headers.get("user-agent", "").lower()) is not None
     )
 
 

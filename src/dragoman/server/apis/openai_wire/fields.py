@@ -82,12 +82,8 @@ def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
         raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
-    return {name: value for name, value in raw.items() if value is not None and not _is_set_to_empty(name, value)}
-
-
-def _is_set_to_empty(name: str, value: Any) -> bool:
-    """Whether an empty text takes the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`."""
-    return name == "top_k" and value == ""
+    # An empty text may take the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`.
+    return {name: value for name, value in raw.items() if value is not None and (value != "" or name != "top_k")}
 
 
 def peek_object(http: HttpCall) -> dict[str, Any]:
@@ -106,14 +102,14 @@ def read_struct(raw: Mapping[str, Any], struct_type: type[StructT], profile: Pro
         raise _type_fault(raw, str(error), profile) from None
 
 
-def check_bounds(body: msgspec.Struct, profile: Profile, exempt: Collection[str] = ()) -> None:
-    """Raises InvalidRequest for the first number of `body` outside its range, but for the fields in `exempt`."""
-    for name in body.__struct_fields__:
-        if name in exempt:
-            continue
+def check_bounds(raw: Mapping[str, Any], body: msgspec.Struct, profile: Profile, exempt: Collection[str] = ()) -> None:
+    """Raises InvalidRequest for the first number of `raw` outside its range, but for the fields in `exempt`.
+
+    `body`: its fields, typed.
+    """
+    for name in raw:
         bounds = profile.bounds.get(name) or BOUNDS.get(name)
-        value = getattr(body, name)
-        if bounds is not None and value is not None:
+        if bounds is not None and name not in exempt and (value := getattr(body, name, None)) is not None:
             check_number(name, value, bounds, profile)
 
 

@@ -8,7 +8,6 @@ Sources: OVMS v2025.0, completions API (`/v3`), OpenAI API reference (`/v1`), vL
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -113,8 +112,7 @@ class SharedBody(GrammarFields, kw_only=True):
     cache_salt: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What a dialect knows while it reads one body."""
 
     profile: Profile
@@ -147,7 +145,7 @@ def check_shared(raw: Mapping[str, Any], body: SharedBody, reading: Reading, *, 
     if body.stream_options is not None and not body.stream:
         message = "stream_options is allowed only with stream: true"
         raise profile.fault("stream_options", "without_stream", message)
-    check_bounds(body, profile, exempt)
+    check_bounds(raw, body, profile, exempt)
     if body.top_k == 0 and profile.name == "v3":
         raise profile.fault("top_k", "low", "top_k must be -1 or at least 1, got 0")
     if body.num_assistant_tokens is not None and body.assistant_confidence_threshold is not None:
@@ -353,8 +351,10 @@ def _beam_groups(body: SharedBody, profile: Profile, num_beams: int) -> tuple[in
 def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
     profile = reading.profile
     bias: dict[int, float] = {}
-    check_count("logit_bias", len(body.logit_bias or {}), reading.options.limits.max_token_ids, profile)
-    for key, value in (body.logit_bias or {}).items():
+    if not body.logit_bias:
+        return bias
+    check_count("logit_bias", len(body.logit_bias), reading.options.limits.max_token_ids, profile)
+    for key, value in body.logit_bias.items():
         if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
             message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
             raise profile.fault("logit_bias", "key", message)
@@ -366,7 +366,9 @@ def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
 
 
 def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    words, profile, limits = tuple(body.bad_words or ()), reading.profile, reading.options.limits
+    if not body.bad_words:
+        return ()
+    words, profile, limits = tuple(body.bad_words), reading.profile, reading.options.limits
     check_count("bad_words", len(words), limits.max_bad_words, profile)
     check_word_lengths("bad_words", words, limits.max_word_chars, profile)
     if "" in words:
@@ -385,12 +387,14 @@ def _allowed_token_ids(body: SharedBody, reading: Reading) -> tuple[int, ...] | 
 
 
 def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int, ...]:
+    if not ids:
+        return ()
     profile = reading.profile
-    check_count(name, len(ids or ()), reading.options.limits.max_token_ids, profile)
-    for position, token_id in enumerate(ids or ()):
+    check_count(name, len(ids), reading.options.limits.max_token_ids, profile)
+    for position, token_id in enumerate(ids):
         if token_id < 0:
             raise profile.fault(f"{name}[{position}]", "low", f"{name}[{position}] must be at least 0, got {token_id}")
-    return tuple(ids or ())
+    return tuple(ids)
 
 
 def logprob_bounds(reading: Reading) -> Bounds:
@@ -399,15 +403,19 @@ def logprob_bounds(reading: Reading) -> Bounds:
 
 
 def _logprob_count(name: str, value: int | None, reading: Reading) -> int | None:
+    if value is None:
+        return None
     bounds = logprob_bounds(reading)
-    problem = None if value is None else bounds.problem(value)
+    problem = bounds.problem(value)
     if problem:
         raise reading.profile.fault(name, problem, f"{name} must be {bounds}, got {value}")
     return value
 
 
 def _stop_strings(body: SharedBody, reading: Reading) -> tuple[str, ...]:
-    given = body.stop if body.stop is not None else []
+    given = body.stop
+    if given is None:
+        return ()
     stop = (given,) if isinstance(given, str) else tuple(given)
     own, operators = reading.profile.max_stop_strings, reading.options.limits.max_stop_strings
     limit = operators if own is None else min(own, operators)

@@ -95,11 +95,11 @@ class SageMakerDialect:
         """The call as `inner` opens it, its encoder and its answers wrapped."""
         inner = self.inner.open(as_container_call(http))
         answer = None if inner.answer is None else partial(self._answer, inner.answer, http)
-        return replace(inner, parse=partial(self._parse, inner.parse, http), answer=answer)
+        return msgspec.structs.replace(inner, parse=partial(self._parse, inner.parse, http), answer=answer)
 
     def _parse(self, parse: Callable[[], Call], http: HttpCall) -> Call:
         call = parse()
-        return replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
+        return msgspec.structs.replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
 
     async def _answer(self, answer: Answerer, http: HttpCall) -> Reply | StreamedReply | None:
         """What is answered without generating, as SageMaker delivers it; None = the call is to be generated for."""
@@ -192,7 +192,7 @@ def _wrapped_stream(made: StreamedReply, headers: Mapping[str, str], *, is_strea
 def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> Reply:
     headers = {**reply.headers, **own}
     if not is_stream:
-        return replace(reply, headers=headers)
+        return msgspec.structs.replace(reply, headers=headers)
     body = payload_parts(_with_line_end(reply.body, reply.media_type))
     return Reply(reply.status, body, EVENTSTREAM_MEDIA_TYPE, {**headers, CONTENT_TYPE: reply.media_type})
 
@@ -200,7 +200,7 @@ def _wrapped_reply(reply: Reply, own: Mapping[str, str], *, is_stream: bool) -> 
 def _wrapped_head(head: Head, own: Mapping[str, str], *, is_stream: bool) -> Head:
     headers = {**head.headers, **own}
     if not is_stream:
-        return replace(head, headers=headers)
+        return msgspec.structs.replace(head, headers=headers)
     headers.pop("trailer", None)  # the messages have no place for them
     return Head(EVENTSTREAM_MEDIA_TYPE, head.status, {**headers, CONTENT_TYPE: head.media_type})
 
@@ -231,7 +231,7 @@ def _front_error(status: int, name: str, error: ServerError) -> Reply:
 def as_container_call(http: HttpCall) -> HttpCall:
     """The call as the runtime passes it to a container: one Accept header, whichever operation was used."""
     accept = http.headers.get(STREAM_ACCEPT)
-    return http if accept is None else replace(http, headers={**http.headers, "accept": accept})
+    return http if accept is None else msgspec.structs.replace(http, headers={**http.headers, "accept": accept})
 
 
 def _invoked(http: HttpCall) -> dict[str, str]:

@@ -16,6 +16,8 @@ from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
+import msgspec
+
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, Dialect, Dialects, HttpCall, Opening, Reply, Runner
 from dragoman.server.apis.lmi.body import Payload, read_payload
@@ -67,7 +69,9 @@ class HookedDialect:
         described, payload = self._described(http)
         choice = self._choose(described, payload)
         if choice.name is not None:
-            payload = replace(payload, parameters={**payload.parameters, "output_formatter": choice.name})
+            payload = msgspec.structs.replace(
+                payload, parameters={**payload.parameters, "output_formatter": choice.name}
+            )
         call = self._parse_payload(payload, http)
         if choice.formatter is None:
             return call
@@ -77,7 +81,7 @@ class HookedDialect:
             for request, text in zip(call.requests, texts, strict=True)
         ]
         encoder = HookedEncoder(choice.formatter, call.encoder, states)
-        return replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
+        return msgspec.structs.replace(call, encoder=encoder, run_off_loop=self.run_off_loop)
 
     def open(self, http: HttpCall) -> Opening:
         """The call, to be parsed where the operator's code runs."""
@@ -200,7 +204,7 @@ class PayloadDialect:
     def parse(self, http: HttpCall) -> Call:
         """The call that the rewritten body makes. Raises: HookError, and what the dialect raises."""
         headers = {**http.headers, "content-type": JSON_MEDIA_TYPE}
-        written = replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
+        written = msgspec.structs.replace(http, body=self._formatter.payload(make_input(http)), headers=headers)
         return self._pick(written).open(written).parse()
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:

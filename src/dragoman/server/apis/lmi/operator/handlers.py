@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
+
+import msgspec
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
 from dragoman.server.api import Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
@@ -98,7 +100,7 @@ class HandlerDialect:
 
     def open(self, http: HttpCall) -> Opening:
         """The call as `inner` opens it, but the handler is asked before."""
-        return replace(self._inner.open(http), answer=partial(self.answer, http))
+        return msgspec.structs.replace(self._inner.open(http), answer=partial(self.answer, http))
 
     def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
         """LMI's answer to a handler that failed; all else is `inner`'s."""

@@ -7,8 +7,9 @@ Does: types, ranges, aliases, defaults; lists what is unknown. Does not: decide 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.lmi.parameters.table import TABLE, Param, rows_for
@@ -20,8 +21,7 @@ DOCUMENTED_NAMES: Mapping[str, str] = {row.field: row.name for row in reversed(T
 """For every field, the name of the first row that sets it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameters:
+class Parameters(msgspec.Struct, frozen=True):
     """The parameters of one request: every field some row of the table sets, with that profile's defaults filled in.
 
     None means that the client did not give it and that its default depends on other parameters.
@@ -73,8 +73,7 @@ class Sent(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True):
     """What a `parameters` object said. `unused`: names that are unknown, or that another name for the same overrode."""
 
     values: Parameters

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+
+import msgspec
 
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
@@ -143,7 +145,7 @@ class ChatDialect(PureDialect):
             logprobs=top_logprobs,
             max_tokens=LMI_STRICT_MAX_TOKENS if self._is_strict(route) else None,
         )
-        return replace(
+        return msgspec.structs.replace(
             request,
             parse_tool_calls=tools.is_parsed,
             parse_reasoning=True,

@@ -7,9 +7,9 @@ Does not: parse. One encoder per call, on the event loop; `event` runs once per 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
@@ -56,8 +56,7 @@ ChatShape = Literal["lmi", "openai"]
 _CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
 
 
-@dataclass(frozen=True, slots=True)
-class ChatFacts:
+class ChatFacts(msgspec.Struct, frozen=True):
     """What the encoder needs to know of a call.
 
     `clock` tells the creation time of each LMI chunk; OpenAI's chunks all have `created_s`. `top_logprobs` None = no

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from dragoman.errors import ServerError
 from dragoman.server.api import Call, HttpCall, PureDialect, Reply
 from dragoman.server.apis.openai_wire.common import OpenAiOptions
@@ -102,11 +104,14 @@ class CompletionsDialect(PureDialect):
         )
         if body.echo and body.logprobs is not None:
             asked = max(body.logprobs, first.sampling.prompt_logprobs or 0)
-            first = replace(first, sampling=replace(first.sampling, prompt_logprobs=asked))
+            first = msgspec.structs.replace(
+                first, sampling=msgspec.structs.replace(first.sampling, prompt_logprobs=asked)
+            )
         if len(prompts) == 1:
             return (first,)
         return tuple(
-            replace(first, request_id=f"{request_id}-{number}", prompt=prompt) for number, prompt in enumerate(prompts)
+            msgspec.structs.replace(first, request_id=f"{request_id}-{number}", prompt=prompt)
+            for number, prompt in enumerate(prompts)
         )
 
     def _facts(self, body: CompletionBody, requests: tuple[GenerationRequest, ...], http: HttpCall) -> CompletionFacts:

@@ -7,8 +7,8 @@ Does not: parse. One encoder per call, on the event loop; `event` runs once per 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from dragoman.errors import ServerError
@@ -43,8 +43,7 @@ from dragoman.types import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionFacts:
+class CompletionFacts(msgspec.Struct, frozen=True):
     """What the encoder needs to know of a call. `requests` in the order of the prompts, all with the same `n`."""
 
     id: str
@@ -65,8 +64,7 @@ class CompletionFacts:
     has_usage_details: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(msgspec.Struct, frozen=True):
     """A part of one choice: new text and tokens, and the prompt where this part is the choice's first."""
 
     text: str
