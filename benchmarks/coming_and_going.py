@@ -1,11 +1,14 @@
 """Loads, replaces and unloads models at random beside one that answers all the time, and tells what memory does meanwhile.
 
 Does: serve copies of a model out of a store of its own, in this process, without HTTP; compare every answer of the
-model that stays with what it answers alone; print the resident memory and the threads every so many operations. The
-last line is JSON. Does not: measure speed beyond how long operations take.
+model that stays with what it answers alone; print resident and live memory and the threads every so many operations; say
+what the bare runtime leaves. The last line is JSON. Does not: measure speed beyond how long operations take.
 
     python -m benchmarks.coming_and_going                              (the bundled model; a minute or two)
     python -m benchmarks.coming_and_going --model DIR --operations 1000
+    python -m benchmarks.coming_and_going --bare 200                   (the runtime alone: KiB left per compiled graph)
+
+Live memory is exact with GLIBC_TUNABLES=glibc.malloc.tcache_count=0; else threads keep some hundred KiB of it.
 
 Operations follow from the seed; which of them are refused depends on the machine.
 """
@@ -24,6 +27,11 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
+from openvino import opset13 as ops
+
+from benchmarks.heap import live_bytes, num_heaps
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import demo_model_dir
@@ -33,6 +41,7 @@ from dragoman.errors import Conflict, NoMemory, NotFound
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
 from dragoman.host.machine import available_memory_bytes
+from dragoman.models.runtime.memory import bound_arenas
 from dragoman.server.apis import set_up_all
 from dragoman.server.hosting import ModelSource
 from dragoman.server.registry import ModelRegistry, ServedModel
@@ -42,6 +51,7 @@ STEADY = "steady"
 PROMPTS = ("Once upon a time", "What is deep learning?", "The sea", "In the beginning there was nothing but")
 KINDS = ("load", "unload", "replace", "demand")
 MIB = 1 << 20
+_NUM_FIRST = 20  # compiled graphs until all that is made once is there
 
 
 @dataclass
@@ -131,15 +141,43 @@ async def run(trial: Trial, num_models: int, num_operations: int, every: int) ->
     while (done := sum(trial.outcomes[kind] for kind in KINDS)) < num_operations and not asking.done():
         if done >= len(samples) * every:
             await unload_all(trial)
-            samples.append({"operations": done, "resident_mib": round(resident_mib(), 1), "threads": num_threads()})
-            print(f"{done:6d} operations  {resident_mib():8.1f} MiB  {num_threads():4d} threads", flush=True)
+            samples.append(_show(done))
         await asyncio.gather(*(operate(trial, f"m{trial.dice.randrange(num_models)}") for _ in range(2)))
     trial.is_over = True
     await asking
     await unload_all(trial)
-    samples.append({"operations": done, "resident_mib": round(resident_mib(), 1), "threads": num_threads()})
+    samples.append(_show(done))
     await trial.host.close()
     return samples
+
+
+def _show(done: int) -> dict[str, float]:
+    """What is measured after so many operations; prints it."""
+    live = round(live_bytes() / MIB, 2)  # first: it gives back what is freed
+    sample = {"operations": done, "resident_mib": round(resident_mib(), 1), "live_mib": live, "heaps": num_heaps()}
+    sample["threads"] = num_threads()
+    print("  ".join(f"{name} {value:>8}" for name, value in sample.items()), flush=True)
+    return sample
+
+
+def measure_bare(num_compiles: int) -> dict[str, float]:
+    """KiB that stay per graph that the runtime alone has compiled, run and released, after the first twenty."""
+    dice = np.random.default_rng(0)
+    weights = [dice.standard_normal((256, 256), dtype=np.float32) for _ in range(12)]
+    core = ov.Core()
+    begin: tuple[int, float] = (0, 0.0)
+    for number in range(_NUM_FIRST + num_compiles):
+        if number == _NUM_FIRST:
+            begin = live_bytes(), resident_mib()
+        rows = ops.parameter(ov.PartialShape([-1, 256]), ov.Type.f32, name="rows")
+        last = rows
+        for weight in weights:
+            last = ops.relu(ops.matmul(last, ops.constant(weight), False, True))
+        compiled = core.compile_model(ov.Model([ops.result(last)], [rows], "bare"), "CPU")
+        compiled.create_infer_request().infer({"rows": np.zeros((8, 256), dtype=np.float32)})
+        del compiled, last, rows
+    live, resident = live_bytes() - begin[0], resident_mib() - begin[1]
+    return {"live_kib": round(live / num_compiles / 1024, 2), "resident_kib": round(resident / num_compiles * 1024, 2)}
 
 
 async def unload_all(trial: Trial) -> None:
@@ -158,7 +196,14 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=30, help="operations between two samples")
     parser.add_argument("--options", default="--dtype f32 --kv-cache-gb 0.02", help="options of all models")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bare", type=int, metavar="COMPILES", help="only the runtime: what compiled graphs leave")
     asked = parser.parse_args()
+    if asked.bare is not None:
+        if asked.bare < 1:
+            parser.error(f"argument --bare: {asked.bare} is not 1 or more")
+        print(json.dumps({"compiles": asked.bare, **measure_bare(asked.bare)}))
+        return
+    bound_arenas()  # as a server does at its start
     with tempfile.TemporaryDirectory(prefix="dragoman-coming-") as work:
         trial = set_up(Path(work), asked.model, asked.models, asked.options, asked.seed)
         samples = asyncio.run(run(trial, asked.models, asked.operations, asked.every))

@@ -28,6 +28,7 @@ from dragoman.host.progress import log_progress
 from dragoman.host.recovery import FailureAction, FailurePolicy
 from dragoman.host.settings import server_config, tls_of
 from dragoman.models import ModelError
+from dragoman.models.runtime.memory import bound_arenas
 from dragoman.server.apis import set_up_all
 from dragoman.server.descriptors import raise_descriptor_limit
 from dragoman.server.observation.request_log import LOGGER_NAME
@@ -135,6 +136,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     first, names = serving.process, [config.name for config in serving.configs]
     _start_logging(first.server.log_level, stderr, has_bare_lines=first.server.log_requests == "json")
     raise_descriptor_limit()
+    bound_arenas()  # before there are many threads: each may already have a heap at the first load
     try:
         profile = model_profile(first)
         can_be_empty = serving.store.root is not None

@@ -1,8 +1,8 @@
 """Keeps what the runtime holds within bounds, whatever sizes of steps it has computed and whichever models came and went.
 
-Does: limit the two caches of kernels; give memory back that the runtime has freed. Does not: choose kernels, or know what a
-step is. The caches are limited by the loader, before the first compiling; memory is given back by the runner, on its thread
-or on the one that closes it, and after an unload by whoever let the model go.
+Does: limit the two caches of kernels, and the heaps of the C library; give memory back that the runtime has freed. Does not:
+choose kernels, or know what a step is. The loader limits, before the first compiling; the runner gives back, on its thread
+or on the one that closes it, and after an unload whoever let the model go.
 
 The CPU plugin generates machine code for each size of step, a megabyte for some five kernels, and keeps it for the next
 step of that size. By default it keeps 5,000 kernels, and the library below it 1,024 more: a server whose prompts have many
@@ -27,6 +27,9 @@ Array = np.ndarray[Any, Any]
 _NUM_KERNELS = 320  # five for each size of step up to 64, the sizes in which decoding comes back: some 75 MB
 _NUM_SHARED_KERNELS = 64  # the library's own cache: it matters only to kernels that the plugin has dropped
 
+_M_ARENA_MAX = -8  # as malloc.h has it
+_NUM_ARENAS = 2  # the main thread's, and one for all others
+
 _DONT_NEED: int | None = getattr(mmap, "MADV_DONTNEED", None) if sys.platform == "linux" else None
 _PIECE_BYTES = 32 << 20  # threads that map or free memory meanwhile wait for a piece, three milliseconds
 
@@ -41,6 +44,21 @@ def bound_shared_cache() -> None:
     ONEDNN_PRIMITIVE_CACHE_CAPACITY goes before this older name.
     """
     os.putenv("DNNL_PRIMITIVE_CACHE_CAPACITY", str(_NUM_SHARED_KERNELS))
+
+
+def bound_arenas() -> None:
+    """Limit how many heaps the C library (glibc) spreads over the threads of this process; as early as possible.
+
+    By default each of up to eight threads per core allocates from a heap of its own. What one model leaves free in the heap
+    of a thread is of no use to the next one, whose engine and load run on other threads: resident memory wanders by tens of
+    megabytes. Heaps that there are already remain. An operator's MALLOC_ARENA_MAX goes first, as do GLIBC_TUNABLES that
+    name arenas.
+    """
+    if "MALLOC_ARENA_MAX" in os.environ or "glibc.malloc.arena_" in os.environ.get("GLIBC_TUNABLES", ""):
+        return
+    limit = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
+    if limit is not None and _c_function("gnu_get_libc_version") is not None:  # others number their options otherwise
+        limit(_M_ARENA_MAX, _NUM_ARENAS)
 
 
 def return_freed_memory() -> None:
