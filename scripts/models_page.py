@@ -337,8 +337,10 @@ def start_lines(report: Path | None) -> Iterator[str]:
         cores=found["cores"],
         processor=kinds[found["has_bf16"], found["has_integer_dot_products"]],
     )
+    formats = [row["format"] for row in found["rows"]]
+    chosen = {name for name in formats if formats.count(name) > 1}  # of which every type was measured
     for row in found["rows"]:
-        name = row["format"] if row["format"].startswith("OpenVINO") else f"{row['format']}, `--dtype {row['dtype']}`"
+        name = f"{row['format']}, `--dtype {row['dtype']}`" if row["format"] in chosen else row["format"]
         sizes = [f"{row[key]:,.0f}" for key in ("on_disk_mib", "peak_mib", "afterwards_mib", "kept_graph_mib")]
         disk, peak, afterwards, graph = sizes
         yield f"| {name} | {disk} | {row['cold_s']:.1f} | {peak} | {afterwards} | {row['kept_s']:.1f} | {graph} |"
