@@ -15,30 +15,19 @@ class ForwardGate:
 
     def __init__(self, num_free: int = 0) -> None:
         self._num_free = num_free
-        self._is_open = False
-        self._changed = threading.Condition()  # guards what is above
+        self._is_open = threading.Event()
         self._is_reached = threading.Event()
 
     def __call__(self, _batch: ForwardBatch) -> None:
-        with self._changed:
-            if not (self._is_open or self._num_free):
-                self._is_reached.set()
-            assert self._changed.wait_for(lambda: self._is_open or self._num_free, PATIENCE_S)
-            if not self._is_open:
-                self._num_free -= 1
+        if self._num_free:
+            self._num_free -= 1
+            return
+        self._is_reached.set()
+        assert self._is_open.wait(PATIENCE_S)
 
     def open(self) -> None:
         """Let everybody through, now and later."""
-        with self._changed:
-            self._is_open = True
-            self._changed.notify_all()
-
-    def let_through(self, count: int) -> None:
-        """Let so many forwards more pass, that which waits included."""
-        with self._changed:
-            self._is_reached.clear()
-            self._num_free += count
-            self._changed.notify_all()
+        self._is_open.set()
 
     async def reached(self) -> None:
         """Return once a forward waits."""

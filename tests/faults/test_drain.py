@@ -111,22 +111,6 @@ async def served(runner: LetterRunner, **listen: Any) -> AsyncIterator[tuple[Ser
                 assert await found.serving == 0
 
 
-def num_known(found: Served) -> int:
-    """Requests that the engine has."""
-    health = found.server.engine.health()
-    return health.num_running + health.num_waiting
-
-
-async def all_run(found: Served, gate: ForwardGate) -> None:
-    """Return when all calls compute, some steps after the last came; no step ends before, however slow the clients are."""
-    await gate.reached()
-    expected = sum(len(opened(calling).requests) for calling in CALLS)
-    while num_known(found) < expected:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    gate.let_through(6)
-    await gate.reached()
-
-
 async def status_of(client: httpx.AsyncClient, path: str) -> int:
     return (await client.get(path)).status_code
 
@@ -161,10 +145,12 @@ def test_what_runs_finishes_while_readiness_is_off_and_new_calls_are_refused() -
     async def test() -> None:
         async with served(LetterRunner()) as (_, client):
             expected = [(one.status, len(one.body)) for one in await asked(client)]
-        gate = ForwardGate()
+        gate = ForwardGate(5)
         async with served(LetterRunner(before_forward=gate, num_blocks=2000), drain_s=PATIENCE_S) as (found, client):
             running = [asyncio.create_task(Answer(calling).read(client)) for calling in CALLS]
-            await all_run(found, gate)
+            await gate.reached()
+            while found.server.admission.num_in_flight < len(CALLS):  # noqa: ASYNC110
+                await asyncio.sleep(0)
             found.http.stop()
             while not found.server.admission.is_draining:  # noqa: ASYNC110
                 await asyncio.sleep(0)
@@ -201,12 +187,11 @@ def test_what_does_not_finish_in_time_is_told_in_the_words_of_its_api(num_stops:
     checker = Checker(document_of(PROFILE))
 
     async def test() -> None:
-        gate = ForwardGate()
+        gate = ForwardGate(6)
         drain_s = 0.0 if num_stops == 1 else PATIENCE_S
         async with served(LetterRunner(before_forward=gate, num_blocks=2000), drain_s=drain_s) as (found, client):
             answers = [Answer(calling) for calling in CALLS]
             running = [asyncio.create_task(one.read(client)) for one in answers]
-            await all_run(found, gate)
             await asyncio.gather(*(one.has_begun.wait() for one in answers if is_streamed(one.calling)))
             await gate.reached()
             for _ in range(num_stops):
