@@ -187,15 +187,12 @@ class Choice:
         """The words themselves, if they are few."""
         return self.short or "{" + ",".join(self.words) + "}"
 
-    def has(self, text: str) -> bool:
-        """True if this is one of the words, or another spelling."""
-        return self.synonyms.get(text.lower(), text.lower()) in self.words
-
     def parse(self, text: str) -> str:
         """The canonical word."""
-        if not self.has(text):
+        word = self.synonyms.get(text.lower(), text.lower())
+        if word not in self.words:
             raise ValueError(text)
-        return self.synonyms.get(text.lower(), text.lower())
+        return word
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,0 @@
-"""What APIs that embed texts or rank documents have in common: reading texts, writing vectors, telling errors."""

@@ -1,1 +1,0 @@
-"""How Responses is described."""

@@ -1,1 +1,0 @@
-"""Clients in Python that go into one environment."""
