@@ -12,7 +12,7 @@ VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm test-ray check fix fuzz bench soak costs docs pin clean
+.PHONY: help serve test test-vllm test-ray test-clients check fix fuzz bench soak costs docs pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,6 +29,15 @@ test-vllm: .venv-vllm/.installed  ## run what needs vLLM, in an environment of i
 test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-ray)
 	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
 	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
+
+test-clients: $(VENV)/.installed  ## run clients of other projects, Python and npm, in environments of their own
+	@for tool in node npm; do command -v $$tool >/dev/null || { \
+		echo "make test-clients needs node and npm (Node 20 or newer): there is no $$tool on PATH"; exit 1; }; done
+	$(MAKE) --no-print-directory .venv-clients-python/.installed .venv-clients-litellm/.installed \
+		tests/clients/npm/node_modules/.package-lock.json
+	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W default \
+		--ignore tests/clients/python/test_embedding_clients.py tests/clients/python tests/clients/npm $(ARGS)
+	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W default tests/clients/litellm $(ARGS)
 
 fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of all APIs; ARGS="--cases 100000" for more
 	$(RUN) -m tests.fuzz $(ARGS)
@@ -63,7 +72,7 @@ pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest vers
 	$(RUN) scripts/pin_constraints.py
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* tests/clients/npm/node_modules .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(RUN):
 	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -82,6 +91,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(RUN)
 .venv-fuzz/.installed: | $(RUN)
 	$(RUN) -m venv .venv-fuzz
 	.venv-fuzz/bin/python -m pip install --quiet schemathesis
+	@touch $@
+
+.venv-clients-%/.installed: tests/clients/%/requirements.txt tests/clients/%/constraints.txt | $(RUN)
+	$(RUN) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $< --constraint tests/clients/$*/constraints.txt
+	@touch $@
+
+tests/clients/npm/node_modules/.package-lock.json: tests/clients/npm/package-lock.json
+	cd tests/clients/npm && npm ci
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(RUN)

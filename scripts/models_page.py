@@ -37,11 +37,26 @@ from tests.support.family_logits import PROMPTS, error_on_prompt  # noqa: E402
 from tests.support.gguf_divergence import recorded_divergences  # noqa: E402
 from tests.support.packed_layouts import LAYOUTS, LLAMA, difference, prompt_logits  # noqa: E402
 from tests.support.packers import write_pair  # noqa: E402
+from tests.support.pooling_checkpoint import case_names as pooling_case_names  # noqa: E402
+from tests.support.pooling_checkpoint import read_case as read_pooling_case  # noqa: E402
+from tests.support.pooling_vectors import error as pooling_error  # noqa: E402
 from tests.support.random_checkpoint import write_checkpoint  # noqa: E402
 from tests.support.vision_checkpoint import read_vision_case, vision_case_names  # noqa: E402
 from tests.support.vision_model import SeeingModel  # noqa: E402
 
 PAGE = ROOT / "docs" / "models.md"
+POOLING = """Models that embed texts or score pairs of them are served by their directories as sentence-transformers writes
+them: `modules.json`, `1_Pooling` (cls, mean, max, mean_sqrt_len_tokens, weightedmean, lasttoken, several side
+by side, with and without the prompt), `2_Normalize`, Dense modules, the longest text, prompts. So are BERT
+(MiniLM, bge, e5, gte, arctic), RoBERTa, XLM-RoBERTa (bge-m3, multilingual-e5, bge-reranker), CamemBERT,
+DistilBERT, MPNet and ModernBERT (gte-modernbert), each as `...Model`, `...ForMaskedLM` or, with one label and
+but for MPNet, `...ForSequenceClassification`; and decoders of the families above that attend plainly:
+Qwen3-Embedding, Qwen3-Reranker (by the logits of yes and no, or converted). Without `modules.json`
+an encoder embeds, with the mean or, where its name has bge, gte, arctic or mxbai in it, the first token's
+vector; `--task`, `--pooling` and `--normalize` say otherwise. The table has the distance from
+sentence-transformers' vectors, or scores before the activation, as a part of their length, for narrow models
+with random weights, which lose more by rounding than trained ones.
+"""
 TEMPLATE_FOLDER = ROOT / "tests" / "tokenizer" / "chat_templates"
 WEIGHT_TYPES: tuple[WeightType, ...] = ("f32", "int8", "int4")
 
@@ -266,6 +281,21 @@ def picture_lines() -> Iterator[str]:
         yield f"| `{architecture}` | " + " | ".join(f"{error:.1g}" for error in found) + " |"
 
 
+def pooling_lines() -> Iterator[str]:
+    """The models that embed and score, and how closely."""
+    yield "\n## Embedding and reranking\n"
+    yield POOLING
+    yield "| architectures | f32 | int8 | int4 |"
+    yield "|---|---|---|---|"
+    cases: dict[str, list[str]] = {}
+    for name in pooling_case_names():
+        cases.setdefault(read_pooling_case(name)["config"]["architectures"][0], []).append(name)
+    for architecture, names in sorted(cases.items()):
+        found = [max(pooling_error(name, weight_type) for name in names) for weight_type in WEIGHT_TYPES]
+        sys.stderr.write(f"{architecture}: {found}\n")
+        yield f"| `{architecture}` | " + " | ".join(f"{error:.1g}" for error in found) + " |"
+
+
 def gguf_lines() -> Iterator[str]:
     """What of GGUF files is read."""
     yield "\n## GGUF\n"
@@ -355,6 +385,7 @@ def main() -> None:
     page = [
         *lines(measured_rows(), speeds(asked.speed)),
         *picture_lines(),
+        *pooling_lines(),
         *quantised_lines(),
         *gguf_lines(),
         *start_lines(asked.starts),

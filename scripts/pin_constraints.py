@@ -1,6 +1,8 @@
-"""Writes constraints.txt: the newest versions of all dependencies that pyproject.toml allows, as pip resolves them now.
+"""Writes constraints.txt: the newest versions of all dependencies that pyproject.toml allows, as pip resolves them now; and
+those of the clients of other projects, beside their requirements.txt.
 
-Run: `make pin`, then the tests, then commit. Installs into a virtual environment of its own, which is deleted again.
+Run: `make pin`, then the tests and `make test-clients`, then commit. Installs into virtual environments of their own, which
+are deleted again. npm's are brought up to date by `npm update --save` in tests/clients/npm.
 """
 
 from __future__ import annotations
@@ -18,15 +20,29 @@ HEADER = (
 BUILD_REQUIREMENTS = ("hatchling", "editables")  # pip installs these apart from the rest, so freeze would not see them
 
 
+CLIENTS = ("python", "litellm")  # folders below tests/clients
+CLIENTS_HEADER = "# Versions that are known to work together; written by `make pin` from requirements.txt.\n"
+
+
 def main() -> int:
     """Resolve, freeze, write; the exit code."""
+    pinned = HEADER + frozen(*BUILD_REQUIREMENTS, f"{ROOT}[dev]")
+    (ROOT / "constraints.txt").write_text(pinned, encoding="utf-8")
+    for name in CLIENTS:
+        folder = ROOT / "tests" / "clients" / name
+        pinned = CLIENTS_HEADER + frozen("--requirement", str(folder / "requirements.txt"))
+        (folder / "constraints.txt").write_text(pinned, encoding="utf-8")
+    return 0
+
+
+def frozen(*words: str) -> str:
+    """The versions that are there after `pip install` with these words. Raises: CalledProcessError."""
     with tempfile.TemporaryDirectory() as directory:
         venv.create(directory, with_pip=True)
         pip = [str(Path(directory, "bin", "python")), "-m", "pip"]
-        subprocess.run([*pip, "install", "--quiet", *BUILD_REQUIREMENTS, f"{ROOT}[dev]"], check=True)
-        frozen = subprocess.run([*pip, "freeze", "--exclude", "dragoman"], check=True, capture_output=True, text=True)
-    (ROOT / "constraints.txt").write_text(HEADER + frozen.stdout, encoding="utf-8")
-    return 0
+        subprocess.run([*pip, "install", "--quiet", *words], check=True)
+        freeze = [*pip, "freeze", "--exclude", "dragoman"]
+        return subprocess.run(freeze, check=True, capture_output=True, text=True).stdout
 
 
 if __name__ == "__main__":

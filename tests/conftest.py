@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pytest
 
+collect_ignore = ["clients"]  # they need packages of their own: `make test-clients` names their paths
 MANY = 4  # cases of one test, from which on `--fewer` leaves some out
 KEPT = 8  # of so many cases one is kept
 _FEWER = f"run every second test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"

@@ -107,7 +107,10 @@ LINES = {
 }
 # these act on a model.py, not on dialects: see tests/hooks
 HOOK_OPTIONS = ("entry_point", "hooks", "hook_timeout_s", "handler", "handler_threads")
-CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings and option.name not in HOOK_OPTIONS]
+# these on what is kept between calls: see tests/server/test_responses_store.py and test_responses_routes.py
+STORE_OPTIONS = ("max_stored_responses", "max_stored_responses_mb", "stored_responses_max_age_s")
+ELSEWHERE = (*HOOK_OPTIONS, *STORE_OPTIONS)
+CLIENT_OPTIONS = [option for option in OPTIONS if option.group is ClientSettings and option.name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("option", CLIENT_OPTIONS, ids=lambda option: option.name)

@@ -162,11 +162,19 @@ def install_optimum(root: Path) -> None:
     _run(_environment(root, "optimum"), "-m", "pip", "install", "-q", *wanted)
 
 
+def install_sentence_transformers(root: Path) -> None:
+    """sentence-transformers, with torch for the CPU."""
+    python = _environment(root, "sentence-transformers")
+    _run(python, "-m", "pip", "install", "-q", "torch==2.13.0")
+    _run(python, "-m", "pip", "install", "-q", "sentence-transformers")
+
+
 INSTALLERS = {
     "genai": install_genai,
     "vllm": install_vllm,
     "llama.cpp": install_llamacpp,
     "optimum": install_optimum,
+    "sentence-transformers": install_sentence_transformers,
 }
 
 

@@ -17,22 +17,25 @@ from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds, PictureRules
+from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
 from dragoman.errors import HookError
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
+from dragoman.host.cards import model_card
 from dragoman.host.loading import ModelLoad, has_model, memory_needs
 from dragoman.host.making import EngineMaking
 from dragoman.models import ModelError
 from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
+from dragoman.models.pooling.facts import Recipe
+from dragoman.models.pooling.recipe import chosen_of, read_recipe
 from dragoman.pictures import PictureLoader
 from dragoman.pictures.limits import MEBIBYTE, PictureLimits
 from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission, QueueBounds
-from dragoman.server.api import Dialects, ModelProfile, ProposerKind
+from dragoman.server.api import Ability, Dialects, ModelProfile, ProposerKind
 from dragoman.server.apis import set_up_all
 from dragoman.server.apis.lmi.dialects import OperatorCode
 from dragoman.server.apis.lmi.hooks import (
@@ -48,12 +51,16 @@ from dragoman.server.apis.lmi.hooks import (
 from dragoman.server.apis.lmi.operator.formatters import HookOptions
 from dragoman.server.apis.lmi.operator.handler_only import NoEngine, NoGeneration
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime
+from dragoman.server.generation.no_texts import NoTexts
 from dragoman.server.generation.output_parsers import OutputFormat, choose_output_format
 from dragoman.server.generation.output_parsers.harmony import HarmonyOutput
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.prepare import ServiceLimits
 from dragoman.server.generation.service import Extensions, Service
 from dragoman.server.hosting import ModelMemory
+from dragoman.server.pooling.base import PoolingFacts, PoolingKind
+from dragoman.server.pooling.service import TextsService
+from dragoman.server.pooling.texts import PairQuestion, TextPreparer
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.tokenizer.base import TokenPieces
 from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
@@ -198,6 +205,8 @@ async def _build_generating(
         await engine.shutdown(0.0)
         raise
     await engine.start()
+    if built.pooling is not None:
+        return _build_pooling(config, engine, built, text.tokenizer, Renewal(engine, making), code)
     loader = None if built.pictures is None else PictureLoader(picture_limits(config))
     service = Service(
         name=config.name,
@@ -210,7 +219,9 @@ async def _build_generating(
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
-    profile = model_profile(config, code, adapters)
+    profile = replace(
+        model_profile(config, code, adapters), abilities=_abilities(text, sees=built.pictures is not None)
+    )
     dialects = set_up_all(profile)
     served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)
     served = replace(served, adapters=adapters, profile=profile)
@@ -219,6 +230,53 @@ async def _build_generating(
     has_template = text.chat_template is not None
     composed = ComposedModel(served, built.facts, has_template, memory=memory, hooks=hooks, loader=loader)
     return replace(composed, pictures=built.pictures, renewal=Renewal(engine, making))
+
+
+def _build_pooling(
+    config: Config,
+    engine: RenewableEngine,
+    built: BuiltEngine,
+    tokenizer: HfTokenizer,
+    renewal: Renewal,
+    code: OperatorCode | None,
+) -> ComposedModel:
+    """The model that embeds or scores texts."""
+    options = {
+        option.name: config.value(option) for option in OPTIONS if option.name in ("task", "pooling", "normalize")
+    }
+    recipe = read_recipe(config.model_dir, *chosen_of(options))
+    facts = _pooling_facts(recipe, built, engine.capabilities)
+    template = recipe.template
+    question = None
+    if template is not None:
+        question = PairQuestion(template.before, template.body, template.after, template.instruction)
+    preparer = TextPreparer(tokenizer, facts, question, recipe.lowers_case)
+    service = TextsService(config.name, engine, preparer, config.server.predict_timeout)
+    profile = replace(model_profile(config, code), pooling=service)
+    refusing = NoTexts(config.name, service)
+    served = _served(config, refusing, engine, set_up_all(profile), built.dtype, tokenizer.max_token_chars)
+    served = replace(served, profile=profile, pooling=service)
+    memory = ModelMemory(memory_needs(config).weights, built.cache_bytes)
+    hooks = None if code is None else code.hooks
+    return ComposedModel(served, built.facts, False, memory=memory, hooks=hooks, renewal=renewal)
+
+
+def _pooling_facts(recipe: Recipe, built: BuiltEngine, capabilities: Capabilities) -> PoolingFacts:
+    is_embedding = recipe.kind == "embed"
+    return PoolingFacts(
+        kind=PoolingKind(recipe.kind),
+        architecture=built.facts[0],
+        max_tokens=capabilities.max_model_len,
+        vocab_size=capabilities.vocab_size,
+        dimensions=built.row_size if is_embedding else 0,
+        pooling=" and ".join(recipe.pooling),
+        is_normalized=recipe.is_normalized,
+        similarity=recipe.similarity,
+        prompts=recipe.prompts,
+        default_prompt_name=recipe.default_prompt_name,
+        activation=recipe.activation,
+        takes_instruction=recipe.template is not None,
+    )
 
 
 def _build_handler_only(config: Config, code: OperatorCode, reason: str) -> ComposedModel:
@@ -307,7 +365,22 @@ def model_profile(
         operator_code=operator_code,
         takes_adapters=_takes_adapters(config),
         adapter_names=tuple if adapters is None else lambda: adapters.names,
+        card=model_card(config.model_dir),
     )
+
+
+def _abilities(text: _Text, *, sees: bool) -> frozenset[Ability]:
+    """What the model can do besides going on with a text, by its template and its tokenizer."""
+    template = text.chat_template
+    has_tools = template is not None and any("tools" in source for source in template.sources.values())
+    able: dict[Ability, bool] = {
+        "chat": template is not None,
+        "tools": has_tools,
+        "thinking": template is not None and text.output.names[1] is not None,
+        "vision": sees and template is not None,
+        "insert": text.tokenizer.fim_tokens is not None,
+    }
+    return frozenset(name for name, is_able in able.items() if is_able)
 
 
 def _takes_adapters(config: Config) -> bool:

@@ -128,11 +128,15 @@ class PictureLayout:
 
 
 class TextPrompt(msgspec.Struct, frozen=True):
-    """A prompt as text; with `suffix` the model fills in the middle between `text` and `suffix`."""
+    """A prompt as text; with `suffix` the model fills in the middle between `text` and `suffix`.
+
+    `before_ids`: tokens that come before the text, where there is no suffix.
+    """
 
     text: str
     suffix: str | None = None
     add_special_tokens: bool = True
+    before_ids: tuple[int, ...] = ()
 
 
 class TokenPrompt(msgspec.Struct, frozen=True):
@@ -147,7 +151,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     `messages` are as the template sees them: `role`, `content` (string, or list of parts), and optionally `name`,
     `tool_calls`, `tool_call_id`. `tools` are OpenAI-shaped tool objects. `template_kwargs` reach the template as is.
     A part of type `image_url` holds `{"url": …, "detail": …}`; `pictures` are those of all such parts, in their order, once
-    somebody has brought them.
+    somebody has brought them. `before_ids`: tokens that come before the conversation, where it has no pictures.
     """
 
     messages: tuple[Mapping[str, Any], ...]
@@ -155,6 +159,7 @@ class ChatPrompt(msgspec.Struct, frozen=True):
     continue_final_message: bool = False
     template_kwargs: Mapping[str, Any] = msgspec.field(default_factory=dict)
     pictures: tuple[Picture, ...] = ()
+    before_ids: tuple[int, ...] = ()
 
 
 Prompt = TextPrompt | TokenPrompt | ChatPrompt
@@ -499,3 +504,16 @@ class GenerationResult:
     def num_completion_tokens(self) -> int:
         """Generated tokens of all returned sequences, end-of-sequence included."""
         return sum(len(sequence.tokens) for sequence in self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class PooledText:
+    """One text, or pair of texts, of which a model makes one vector or one score.
+
+    `second_from`: where the second text of a pair begins, 0 = there is but one. `num_prompt_tokens`: at its beginning, of
+    what goes before the text itself.
+    """
+
+    token_ids: Sequence[int]
+    second_from: int = 0
+    num_prompt_tokens: int = 0

@@ -66,6 +66,8 @@ def example(option: Option) -> str:
         "http://host:1/v1",
         "http://host:1",
         "name=/directory",
+        "embed",
+        "cls",
     ):
         try:
             if option.row.kind.parse(text) != option.default:

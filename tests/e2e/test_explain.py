@@ -27,7 +27,7 @@ from tests.support.server_process import ServerProcess
 EXPLAINED = [
     operation
     for operation in live_operations()
-    if isinstance(operation, GenerateOperation) and isinstance(operation.example, dict)
+    if type(operation) is GenerateOperation and isinstance(operation.example, dict)
 ]
 
 

@@ -77,6 +77,23 @@ MORE_BODIES: tuple[Any, ...] = (
     {"inputs": [{"role": "user", "content": "Hi"}], "parameters": {"max_new_tokens": 4}, "stream": True},
     {"text": ["a", "b"], "max_length": 3, "add_special_tokens": True, "model": "fake"},
     {"lora_name": "a", "lora_path": "/nowhere"},
+    {
+        "model": "fake",
+        "max_tokens": 4,
+        "system": [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            *_MESSAGES,
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "t", "content": "1", "is_error": True}],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": _SCHEMA}],
+        "tool_choice": {"type": "auto"},
+        "thinking": {"type": "adaptive"},
+        "stop_sequences": ["a"],
+    },
 )
 
 

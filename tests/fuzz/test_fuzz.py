@@ -33,7 +33,7 @@ def test_every_answer_is_a_documented_one_and_nobody_else_is_hurt(target: Target
 
 def test_equal_dice_make_equal_cases_of_every_operation() -> None:
     first, second = Maker(random.Random(3)), Maker(random.Random(3))
-    cases = [first.case() for _ in range(3000)]
+    cases = [first.case() for _ in range(6000)]
     assert cases[:100] == [second.case() for _ in range(100)]
     reached = {(case.operation.method, case.operation.path) for case in cases if case.operation}
     assert reached == {(operation.method, operation.path) for operation in OPERATIONS}

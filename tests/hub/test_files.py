@@ -50,6 +50,15 @@ def test_templates_and_tokenizers_of_all_kinds_are_brought() -> None:
     assert chosen(["model.safetensors", "docs/config.json", *small]) == {"model.safetensors", *small}
 
 
+def test_what_says_how_a_model_embeds_is_brought() -> None:
+    own = {
+        "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "vocab.txt",
+        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+    }  # fmt: skip
+    others = {"2_Dense/pytorch_model.bin", "onnx/model.onnx", "openvino/openvino_model.xml", "onnx/config.json"}
+    assert chosen([*TEXT, *own, *others, "model.safetensors", *OTHER]) == {*TEXT, *own, "model.safetensors"}
+
+
 def test_small_files_come_before_weights() -> None:
     choice = choose_files(HubModel("o/n"), [HubFile("model.safetensors", 7), HubFile("config.json", 2)])
     assert ([file.name for file in choice.all], choice.size) == (["config.json", "model.safetensors"], 9)

@@ -181,11 +181,11 @@ class TestShapes:
         assert answer.text == "PUT is not allowed for /api/generate-one: OPTIONS, POST are\n"
 
     def test_anthropics_client_is_told_in_its_words(self, client: httpx.Client) -> None:
-        answer = client.post("/v1/messages", json={}, headers={"x-request-id": "r-1"})
-        assert answer.status_code == 404
+        answer = client.post("/v1/messages/nothing", json={}, headers={"x-request-id": "r-1"})
+        assert (answer.status_code, answer.headers["request-id"]) == (404, "r-1")
         body = answer.json()
         assert (body["type"], body["error"]["type"], body["request_id"]) == ("error", "not_found_error", "r-1")
-        assert body["error"]["message"].startswith("Unknown path /v1/messages: the nearest one is ")
+        assert body["error"]["message"].startswith("Unknown path /v1/messages/nothing: the nearest one is /v1/messages")
 
     def test_openais_client_raises_what_it_should(self, server: RunningServer) -> None:
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:

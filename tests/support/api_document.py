@@ -10,7 +10,7 @@ from typing import Any
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from dragoman.server.describe.json_schema import used_components
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, NDJSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 
 Document = Mapping[str, Any]
 
@@ -80,10 +80,10 @@ def closed(schema: Any) -> Any:
 def values_of(media_type: str, body: bytes) -> Iterator[Any]:
     """The values in a body that its schema is about."""
     text = body.decode("utf-8", "replace")
-    if media_type == JSONLINES_MEDIA_TYPE:
+    if media_type in (JSONLINES_MEDIA_TYPE, NDJSON_MEDIA_TYPE):
         yield from (json.loads(line) for line in text.split("\n") if line)  # text may hold other line separators
     elif media_type == SSE_MEDIA_TYPE:
-        events = (event.removeprefix("data: ") for event in text.split("\n\n") if event)
+        events = (line.removeprefix("data: ") for line in text.split("\n") if line.startswith("data: "))
         yield from (json.loads(event) for event in events if event != "[DONE]")
     elif media_type.startswith("application/json"):
         yield json.loads(text)

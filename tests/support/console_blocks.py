@@ -17,9 +17,15 @@ _BLOCK = re.compile(
 _VARYING = [
     (re.compile(r'"id":\s?"(?:chatcmpl|cmpl)-[^"]*"'), '"id":"..."'),
     (re.compile(r'"id":\s?"call_[^"]*"'), '"id":"..."'),
+    (re.compile(r'"(item_)?id":\s?"(?:resp|msg|rs|fc)_[^"]*"'), r'"\1id":"..."'),
+    (re.compile(r'"id":\s?"msg_[^"]*"'), '"id":"..."'),
+    (re.compile(r'"input_tokens":\d+,("cache_creation_input_tokens":\d+)'), r'"input_tokens":0,\g<1>'),
+    (re.compile(r'"cache_read_input_tokens":\d+'), '"cache_read_input_tokens":0'),
     (re.compile(r'"system_fingerprint":\s?"[^"]*"'), '"system_fingerprint":"..."'),
     (re.compile(r'"cached_tokens":\s?\d+'), '"cached_tokens":0'),
-    (re.compile(r'"created":\s?\d+'), '"created":0'),
+    (re.compile(r'"(created|created_at|completed_at)":\s?\d+'), r'"\1":0'),
+    (re.compile(r'"created_at":\s?"[^"]*"'), '"created_at":"..."'),
+    (re.compile(r'"(\w+_duration)":\d+'), r'"\1":0'),
 ]
 
 

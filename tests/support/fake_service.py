@@ -17,7 +17,7 @@ from dragoman.server.generation.prepare import PromptTokens
 from dragoman.server.observation.record import RequestRecord, new_request
 from dragoman.types import EngineRequest, GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
 from tests.support.byte_tokenizer import ByteTokenizer
-from tests.support.scripted import scripted_events, scripted_result
+from tests.support.scripted import scripted_events, scripted_prompt, scripted_result
 
 PATIENCE_S = 10.0  # how long a condition may take before a test fails; a machine under load is slow
 
@@ -131,9 +131,9 @@ class FakeService:
         return scripted_result(request)
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """The prompt's bytes."""
-        assert isinstance(prompt, TextPrompt)
-        return PromptTokens(prompt.text, tuple(self.tokenizer.encode(prompt.text)))
+        """The prompt's bytes; of a conversation, those of its turns as lines."""
+        text = prompt.text if isinstance(prompt, TextPrompt) else scripted_prompt(GenerationRequest("r", prompt)).text
+        return PromptTokens(text, tuple(self.tokenizer.encode(text)))
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The bytes as text."""

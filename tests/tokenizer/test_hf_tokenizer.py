@@ -147,11 +147,11 @@ def test_text_that_is_not_unicode_is_encoded_with_a_mark_in_its_place(tmp_path: 
 
 @pytest.mark.parametrize(
     ("problem", "says"),
-    [("missing", "tokenizer.json is missing"), ("broken", "cannot be used"), ("wordpiece", "decoder WordPiece")],
+    [("missing", "tokenizer.json is missing"), ("broken", "cannot be used"), ("ctc", "decoder CTC")],
 )
 def test_a_tokenizer_that_cannot_be_used_is_refused_with_its_path(tmp_path: Path, problem: str, says: str) -> None:
     file = vocabularies.words()
-    file.decoder = decoders.WordPiece()
+    file.decoder = decoders.CTC()
     if problem != "missing":
         write_model_dir(tmp_path, file)
     if problem == "broken":

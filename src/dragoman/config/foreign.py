@@ -28,6 +28,9 @@ class ForeignOption:
         return text.lower() in self.harmless
 
 
+OTHER_TASK = ForeignOption("option.task", "this server generates text, embeds and reranks")
+"""Any other word for what a model is for: there option.task is no option of ours, and a model.py may read it."""
+
 OFF = ("false", "0", "none", "")
 NOTHING = ("", "none", "null", "{}", "[]")
 MANAGEMENT_ADDRESS = "management_address"  # not mentioned where it is the address there is
@@ -41,7 +44,6 @@ HEALTH = "/ping tells the engine's own state"
 NO_ADAPTERS_OF_PROMPTS = "prompt adapters are not served"
 NO_CACHE = "answers are not cached; x-starting-token polls what x-synchronous: false began"
 NO_CODE = "a checkpoint's own code is never run"
-NO_EMBEDDINGS = "embeddings are not served"
 NO_GPU = "the model runs on the CPU"
 NO_CHOICE = "the engine chooses its devices"  # said instead where the model does not run on the CPU
 HUB_BY_ENVIRONMENT = (
@@ -149,7 +151,6 @@ _COMMON = (  # of LMI, or of several of its backends
     *_options(NO_CODE, "trust_remote_code trust_insecure_model_files", harmless=OFF),
     *_options(AS_IT_LIES, "model_dir modelName modeName model_format s3url is_peft_model preloaded_model"),
     *_options("set variables in the environment of the server", "env"),
-    *_options("this server generates text", "task", harmless=("text-generation", "text_generation", "auto")),
     *_options("this schema is not spoken", "bedrock_compat", harmless=OFF),
     *_options("answers are JSON unless a request asks for a stream", "default_accept", harmless=("application/json",)),
     *_options("the decorated function of model.py reads requests", "input_formatter"),
@@ -158,7 +159,6 @@ _COMMON = (  # of LMI, or of several of its backends
     *_options(OWN_SAMPLING, "max_sparsity max_splits"),
     *_options(NO_SESSIONS, "enable_stateful_sessions", harmless=OFF),
     *_options(NO_SESSIONS, "sessions_path sessions_expiration"),
-    *_options(NO_EMBEDDINGS, "normalize"),
     *_options("images stand where the model's chat template puts them", "image_placeholder_token"),
     *_options(NO_IMAGE_GENERATION, "height width num_images_per_prompt use_stable_diffusion"),
     *_options(NO_LORA_KIND, "enable_lora_bias fully_sharded_loras", harmless=OFF),
@@ -231,7 +231,9 @@ _VLLM = (  # arguments of vLLM's engine and of its HTTP server, 0.3 to 0.23; lmi
     *_options("tokens are always turned into text", "skip_tokenizer_init", harmless=OFF),
     *_options("logits processors of your own are not run", "logits_processors logits_processor_pattern"),
     *_options("prompts are text or token ids", "enable_prompt_embeds", harmless=OFF),
-    *_options(NO_EMBEDDINGS, "pooler_config override_pooler_config"),
+    *_options(
+        "pooling has options of its own: option.pooling, option.normalize", "pooler_config override_pooler_config"
+    ),
     *_options("images are read in one way, see pictures.md", "media_io_kwargs", harmless=NOTHING),
     *_options("no request can have files of this machine read", "allowed_local_media_path", harmless=("",)),
     *_options(BUILT_IN, "disable_mm_preprocessor_cache mm_processor_cache_gb mm_processor_cache_type"),
@@ -344,7 +346,6 @@ OF_ENGINES: Mapping[str, frozenset[str]] = MappingProxyType({
 """Engine -> keys that act where it runs: it takes them as arguments of its own, and checks them."""
 
 FOREIGN_VARIABLES: Mapping[str, str] = MappingProxyType({
-    "HF_TASK": "option.task",
     "HF_MODEL_QUANTIZE": "option.quantize",
     "HF_MODEL_TRUST_REMOTE_CODE": "option.trust_remote_code",
     "HF_TRUST_REMOTE_CODE": "option.trust_remote_code",

@@ -187,12 +187,15 @@ class Choice:
         """The words themselves, if they are few."""
         return self.short or "{" + ",".join(self.words) + "}"
 
+    def has(self, text: str) -> bool:
+        """True if this is one of the words, or another spelling."""
+        return self.synonyms.get(text.lower(), text.lower()) in self.words
+
     def parse(self, text: str) -> str:
         """The canonical word."""
-        word = self.synonyms.get(text.lower(), text.lower())
-        if word not in self.words:
+        if not self.has(text):
             raise ValueError(text)
-        return word
+        return self.synonyms.get(text.lower(), text.lower())
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,17 @@ REASONING_PARSERS = Choice(
     },
     short="{auto,none,FORMAT}",
 )  # fmt: skip
+TASKS = Choice(
+    ("auto", "generate", "embed", "rerank"),
+    {
+        "text-generation": "generate", "text_generation": "generate", "text-embedding": "embed", "text_embedding": "embed",
+        "feature-extraction": "embed", "sentence-similarity": "embed", "text-similarity": "rerank",
+        "text_similarity": "rerank", "score": "rerank",
+    },
+)  # fmt: skip
+POOLINGS = Choice(
+    ("auto", "cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean"), {"lasttoken": "last"}, short="MODE"
+)
 KV_DTYPES = Choice(("auto", "u8", "bf16", "f16", "f32"), {"int8": "u8", "bfloat16": "bf16", "fp16": "f16"})
 
 
@@ -160,6 +171,23 @@ class ModelSettings:
         "auto",
         REASONING_PARSERS,
         "How the model marks its reasoning; auto recognises it in the chat template, none leaves it in the text.",
+    )
+    task: str = option(
+        "auto",
+        TASKS,
+        "What the model is for; auto: what its architecture, and modules.json if there is one, say (see "
+        "dialects/embeddings.md).",
+        env=(Alias("HF_TASK"),),
+    )
+    pooling: str = option(
+        "auto",
+        POOLINGS,
+        "How a model that embeds makes one vector of a text's tokens; auto: as 1_Pooling/config.json says.",
+    )
+    normalize: str = option(
+        "auto",
+        Choice(("auto", "true", "false"), {"1": "true", "0": "false", "yes": "true", "no": "false"}),
+        "Whether embeddings have length 1 where a request does not say it; auto: as modules.json says.",
     )
     threads: int | None = option(
         None,
@@ -425,6 +453,24 @@ class ClientSettings:
         "auto",
         Choice(("auto", "lmi", "openai")),
         "Shape of /v1/chat/completions; auto decides by the client.",
+    )
+    max_stored_responses: int = option(
+        1000,
+        Integer(0, 1_000_000),
+        "Responses: how many are kept to go on from, those used last; 0 keeps none.",
+        unit="responses",
+    )
+    max_stored_responses_mb: int = option(
+        256,
+        Integer(1, 1_000_000),
+        "Responses: the memory that those kept may take together.",
+        unit="MiB",
+    )
+    stored_responses_max_age_s: float = option(
+        3600.0,
+        Number(1),
+        "Responses: how long one is kept after its last use.",
+        unit="seconds",
     )
     text_status_hold_ms: int = option(
         200,

@@ -28,6 +28,7 @@ from dragoman.config.foreign import (
     NO_CHOICE,
     NO_GPU,
     OF_ENGINES,
+    OTHER_TASK,
     ForeignOption,
 )
 from dragoman.config.hub_models import FindModel, left_alone, only_cached
@@ -38,6 +39,7 @@ from dragoman.config.names import Match, NameIndex
 from dragoman.config.option import Option
 from dragoman.config.options import (
     OPTIONS,
+    TASKS,
     ClientSettings,
     EngineSettings,
     ModelSettings,
@@ -351,6 +353,9 @@ class _Findings:
                     text = match.text(given)
                 except ValueError:
                     self._bad(match, given)
+                    continue
+                if match.target is _NAMED["task"] and not TASKS.has(text):
+                    self._foreign.append((layer, OTHER_TASK, given))
                     continue
                 self._candidates[match.target.name].append(_Candidate(given, match, text, layer))
 

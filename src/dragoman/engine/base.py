@@ -6,7 +6,7 @@ on the event loop. What is promised here, `tests/contract` asks of every engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -18,6 +18,7 @@ from dragoman.types import (
     EngineOutput,
     EngineRequest,
     Grammar,
+    PooledText,
     SamplingParams,
     StopCriterion,
     StopStrings,
@@ -298,6 +299,30 @@ class AdapterLoading(Protocol):
 
     async def unload_adapter(self, name: str) -> None:
         """Take no more requests for it; those that run go on with it. Raises: NotFound."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PooledRows:
+    """What an engine made of texts: a row each, f32 [texts, size], in their order.
+
+    `queue_s`: until the first of them was computed. `num_tokens`: of all.
+    """
+
+    rows: Any
+    queue_s: float
+    num_tokens: int
+
+
+class TextPooling(Protocol):
+    """What an engine has besides, or in place of generation, that makes vectors or scores of texts. On the event loop."""
+
+    async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
+        """A row for each text; cancelling this drops what is not computed yet.
+
+        A row does not depend on what is computed with it, as far as the kernels' do not. Raises: Overloaded (as many tokens
+        wait as may, or the engine shuts down), EngineFailed, EngineDead (also if it was not started), Cancelled (shut down).
+        """
         ...
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from dragoman.engine.base import AdapterLoading, Engine, EngineTools, MemoryNeeds, PictureRules
+from dragoman.engine.base import AdapterLoading, Engine, EngineTools, MemoryNeeds, PictureRules, TextPooling
 
 Progress = Callable[[str, float], None]  # stage name, fraction done in [0, 1]
 
@@ -22,6 +22,9 @@ BUILT_IN: Mapping[str, str] = {
     "vllm": "dragoman.engine.vllm.factory:factory",
 }
 """Short name -> address, for the engines that come with dragoman."""
+
+POOLING = "dragoman.engine.pooling.factory:factory"
+"""The address of the one that runs what the built-in engine would, of models that embed or score texts."""
 
 ALLOWED = f"{', '.join(BUILT_IN)}, or module:factory"
 
@@ -55,7 +58,7 @@ class BuiltEngine:
     """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
 
     `cache_bytes`: what it has allocated, or will, besides its weights. `pictures`: of an engine that is capable of them.
-    `adapters`: of an engine whose adapters may come and go.
+    `adapters`: of an engine whose adapters may come and go. `pooling`: of an engine that makes rows of texts, of `row_size`.
     """
 
     engine: Engine
@@ -64,6 +67,8 @@ class BuiltEngine:
     cache_bytes: int = 0
     pictures: PictureRules | None = None
     adapters: AdapterLoading | None = None
+    pooling: TextPooling | None = None
+    row_size: int = 0
 
 
 class LoadedEngine(Protocol):

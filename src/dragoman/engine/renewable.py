@@ -8,14 +8,23 @@ thread.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dragoman.engine.base import AdapterLoading, Capabilities, Engine, EngineStats, Health, Outputs, check_request
+from dragoman.engine.base import (
+    AdapterLoading,
+    Capabilities,
+    Engine,
+    EngineStats,
+    Health,
+    Outputs,
+    PooledRows,
+    check_request,
+)
 from dragoman.engine.factory import BuiltEngine
 from dragoman.errors import EngineDead, ServerError, Unavailable
-from dragoman.types import EngineOutput, EngineRequest
+from dragoman.types import EngineOutput, EngineRequest, PooledText
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +37,7 @@ class RenewableEngine:
     def __init__(self, built: BuiltEngine) -> None:
         self._engine: Engine = built.engine
         self._adapters = built.adapters
+        self._pooling = built.pooling
         self._adapter_changes: dict[str, Path | None] = {}  # since the model's load; None = it was unloaded
         self._past = EngineStats()  # of the engines before this one
         self._num_restarts = 0
@@ -48,6 +58,13 @@ class RenewableEngine:
     def check(self, request: EngineRequest) -> None:
         """See `base.Checking`."""
         check_request(self._engine, request)
+
+    async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
+        """See `TextPooling`; only of engines that make rows of texts. While the engine is renewed: Unavailable."""
+        if isinstance(self._engine, _Absent):
+            raise self._engine.refusal()
+        assert self._pooling is not None
+        return await self._pooling.pool(texts)
 
     def health(self) -> Health:
         """Of the engine that runs now; recovering while there is none."""
@@ -80,7 +97,7 @@ class RenewableEngine:
         old = self._engine
         if not isinstance(old, _Absent):
             self._past, reason = self._past.plus(old.stats()), old.health().reason
-            self._engine, self._adapters = _Absent(old.capabilities, reason), None
+            self._engine, self._adapters, self._pooling = _Absent(old.capabilities, reason), None, None
             try:
                 await old.shutdown(0.0)
             except Exception:  # it is dead: whatever is left of it must not keep the next one from its place
@@ -95,7 +112,7 @@ class RenewableEngine:
         except BaseException:
             await built.engine.shutdown(0.0)
             raise
-        self._engine, self._adapters = built.engine, built.adapters
+        self._engine, self._adapters, self._pooling = built.engine, built.adapters, built.pooling
         self._num_restarts += 1
 
     def give_up(self, reason: str) -> None:

@@ -13,12 +13,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from dragoman.config.options import OPTIONS, UpstreamSettings
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.engine.base import MemoryNeeds
-from dragoman.engine.factory import EngineOptionError, EngineSetup, LoadedEngine, Progress, find_factory
+from dragoman.engine.factory import (
+    POOLING,
+    EngineFactory,
+    EngineOptionError,
+    EngineSetup,
+    LoadedEngine,
+    Progress,
+    find_factory,
+)
 from dragoman.host.machine import MIB, available_memory_bytes, in_mib
 from dragoman.model_texts import holds_model
 from dragoman.models.config import ModelError
@@ -45,7 +53,7 @@ class ModelLoad:
         self._failure: BaseException | None = None
         with suppress(EngineOptionError):  # the thread meets it again, and tells
             # Imported here: on the thread, beside the server's imports, it would take twice as long.
-            find_factory(config.engine.engine)
+            factory_of(config)
         self._thread = threading.Thread(target=self._run, name="load-model")
         self._thread.start()
 
@@ -79,7 +87,7 @@ class ModelLoad:
     def _run(self) -> None:
         try:
             with citing(self._config):
-                factory = find_factory(self._config.engine.engine)
+                factory = factory_of(self._config)
                 setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
@@ -100,6 +108,26 @@ class LoadAbandoned(Exception):
     """Ends the loading of a model that nobody wants any more."""
 
 
+def factory_of(config: Config) -> EngineFactory:
+    """The factory of the model's engine: where the built-in one would run it, by what the model is for.
+
+    Raises: EngineOptionError if there is no such engine.
+    """
+    return find_factory(config.engine.engine if generates(config) else POOLING)
+
+
+def generates(config: Config) -> bool:
+    """True unless the built-in engine runs a model that embeds or scores texts; also where its files tell nothing."""
+    if config.engine.engine != "rolling":
+        return True
+    from dragoman.models.pooling.recipe import purpose_of  # with the built-in engine, and what it brings along
+
+    try:
+        return purpose_of(config.model_dir, cast(Any, config.model.task)) == "generate"
+    except (ModelError, OSError, ValueError):
+        return True  # loading tells what is wrong
+
+
 def has_model(config: Config) -> bool:
     """True if the directory says that it holds a model, not only an operator's handler."""
     return holds_model(config.model_dir)
@@ -113,7 +141,7 @@ def memory_needs(config: Config) -> MemoryNeeds:
     if not has_model(config):
         return MemoryNeeds(0)
     with citing(config):
-        return find_factory(config.engine.engine).needs(engine_setup(config))
+        return factory_of(config).needs(engine_setup(config))
 
 
 def check_room(name: str, needs: MemoryNeeds, available_bytes: int) -> None:

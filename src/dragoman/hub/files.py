@@ -23,6 +23,7 @@ TOKENIZER_FILES = (
     "tiktoken.model",
     "qwen.tiktoken",
     "tekken.json",
+    "vocab.txt",
 )
 
 _SMALL = frozenset({
@@ -30,8 +31,11 @@ _SMALL = frozenset({
     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.json", "chat_template.jinja",
     "preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json", "openvino_config.json",
     "quantize_config.json", "quantization_config.json", "adapter_config.json", "serving.properties", "graph.pbtxt",
+    "modules.json", "config_sentence_transformers.json",
 })  # fmt: skip
 _GGUF_TYPE = re.compile(r"(?:^|[-_.])((?:UD-)?(?:I?Q\d\w*|F16|F32|BF16|MXFP4\w*|TQ\d_\d))(?=[-.]|$)", re.IGNORECASE)
+_MODULE = re.compile(r"\d+_\w+/(config\.json|model\.safetensors)")  # of sentence-transformers: pooling, dense
+_LENGTHS = re.compile(r"sentence_[\w-]+_config\.json")
 _SPLIT = re.compile(r"-\d{5}-of-\d{5}$")
 
 
@@ -84,6 +88,8 @@ def _is_small(name: str) -> bool:
     folder, _, file = name.rpartition("/")
     if folder == "additional_chat_templates":
         return file.endswith(".jinja")
+    if _MODULE.fullmatch(name) or _LENGTHS.fullmatch(name):
+        return True
     # Some tokenizers come with a file of ranks that is called as its makers like.
     return not folder and (file in _SMALL or file.endswith(".tiktoken"))
 

@@ -25,7 +25,10 @@ T = TypeVar("T")
 
 
 class HttpCall(msgspec.Struct, frozen=True):
-    """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters."""
+    """One HTTP request, read whole. Header names are lower-case; `media_type` is the content type without parameters.
+
+    `caller`: the name of the key that it came with, "" = none.
+    """
 
     method: str
     path: str
@@ -34,6 +37,7 @@ class HttpCall(msgspec.Struct, frozen=True):
     query: Mapping[str, str] = msgspec.field(default_factory=dict)
     path_params: Mapping[str, str] = msgspec.field(default_factory=dict)
     request_id: str = ""
+    caller: str = ""
     _decoded: list[Any] = msgspec.field(default_factory=list)  # of `json`, at the first call
 
     @property
@@ -250,6 +254,28 @@ Dialects = Mapping[str, Dialect]
 ProposerKind = Literal["draft", "lookup"]
 """Who guesses tokens for speculative decoding: a draft model or prompt lookup."""
 
+Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
+"""What a model can do besides going on with a text: hold conversations, call tools and reason in them, look at pictures,
+fill in the middle."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a model's files say of it, for lists of models. Empty or 0 = they do not say.
+
+    `format`: of the files that hold the weights. `config`: the values of its config.json. `num_parameters`: None where they
+    cannot be counted. `size_bytes`: of the weights. `modified_s`: of the newest file, seconds since the epoch. `digest`: 64
+    hexadecimal digits, which tell its files from others. `license`: its text.
+    """
+
+    format: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    num_parameters: int | None = None
+    size_bytes: int = 0
+    modified_s: float = 0.0
+    digest: str = "0" * 64
+    license: str = ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
@@ -260,7 +286,8 @@ class ModelProfile:
     the names of `SamplingParams`, and `do_sample` if it wants sampling; empty = the APIs' own defaults. `proposer`: who
     guesses tokens for speculative decoding, if anybody. `takes_adapters`: requests may
     ask for adapters, now for `adapter_names`. `operator_code`: functions of the operator's own, for the API they
-    are written for.
+    are written for. `pooling`: the `pooling.PoolingService` of a model that embeds or scores texts and generates nothing,
+    None for one that generates. `abilities`: what it can do besides going on with a text. `card`: what its files say.
     """
 
     name: str = "model"
@@ -274,6 +301,9 @@ class ModelProfile:
     operator_code: object = None
     takes_adapters: bool = False
     adapter_names: Callable[[], Collection[str]] = tuple
+    pooling: Any = None
+    abilities: frozenset[Ability] = frozenset()
+    card: ModelCard = field(default_factory=ModelCard)
 
     def options(self, kind: type[T], **more: Any) -> T:
         """A dataclass of options: its fields that are settings by their names, `limits`, and `more`."""

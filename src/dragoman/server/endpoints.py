@@ -109,7 +109,7 @@ class Endpoints:
             if not operation.body:
                 if check_body is not None:
                     check_body(b"")
-                made = await operation.answer(early, self)
+                made = await operation.answer(exchange.http_call(path_params=path_params), self)
             else:
                 body = await exchange.read_body(self._gate.max_request_size_bytes)
                 if check_body is not None:

@@ -126,6 +126,11 @@ class GenerateOperation(Operation):
     before: Before | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingOperation(GenerateOperation):
+    """An operation that is handled as those that generate, for models that embed or score texts; others refuse it."""
+
+
 AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
 """The answer to a call: a `Reply`, or a value that is sent as JSON with status 200. Raises: ServerError."""
 

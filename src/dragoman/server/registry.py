@@ -21,6 +21,7 @@ from dragoman.server.adapters import ServedAdapters
 from dragoman.server.admission import Admission
 from dragoman.server.api import Dialects, ModelProfile
 from dragoman.server.observation.load_metrics import LoadMetrics
+from dragoman.server.pooling.base import PoolingService
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits
 
 PLACEHOLDER_MODELS = frozenset({"", "default", "dummy", "tgi", "lmi", "model"})
@@ -44,7 +45,7 @@ class ServedModel:
     `created_s`: seconds since the epoch. `url`: where the model came from, `dtype` and `device`: what it runs in and on,
     `limits`: what its dialects allow; all as the model lists and `/info` show them.
     `version` may be asked for as well as the name; "" = there are no versions. `adapters`: None = it takes none.
-    `profile`: what its dialects were set up with.
+    `profile`: what its dialects were set up with. `pooling`: of a model that embeds or scores texts; its `service` refuses.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ServedModel:
     version: str = ""
     adapters: ServedAdapters | None = None
     profile: ModelProfile = field(default_factory=ModelProfile)
+    pooling: PoolingService | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

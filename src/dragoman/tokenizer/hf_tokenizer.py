@@ -7,7 +7,7 @@ Does not: chat templates. Made at load time by `load_tokenizer`; afterwards immu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dragoman.errors import ModelError
 from dragoman.model_texts import model_text
 from dragoman.tokenizer.base import FimTokens, TokenPieces
 from dragoman.tokenizer.detokenizer import decode_tokens
+from dragoman.tokenizer.frames import Frame, pair_frame, single_frame
 from dragoman.tokenizer.model_files import TextFiles, read_text_files, tokenizer_config
 from dragoman.tokenizer.other_files import read_tokenizer, tokenizer_file
 from dragoman.tokenizer.token_decoder import TokenDecoder
@@ -122,6 +123,21 @@ class HfTokenizer:
         if has_bos and (token_ids[1:2] == [bos] or (self._facts.add_bos_token is False and self._adds_bos)):
             return token_ids[1:]
         return [bos, *token_ids] if self._facts.add_bos_token and not has_bos else token_ids
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of several texts, without special ones; other threads work meanwhile, and on several texts at once."""
+        encodings = self._file.encode_batch_fast([_valid(text) for text in texts], add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around one text."""
+        return single_frame(self._file)
+
+    @cached_property
+    def pair_frame(self) -> Frame:
+        """What stands around and between two texts."""
+        return pair_frame(self._file)
 
     def encode_continuation(self, text: str) -> list[int]:
         """The tokens of `text` inside a text, where SentencePiece puts no blank before it."""

@@ -1,4 +1,5 @@
-"""Tokenizers of models without a tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json, vocab.json.
+"""Tokenizers of models that have no tokenizer.json: SentencePiece's tokenizer.model, tiktoken's files, tekken.json,
+vocab.json with merges.txt, BERT's vocab.txt.
 
 Does: find the file, have it translated, add the tokens that the files beside it name. Does not: know the formats. Called by
 `load_tokenizer`, at load time.
@@ -18,15 +19,18 @@ from dragoman.tokenizer.merged_pairs import VOCABULARY, read_merged_pairs
 from dragoman.tokenizer.ranked_bytes import looks_like_tiktoken, read_tekken, read_tiktoken
 from dragoman.tokenizer.sentencepiece import tokenizer_of
 from dragoman.tokenizer.sentencepiece_model import SentencePieceModel, read_model
+from dragoman.tokenizer.wordpiece import read_wordpiece
 
 _TIKTOKEN_NAMES = ("tiktoken.model", "tokenizer.tiktoken", "qwen.tiktoken")
 _SENTENCEPIECE_NAME = "tokenizer.model"
 _TEKKEN_NAME = "tekken.json"
+_WORDPIECE_NAME = "vocab.txt"
+_NAMES = (_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME, _WORDPIECE_NAME)
 
 
 def tokenizer_file(model_dir: Path) -> Path:
     """The file that holds the model's tokenizer, where there is no tokenizer.json. Raises: ValueError if there is none."""
-    for name in (_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME):
+    for name in _NAMES:
         if (model_dir / name).is_file():
             return model_dir / name
     others = [*sorted(model_dir.glob("*.tiktoken")), model_dir / VOCABULARY]
@@ -36,8 +40,8 @@ def tokenizer_file(model_dir: Path) -> Path:
     hint = f" ({exported.name} is not read: bring it from the model of the export)" if exported.is_file() else ""
     raise ValueError(
         f"{model_dir / 'tokenizer.json'} is missing: a model directory must hold its tokenizer in this file, or in one of "
-        f"{', '.join((_SENTENCEPIECE_NAME, *_TIKTOKEN_NAMES, _TEKKEN_NAME, VOCABULARY))}; fetch it from where the model "
-        f"came from (`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
+        f"{', '.join((*_NAMES, VOCABULARY))}; fetch it from where the model came from "
+        f"(`dragoman pull ORG/NAME` brings it with a model of the hub){hint}"
     )
 
 
@@ -49,6 +53,8 @@ def read_tokenizer(path: Path, tokenizer_config: Mapping[str, Any]) -> Tokenizer
         _begin_with_bos(tokenizer, tokenizer_config)
     elif path.name == VOCABULARY:
         tokenizer = read_merged_pairs(path, tokenizer_config)
+    elif path.name == _WORDPIECE_NAME:
+        tokenizer = read_wordpiece(path, tokenizer_config)
     elif path.name != _SENTENCEPIECE_NAME or looks_like_tiktoken(path.read_bytes()[:4096]):
         names = {token_id: token.content for token_id, token in added.items()}
         tokenizer = read_tiktoken(path, str(tokenizer_config.get("tokenizer_class") or ""), names)

@@ -79,12 +79,14 @@ class TokenDecoder:
                 self._steps.append(_replace_step(part["pattern"], part["content"]))
             case "Metaspace":
                 self._steps.append(_metaspace_step(part))
+            case "WordPiece":
+                self._steps.append(_word_piece_step(part["prefix"]))
             case "Strip" if part.get("stop", 0) == 0 and self._is_fused:
                 self._stripped, self._num_stripped = part["content"], part["start"]
             case kind:
                 raise ValueError(
-                    f"decoder {kind} of tokenizer.json is not supported: it must be ByteLevel, Metaspace, or a Sequence "
-                    "of Replace, ByteFallback, Fuse and a Strip of leading characters"
+                    f"decoder {kind} of tokenizer.json is not supported: it must be ByteLevel, Metaspace, WordPiece, or "
+                    "a Sequence of Replace, ByteFallback, Fuse and a Strip of leading characters"
                 )
 
 
@@ -94,6 +96,13 @@ def _replace_step(pattern: Mapping[str, str], content: str) -> TextStep:
         return lambda token, at_start: regex.sub(lambda _: content, token)
     old = pattern["String"]
     return lambda token, at_start: token.replace(old, content)
+
+
+def _word_piece_step(prefix: str) -> TextStep:
+    """Pieces inside a word have a prefix; others begin one. Blanks before punctuation stay: a token cannot see the next."""
+    return lambda token, at_start: (
+        token.removeprefix(prefix) if token.startswith(prefix) else token if at_start else f" {token}"
+    )
 
 
 def _metaspace_step(part: Mapping[str, Any]) -> TextStep:

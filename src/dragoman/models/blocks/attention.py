@@ -70,6 +70,8 @@ def attend(
         reshape(heads, -1, size)
         for heads, size in ((q, facts.query_width), (k, facts.key_width), (v, facts.value_width))
     ]
+    if layer.whole_texts is not None:
+        return layer.keep(unsqueeze(layer.whole_texts.attend(flat[0], flat[1], flat[2], facts), 1))
     step = layer.step
     shared = (step.subsequence_begins, step.max_context_len)
     caches = layer.caches()

@@ -17,6 +17,7 @@ from dragoman.models.blocks.convolution import PAST_ROWS, ROWS_BEFORE, ROWS_TO_K
 from dragoman.models.blocks.delta import STATE_INPUTS, gated_delta
 from dragoman.models.blocks.nodes import add, columns, gather_rows, unsqueeze
 from dragoman.models.blocks.rotary import Angles, rotary_angles
+from dragoman.models.blocks.whole_texts import WholeTexts
 from dragoman.models.config import ModelError
 from dragoman.models.facts import AttentionFacts, DeltaFacts, ModelFacts, RotaryRule
 from dragoman.models.sources.base import PackedMatrix
@@ -132,7 +133,12 @@ def cache_parameter(name: str) -> Any:
 
 
 class LayerInputs:
-    """The step as one layer sees it: its caches, and which rows it has to give."""
+    """The step as one layer sees it: its caches, and which rows it has to give.
+
+    `whole_texts`: among which tokens attend where there is no step and no cache (`models.pooling`); None = there are.
+    """
+
+    whole_texts: WholeTexts | None = None
 
     def __init__(self, step: StepInputs, index: int) -> None:
         self.index = index

@@ -15,9 +15,13 @@ NAMES = (
     "dragoman.server.apis.lmi.api",
     "dragoman.server.apis.openai.api",
     "dragoman.server.apis.ovms.api",
+    "dragoman.server.apis.responses.api",
     "dragoman.server.apis.sagemaker.api",
     "dragoman.server.apis.tgi.api",
     "dragoman.server.apis.text.api",
+    "dragoman.server.apis.ollama.api",
+    "dragoman.server.apis.tei.api",
+    "dragoman.server.apis.rerank.api",
     "dragoman.server.apis.anthropic.api",
     "dragoman.server.apis.management.api",
 )

@@ -171,7 +171,7 @@ class Preparer:
             case TextPrompt(suffix=None):
                 self._check_text(prompt.text, most)
                 ids = tuple(self.tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens))
-                return PromptTokens(prompt.text, ids or self._empty_prompt())
+                return PromptTokens(prompt.text, self._after(prompt.before_ids, ids) or self._empty_prompt())
             case TextPrompt(suffix=suffix):
                 assert suffix is not None  # the case above
                 self._check_text(prompt.text + suffix, most)
@@ -188,7 +188,7 @@ class Preparer:
                     return self._tokenize_with_pictures(text, prompt, most)
                 self._check_text(text, most)
                 ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
-                return PromptTokens(text, ids or self._empty_prompt())
+                return PromptTokens(text, self._after(prompt.before_ids, ids) or self._empty_prompt())
 
     def check_vocabulary(self, token_ids: Iterable[int], name: str) -> None:
         """Raises: InvalidRequest naming the first id that the model has no row for."""
@@ -201,6 +201,13 @@ class Preparer:
                 )
 
     # --- prompts ------------------------------------------------------------------------------------------------------
+
+    def _after(self, before_ids: tuple[int, ...], ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The prompt's own tokens, after those that the client has sent as tokens. Raises: InvalidRequest."""
+        if not before_ids:
+            return ids
+        self.check_vocabulary(before_ids, "context")
+        return before_ids + ids
 
     def _render(self, prompt: ChatPrompt) -> str:
         if self.chat_template is None:

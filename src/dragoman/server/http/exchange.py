@@ -90,6 +90,7 @@ class Exchange:
             query=self.query,
             path_params=path_params or {},
             request_id=call_id or self.request_id,
+            caller=self.caller,
         )
 
     @property

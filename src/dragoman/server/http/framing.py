@@ -7,6 +7,7 @@ from __future__ import annotations
 
 SSE_MEDIA_TYPE = "text/event-stream"
 JSONLINES_MEDIA_TYPE = "application/jsonlines"  # exact: djl's own client compares it, so no charset
+NDJSON_MEDIA_TYPE = "application/x-ndjson"  # what Ollama calls JSON lines
 JSON_MEDIA_TYPE = "application/json"
 TEXT_MEDIA_TYPE = "text/plain; charset=utf-8"
 

@@ -1,10 +1,111 @@
-"""Anthropic's Messages API: nothing is served of it, but its clients are told so in words that they understand."""
+"""Anthropic's Messages API: messages and the counting of their tokens; message batches are answered by name.
+
+The model list that its clients ask for is `models`, on OpenAI's path.
+"""
 
 from __future__ import annotations
 
-from dragoman.server.apis.anthropic.errors import AnthropicErrors
-from dragoman.server.operations import Api
+from functools import partial
 
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.apis.anthropic.describe import schemas
+from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
+from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, AnthropicError, AnthropicErrors
+from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
+from dragoman.server.describe.answers import Answer, json_answer, merged
+from dragoman.server.describe.components import GENERATED, MESSAGES, header
+from dragoman.server.describe.json_schema import ref
+from dragoman.server.generation.text_service import text_service
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.http.replies import json_reply
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.security.scopes import Scope
+
+NAME = "anthropic.messages"
+BATCHES = "/v1/messages/batches"
+
+_TAG = "Anthropic Messages"
 _ERRORS = AnthropicErrors()
+_COUNTING = (
+    "invalid_payload", "invalid_parameter", "invalid_request", "unsupported", "unauthorized", "not_found", "too_large",
+    "unavailable", "overloaded", "timeout", "capacity", "engine_dead", "server_error",
+)  # fmt: skip
+_PROMPT = {"model": "default", "system": "Answer briefly.", "messages": MESSAGES}
 
-API = Api(name="anthropic", title="Anthropic", owns=("/v1/messages",), teller=lambda dialects: _ERRORS)
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialect for a model."""
+    return {NAME: MessagesDialect(profile.options(OpenAiOptions, **shared_options(profile)))}
+
+
+async def count_tokens(http: HttpCall, server: Server) -> object:
+    """How many tokens a prompt has, as the model would see it. Raises: ServerError."""
+    raw, body = read_body(http, PromptBody)
+    model = server.models.find(body.model)
+    prompt = prompt_of(raw, body, model.limits).prompt
+    count = len((await text_service(model).tokenize(prompt)).token_ids)
+    return json_reply(200, TokenCount(count), {REQUEST_ID: http.request_id})
+
+
+async def _refuse_batches(http: HttpCall, server: Server) -> object:
+    raise UnsupportedFeature("message batches are not offered here: send each of the messages to /v1/messages")
+
+
+_operation = partial(AnswerOperation, tag=_TAG, scope=Scope.INFERENCE)
+_batches = partial(
+    _operation,
+    summary="Message batches, which are not offered",
+    answers=ANTHROPIC_ERRORS.answers(("unsupported", "unauthorized")),
+    in_banner=False,
+    answer=_refuse_batches,
+)
+
+API = Api(
+    name="anthropic",
+    title="Anthropic",
+    owns=("/v1/messages",),
+    set_up=set_up,
+    teller=lambda dialects: _ERRORS,
+    schemas=lambda profile: schemas(profile.limits),
+    headers={REQUEST_ID: header("the same as `x-request-id`, for Anthropic's clients")},
+    operations=(
+        GenerateOperation(
+            path="/v1/messages",
+            tag=_TAG,
+            summary="The next message of a conversation, as Anthropic's API answers",
+            description="Streams are server-sent events, each with its name, from `message_start` to `message_stop`.",
+            answers=merged(
+                {
+                    200: Answer(
+                        "the message",
+                        {JSON_MEDIA_TYPE: AnthropicMessage, SSE_MEDIA_TYPE: (*EVENTS, AnthropicError)},
+                        (REQUEST_ID, *GENERATED),
+                    )
+                },
+                ANTHROPIC_ERRORS.answers(),
+            ),
+            body={JSON_MEDIA_TYPE: ref("MessagesRequest")},
+            example={**_PROMPT, "max_tokens": 32, "temperature": 0, "stream": True},
+            dialect=NAME,
+            model=model_of_body,
+        ),
+        _operation(
+            path="/v1/messages/count_tokens",
+            summary="How many tokens a prompt has",
+            answers=merged(
+                {200: json_answer(TokenCount, "the count", REQUEST_ID)},
+                ANTHROPIC_ERRORS.answers(_COUNTING),
+            ),
+            body={JSON_MEDIA_TYPE: ref("CountTokensRequest")},
+            example=_PROMPT,
+            answer=count_tokens,
+        ),
+        *(_batches(method=method, path=BATCHES) for method in ("GET", "POST")),
+        *(
+            _batches(method=method, path=f"{BATCHES}/{{name}}", parameters=("name_path",))
+            for method in ("GET", "POST", "DELETE")
+        ),
+    ),
+)

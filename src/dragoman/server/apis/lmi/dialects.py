@@ -18,6 +18,7 @@ from dragoman.server.apis.lmi.hooks import HookPool, Hooks
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
+from dragoman.server.apis.lmi.pooling import LmiPoolingDialect
 from dragoman.server.apis.openai_wire.chat.dialect import ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
 from dragoman.server.apis.openai_wire.common import shared_options
@@ -63,7 +64,7 @@ def set_up(profile: ModelProfile) -> Dialects:
     options = options_of(profile)
     shared = shared_options(profile)
     plain: dict[str, Dialect] = {
-        INPUTS: LmiDialect(options),
+        INPUTS: LmiDialect(options) if profile.pooling is None else LmiPoolingDialect(profile),
         CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=LMI, **shared)),
     }

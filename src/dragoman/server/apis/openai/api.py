@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.apis.anthropic.errors import ForEitherClient
+from dragoman.server.apis.anthropic.models import PARAMETERS as ANTHROPIC_PARAMETERS
+from dragoman.server.apis.anthropic.models import for_anthropic_too
 from dragoman.server.apis.lmi.choose import sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe.operations import DEFERRED, POLLING, REFUSED_BY_FRONT
@@ -19,6 +22,9 @@ from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
+from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
+from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
+from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import GENERATING, Content, merged
@@ -28,6 +34,7 @@ from dragoman.server.operations import Api, Server
 
 CHAT = "openai.chat"
 COMPLETIONS = "openai.completions"
+EMBEDDINGS = "openai.embeddings"
 
 CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
 """A conversation on `/v1`, which LMI's document describes as well."""
@@ -39,6 +46,7 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V1, **shared)),
+        EMBEDDINGS: EmbeddingsDialect(profile),
     }
 
 
@@ -58,6 +66,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
         **shared_schemas(),
         **token_schemas(),
         **adapter_schemas(),
+        "EmbeddingsRequestV1": embeddings_body(V1, profile),
         "CompletionRequestV1": completion_body(V1, profile.limits),
         "ChatRequestV1": chat_body(V1, profile.limits, {"max_tokens": LMI_STRICT_MAX_TOKENS} if is_strict else {}),
     }
@@ -81,7 +90,7 @@ API = Api(
     title="OpenAI",
     owns=("/v1", "/tokenize", "/detokenize", "/tokenizer_info"),
     set_up=set_up,
-    teller=lambda dialects: dialects[COMPLETIONS],
+    teller=lambda dialects: ForEitherClient(dialects[COMPLETIONS]),
     schemas=_schemas,
     description=_description,
     operations=(
@@ -104,10 +113,19 @@ API = Api(
             body="CompletionRequestV1",
             dialect=COMPLETIONS,
         ),
-        *model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman"),
+        embeddings_operation(
+            path="/v1/embeddings",
+            summary="Embed texts, as OpenAI does",
+            errors=ERRORS.answers(),
+            body="EmbeddingsRequestV1",
+            dialect=EMBEDDINGS,
+        ),
+        *for_anthropic_too(
+            model_operations("/v1/models", "The models, as OpenAI lists them", ERRORS, "dragoman"), ERRORS
+        ),
         *TOKEN_OPERATIONS,
         *ADAPTER_OPERATIONS,
     ),
-    parameters=LMI_PARAMETERS,
+    parameters={**LMI_PARAMETERS, **ANTHROPIC_PARAMETERS},
     headers=LMI_HEADERS,
 )

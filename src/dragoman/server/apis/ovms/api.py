@@ -1,4 +1,5 @@
-"""OpenVINO Model Server's API: OpenAI's wire format with that server's defaults, limits and words, below `/v3`."""
+"""OpenVINO Model Server's API: OpenAI's wire format with that server's defaults, limits and words, below `/v3`; what its
+clients ask of models by other protocols, below `/v2`, `/v1/config` and `/v1/models`."""
 
 from __future__ import annotations
 
@@ -14,8 +15,12 @@ from dragoman.server.apis.openai_wire.common import shared_options
 from dragoman.server.apis.openai_wire.completions.dialect import CompletionsDialect, CompletionsOptions
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
 from dragoman.server.apis.openai_wire.describe.operations import chat_operation, completions_operation, model_operations
-from dragoman.server.apis.ovms import config
+from dragoman.server.apis.openai_wire.embeddings.dialect import EmbeddingsDialect
+from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_operation
+from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
+from dragoman.server.apis.ovms import config, models
 from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
+from dragoman.server.apis.ovms.pooling import V3_EMBEDDINGS
 from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
 from dragoman.server.describe.answers import json_answer, merged
@@ -27,6 +32,7 @@ from dragoman.server.security.scopes import Scope
 
 CHAT = "ovms.chat"
 COMPLETIONS = "ovms.completions"
+EMBEDDINGS = "ovms.embeddings"
 
 OWNER = "OVMS"  # `owned_by` in its model list
 
@@ -46,12 +52,14 @@ def set_up(profile: ModelProfile) -> Dialects:
     return {
         CHAT: ChatDialect(profile.options(ChatOptions, route=CHAT_ROUTE, **shared)),
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V3, **shared)),
+        EMBEDDINGS: EmbeddingsDialect(profile, V3_EMBEDDINGS),
     }
 
 
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:
     return {
         **shared_schemas(),
+        "EmbeddingsRequestV3": embeddings_body(V3_EMBEDDINGS, profile),
         "CompletionRequestV3": completion_body(V3, profile.limits),
         "ChatRequestV3": chat_body(V3_CHAT, profile.limits, {}),
         "TokenizeRequestV3": request_schema(),
@@ -61,7 +69,7 @@ def _schemas(profile: ModelProfile) -> dict[str, Schema]:
 API = Api(
     name="ovms",
     title="OpenVINO",
-    owns=("/v3", "/v1/config"),
+    owns=("/v3", "/v2", "/v1/config"),
     set_up=set_up,
     teller=lambda dialects: dialects[COMPLETIONS],
     schemas=_schemas,
@@ -83,6 +91,13 @@ API = Api(
             body="CompletionRequestV3",
             dialect=COMPLETIONS,
         ),
+        embeddings_operation(
+            path="/v3/embeddings",
+            summary="Embed texts, as OpenVINO Model Server does",
+            errors=ERRORS.answers(),
+            body="EmbeddingsRequestV3",
+            dialect=EMBEDDINGS,
+        ),
         *model_operations("/v3/models", "The models, as OpenVINO Model Server lists them", ERRORS, OWNER),
         AnswerOperation(
             path="/v3/tokenize",
@@ -96,5 +111,7 @@ API = Api(
             answer=tokenize,
         ),
         *config.OPERATIONS,
+        *models.OPERATIONS,
     ),
+    parameters=models.PARAMETERS,
 )

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from dragoman.errors import NotFound
 from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis.ovms.errors import ERRORS, OvmsError
 from dragoman.server.changes import Changes
@@ -20,6 +21,7 @@ from dragoman.server.describe.answers import json_answer, merged
 from dragoman.server.hosting import ModelState, ModelStatus, SyncResult
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.registry import ServerState
 from dragoman.server.security.scopes import Scope
 
 State = Literal["LOADING", "AVAILABLE", "UNLOADING"]
@@ -30,7 +32,7 @@ _STATES: Mapping[ModelState, State] = {
     ModelState.UNLOADING: "UNLOADING",
     ModelState.FAILED: "LOADING",  # where OVMS leaves a version that it could not load, with the error beside
 }
-_ONLY_VERSION = "1"  # of a model whose configuration names none
+ONLY_VERSION = "1"  # of a model whose configuration names none
 
 
 class VersionError(msgspec.Struct, frozen=True):
@@ -84,13 +86,25 @@ def statuses(server: Server) -> Statuses:
     return {status.name: _of_status(status) for status in server.hosting.statuses()}
 
 
+def versions_of(server: Server, name: str) -> ModelVersions:
+    """The versions of the model of that name or alias, also while it loads. Raises: NotFound, Unavailable, EngineDead."""
+    if server.hosting is not None:
+        try:
+            return _of_status(server.hosting.status(name))
+        except NotFound:
+            pass  # it may be a name of the default model, or an adapter's
+    elif name in server.models.expected_names and server.models.state is not ServerState.FAILED:
+        return _of(ModelState.LOADING, "")
+    return _of(ModelState.READY, server.models.find(name).version)
+
+
 def _of_status(status: ModelStatus) -> ModelVersions:
     error = VersionError("UNKNOWN", status.reason) if status.state is ModelState.FAILED else VersionError()
     return _of(status.state, status.version, error)
 
 
 def _of(state: ModelState, version: str, error: VersionError = VersionError()) -> ModelVersions:  # noqa: B008
-    return ModelVersions([VersionStatus(version or _ONLY_VERSION, _STATES[state], error)])
+    return ModelVersions([VersionStatus(version or ONLY_VERSION, _STATES[state], error)])
 
 
 def _failures(result: SyncResult) -> str:

@@ -23,15 +23,20 @@ from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
 from dragoman.server.apis.openai_wire.errors import OpenAiError
 from dragoman.server.describe.answers import Answer, Answers, Content, json_answer, merged
 from dragoman.server.describe.components import GENERATED, QUESTION, header, parameter
-from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, any_of, ref
+from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE, TEXT_MEDIA_TYPE
 
 EXAMPLE = {"inputs": QUESTION, "parameters": {"max_new_tokens": 32, "details": True}, "stream": True}
 POLLING = ("x-synchronous", "x-starting-token", "x-max-items")
 _NEXT = ("x-next-token", "X-Amzn-SageMaker-Custom-Attributes")
 
+_PAIR = an_object({"key": TEXT, "value": TEXT})
+_PAIRS = an_object({"inputs": any_of(_PAIR, array(_PAIR, minItems=1))}, text="for a model that scores")
+
 BODIES: Mapping[str, Schema] = {
-    JSON_MEDIA_TYPE: any_of(ref("LmiRequest"), ref("ChatRequestInvocations"), ref("CompletionRequestInvocations")),
+    JSON_MEDIA_TYPE: any_of(
+        ref("LmiRequest"), ref("ChatRequestInvocations"), ref("CompletionRequestInvocations"), _PAIRS
+    ),
     "text/plain": {**TEXT, "minLength": 1, "description": "the prompt"},
     FORM: ref("LmiForm"),
     MULTIPART: ref("LmiForm"),
@@ -72,7 +77,16 @@ REFUSED_BY_FRONT: Answers = {
 }
 
 CONTENT: Content = {
-    JSON_MEDIA_TYPE: (*LMI_RESULTS, list[LmiResult], list[LmiResultOfSeveral], LmiBatch, ChatCompletion, Completion),
+    JSON_MEDIA_TYPE: (
+        *LMI_RESULTS,
+        list[LmiResult],
+        list[LmiResultOfSeveral],
+        LmiBatch,
+        ChatCompletion,
+        Completion,
+        list[float],  # of models that embed or score
+        list[list[float]],
+    ),
     JSONLINES_MEDIA_TYPE: _STREAM,
     SSE_MEDIA_TYPE: (*_STREAM, OpenAiError),
 }

@@ -125,7 +125,7 @@ def _function_use(body: ChatBody, raw_functions: Sequence[Mapping[str, Any]], pr
         if getattr(body, name):
             legacy = "functions" if body.functions else "function_call"
             raise profile.fault(legacy, "conflict", f"{legacy} cannot be used together with {name}: give one of them")
-    functions = [_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
+    functions = [checked_function(function, f"functions[{i}]", profile) for i, function in enumerate(raw_functions)]
     tools = tuple({"type": "function", "function": function} for function in functions)
     names, choice = [function["name"] for function in functions], body.function_call
     if isinstance(choice, NamedFunction):
@@ -188,7 +188,7 @@ def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
         raise profile.fault(path, "missing", f"{path} is missing")
     if image.url is None:
         raise profile.fault(f"{path}.url", "missing", f"{path}.url is missing")
-    address = {"url": _image_url(image.url, f"{path}.url", profile)}
+    address = {"url": image_url(image.url, f"{path}.url", profile)}
     if image.detail is None:
         return address
     if image.detail not in DETAILS:
@@ -197,7 +197,7 @@ def _image(part: ContentPart, path: str, profile: Profile) -> dict[str, str]:
     return {**address, "detail": image.detail}
 
 
-def _image_url(url: str, path: str, profile: Profile) -> str:
+def image_url(url: str, path: str, profile: Profile) -> str:
     """The address; bare base64 data, which LMI's documentation shows, becomes a data address."""
     if _IMAGE_URL.match(url):
         return url
@@ -210,12 +210,12 @@ def _image_url(url: str, path: str, profile: Profile) -> str:
 def _tool_call(call: MessageToolCall) -> dict[str, Any]:
     arguments: Any = call.function.arguments if call.function.arguments is not None else {}
     if isinstance(arguments, str):
-        arguments = _parsed_arguments(arguments)
+        arguments = parsed_arguments(arguments)
     entry: dict[str, Any] = {"type": "function", "function": {"name": call.function.name, "arguments": arguments}}
     return entry if call.id is None else {"id": call.id, **entry}
 
 
-def _parsed_arguments(text: str) -> Any:
+def parsed_arguments(text: str) -> Any:
     """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is."""
     try:
         parsed = msgspec.json.decode(text) if text.strip() else {}
@@ -232,10 +232,10 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
     if (tool.get("type") or "function") != "function":
         message = f"{path}.type must be function, got {shown(tool['type'])}"
         raise profile.fault(f"{path}.type", "value", message)
-    return {"type": "function", "function": _function(tool["function"], f"{path}.function", profile)}
+    return {"type": "function", "function": checked_function(tool["function"], f"{path}.function", profile)}
 
 
-def _function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
+def checked_function(sent: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any]:
     function = {name: value for name, value in sent.items() if value is not None}
     name = function["name"]
     if not FUNCTION_NAME.fullmatch(name):

@@ -93,7 +93,7 @@ def completion_body(profile: Profile, limits: Limits) -> Schema:
     rows = dict(COMPLETION_ROWS)
     if profile.name == "v3":
         rows["max_tokens"] = replace(rows["max_tokens"], effect=f"{SHARED['max_tokens'].effect}; 0 only with `echo`")
-    schema = _body(body, rows, profile, limits, required="prompt")
+    schema = body_schema(body, rows, profile, limits, required="prompt")
     _limit(schema["properties"]["max_tokens"], {"minimum": 0})
     choices = schema["properties"]["prompt"]["anyOf"]
     choices[2]["maxItems"] = limits.max_prompts
@@ -107,14 +107,15 @@ def chat_body(profile: Profile, limits: Limits, defaults: Mapping[str, Any]) -> 
     """The body of a conversation. `defaults`: by parameter, where they differ from the rows'."""
     body = struct_schemas([ChatBody])["ChatBody"]
     rows = {name: replace(row, default=defaults.get(name, row.default)) for name, row in CHAT_ROWS.items()}
-    schema = _body(body, rows, profile, limits, required="messages")
+    schema = body_schema(body, rows, profile, limits, required="messages")
     schema["properties"]["messages"] |= {"minItems": 1, "maxItems": limits.max_messages}
     for name in ("tools", "functions"):
         _bound_array(schema["properties"][name], limits.max_tools)
     return schema
 
 
-def _body(body: Schema, rows: Mapping[str, Row], profile: Profile, limits: Limits, *, required: str) -> Schema:
+def body_schema(body: Schema, rows: Mapping[str, Row], profile: Profile, limits: Limits, *, required: str) -> Schema:
+    """The schema of a body: types of the Struct, words of the rows, ranges of the tables that check."""
     needed = {required, *(("model",) if profile.requires_model else ())}
     properties: dict[str, Schema] = {}
     for name, typed in body["properties"].items():

@@ -1,0 +1,1 @@
+"""The engine of models that embed or score texts: batches by tokens, whoever's texts they are of."""

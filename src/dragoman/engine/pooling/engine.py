@@ -1,0 +1,256 @@
+"""The pooling engine as the server sees it: the Engine protocol over a thread that computes batch after batch of texts.
+
+Does: own the engine thread; cut requests into texts and put their rows together again; drop what nobody waits for;
+survive and report failure. Does not: choose batches (`queue` does) or compute (the model does). `pool`, `start` and
+`shutdown` run on event loops; `_run` and what it calls on the engine thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from time import perf_counter
+from typing import Any, Protocol
+
+import numpy as np
+
+from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs, PooledRows
+from dragoman.engine.pooling.queue import TextQueue, WaitingText
+from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError, UnsupportedFeature
+from dragoman.histogram import COUNTS, SECONDS, Histogram
+from dragoman.types import EngineRequest, PooledText
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING_TOKENS = 1 << 22  # of all requests; a minute's work of a fast machine, some 100 MB of lists
+_MOST_RETRY_S = 60
+
+
+class Pooler(Protocol):
+    """A model, as far as the engine knows it. One thread runs it."""
+
+    @property
+    def dimensions(self) -> int: ...
+
+    def run(self, texts: Sequence[PooledText]) -> Any:
+        """A row for each text, f32 [texts, dimensions]."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A request. `rows`: of its texts, as far as they are computed."""
+
+    rows: Any
+    num_left: int
+    num_tokens: int
+    done: asyncio.Future[None]
+    loop: asyncio.AbstractEventLoop
+    begin_s: float = field(default_factory=perf_counter)
+    queue_s: float = 0.0
+    has_begun: bool = False
+
+
+class PoolingEngine:
+    """Runs `model`, which it owns from the start on. `batch_tokens`: of a batch, unless one text has more."""
+
+    def __init__(
+        self,
+        model: Pooler,
+        *,
+        vocab_size: int,
+        max_tokens: int,
+        batch_tokens: int,
+        max_waiting_tokens: int = MAX_WAITING_TOKENS,
+    ) -> None:
+        self._model = model
+        self._batch_tokens = batch_tokens
+        self._max_waiting_tokens = max_waiting_tokens
+        self.capabilities = Capabilities(max_model_len=max_tokens, vocab_size=vocab_size, prompt_logprobs=False)
+        self._queue = TextQueue()
+        self._jobs: set[_Job] = set()
+        self._changed = threading.Condition()  # guards queue, jobs and what ends them
+        self._thread: threading.Thread | None = None
+        self._death = "the engine was not started"  # why no request can run; "" while they can
+        self._is_draining = self._is_closed = False
+        self._num_running = 0  # texts of the batch that is computed
+        self._totals = _Totals()
+
+    async def start(self) -> None:
+        """Start the engine thread; nothing happens if it runs. Raises: EngineDead after a shutdown or a failure."""
+        if self._thread is not None:
+            if self._death:
+                raise EngineDead(self._death)
+            return
+        self._death = ""
+        self._thread = threading.Thread(target=self._run, name="dragoman-pooling", daemon=True)
+        self._thread.start()
+
+    def generate(self, request: EngineRequest) -> Outputs:
+        """Raises: UnsupportedFeature."""
+        raise UnsupportedFeature("this model makes vectors or scores of texts and does not generate", param="model")
+
+    async def pool(self, texts: Sequence[PooledText]) -> PooledRows:
+        """See `TextPooling`."""
+        loop = asyncio.get_running_loop()
+        num_tokens = sum(len(text.token_ids) for text in texts)
+        rows = np.empty((len(texts), self._model.dimensions), dtype=np.float32)
+        job = _Job(rows, len(texts), num_tokens, loop.create_future(), loop)
+        if not texts:
+            return PooledRows(rows, 0.0, 0)
+        with self._changed:
+            self._check_open(num_tokens)
+            self._jobs.add(job)
+            self._queue.add(WaitingText(text, job, index) for index, text in enumerate(texts))
+            self._changed.notify_all()
+        try:
+            await job.done
+        finally:
+            with self._changed:
+                self._jobs.discard(job)
+                if job.num_left:
+                    self._queue.drop(job)
+                self._changed.notify_all()
+        return PooledRows(rows, job.queue_s, num_tokens)
+
+    def health(self) -> Health:
+        """Alive or not, and gauges; for any thread."""
+        return Health(not self._death, self._death, num_running=self._num_running, num_waiting=len(self._queue))
+
+    def stats(self) -> EngineStats:
+        """Totals so far; for any thread."""
+        totals = self._totals
+        return EngineStats(
+            num_steps=totals.num_steps,
+            num_prompt_tokens=totals.num_tokens,
+            num_generated_tokens=0,
+            step_s=totals.step_s,
+            step_tokens=totals.step_tokens,
+            step_sequences=totals.step_sequences,
+        )
+
+    async def shutdown(self, drain_s: float) -> None:
+        """Refuse new requests, wait up to `drain_s` seconds for the others, cancel what is left, let the model go."""
+        self._is_draining = True
+        if self._thread is not None and not self._death:
+            await asyncio.to_thread(self._wait_until_idle, drain_s)
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._fail(Cancelled("the server is shutting down"))
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._death = self._death or "the engine was shut down"
+        await asyncio.to_thread(self._model.close)
+
+    def _check_open(self, num_tokens: int) -> None:
+        """Raises EngineDead or Overloaded if a request of so many tokens cannot be taken."""
+        if self._death:
+            raise EngineDead(self._death)
+        if self._is_draining:
+            raise Overloaded("the server is shutting down")
+        waiting = self._queue.num_tokens
+        if waiting and waiting + num_tokens > self._max_waiting_tokens:
+            message = (
+                f"{waiting} tokens wait to be embedded, {self._max_waiting_tokens} allowed; this call has {num_tokens}"
+            )
+            raise Overloaded(message, retry_after_s=self._retry_after_s(waiting))
+
+    def _retry_after_s(self, num_waiting: int) -> int:
+        totals = self._totals
+        seconds = num_waiting * totals.step_s.total / max(totals.num_tokens, 1)
+        return min(max(ceil(seconds), 1), _MOST_RETRY_S)
+
+    def _wait_until_idle(self, timeout_s: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._jobs, timeout_s)
+
+    # --- the loop: on the engine thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                begin_s = perf_counter()
+                rows = self._model.run([waiting.text for waiting in batch])
+                self._totals.add(batch, perf_counter() - begin_s)
+                self._deliver(batch, rows)
+        except BaseException as error:  # what the runtime raises leaves nothing to trust
+            logger.exception("the engine thread died")
+            self._death = f"the engine stopped: {type(error).__name__}: {error}"
+            self._fail(EngineDead(self._death))
+
+    def _next_batch(self) -> list[WaitingText]:
+        """The texts to compute next, as soon as there are some; [] at the end."""
+        with self._changed:
+            self._num_running = 0
+            self._changed.wait_for(lambda: self._is_closed or len(self._queue) > 0)
+            batch = [] if self._is_closed else self._queue.take(self._batch_tokens)
+            self._num_running = len(batch)
+            now = perf_counter()
+            for waiting in batch:
+                job: _Job = waiting.owner
+                if not job.has_begun:
+                    job.has_begun, job.queue_s = True, now - job.begin_s
+            return batch
+
+    def _deliver(self, batch: Sequence[WaitingText], rows: Any) -> None:
+        finished = []
+        with self._changed:
+            for waiting, row in zip(batch, rows, strict=True):
+                job: _Job = waiting.owner
+                job.rows[waiting.index] = row
+                job.num_left -= 1
+                if not job.num_left and job in self._jobs:
+                    finished.append(job)
+        for job in finished:
+            _tell(job, None)
+
+    def _fail(self, error: ServerError) -> None:
+        """Answer everybody."""
+        with self._changed:
+            jobs = list(self._jobs)
+        for job in jobs:
+            _tell(job, error)
+
+
+@dataclass(slots=True)
+class _Totals:
+    """What was computed. One thread writes."""
+
+    num_steps: int = 0
+    num_tokens: int = 0
+    step_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(COUNTS))
+    step_sequences: Histogram = field(default_factory=lambda: Histogram(COUNTS))
+
+    def add(self, batch: Sequence[WaitingText], seconds: float) -> None:
+        """A batch was computed."""
+        num_tokens = sum(waiting.length for waiting in batch)
+        self.num_steps += 1
+        self.num_tokens += num_tokens
+        self.step_s.add(seconds)
+        self.step_tokens.add(num_tokens)
+        self.step_sequences.add(len(batch))
+
+
+def _tell(job: _Job, error: ServerError | None) -> None:
+    """Have the request's event loop go on with it."""
+
+    def settle() -> None:
+        if job.done.done():
+            return
+        if error is None:
+            job.done.set_result(None)
+        else:
+            job.done.set_exception(error)
+
+    try:
+        job.loop.call_soon_threadsafe(settle)
+    except RuntimeError:  # the loop was closed: nobody waits
+        return

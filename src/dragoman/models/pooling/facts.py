@@ -1,0 +1,88 @@
+"""What a model is that embeds or scores texts, in words that belong to no family.
+
+Does: hold values. Does not: read files (`recipe` and the families do). Immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["embed", "score"]
+PoolingMode = Literal["cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean"]
+POOLING_MODES: tuple[PoolingMode, ...] = ("cls", "mean", "max", "last", "mean_sqrt_len", "weightedmean")
+
+Kept = Literal["all", "first", "last"]
+"""Of which tokens of a text the last hidden states are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFacts:
+    """A network over whole texts.
+
+    `max_tokens`: the longest text that it has positions for. `first_position`: of a text's first token. `is_causal`: tokens
+    look back only. `num_types`: kinds of tokens (of the first and the second text of a pair), 1 = they are all alike.
+    `window_reach`: how far tokens of layers with windows look to either side, 0 = there are none. `num_distances`: the
+    largest distance that biases tell apart is one less, 0 = there are no biases by distance.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_tokens: int
+    first_position: int = 0
+    is_causal: bool = False
+    num_types: int = 1
+    window_reach: int = 0
+    num_distances: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DenseModule:
+    """A product behind the pooling, as sentence-transformers has it. `path`: of its directory, below the model's."""
+
+    path: str
+    num_inputs: int
+    num_outputs: int
+    has_bias: bool
+    activation: str
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """How a causal model is asked about a pair: the texts around it, and what is told where nobody says what to look for."""
+
+    before: str
+    body: str  # with {instruction}, {query}, {document}
+    after: str
+    instruction: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a directory says of how its network is used.
+
+    `pooling`: how the tokens' vectors become one, several = side by side. `includes_prompt` False: the prompt's tokens are
+    left out then. `denses`: products behind it. `is_normalized`: the result has length 1. `max_tokens` None = as many as the
+    network takes. `prompts`, `default_prompt_name`, `similarity`: as sentence-transformers lists them. `activation`: what
+    becomes of a score. `answer_ids`: the tokens that a causal model's score compares, (yes, no) or (yes,). `template`: None
+    = pairs are two texts in one sequence. `lowers_case`: texts are lower-cased before. `departures`: for people, at the
+    start.
+    """
+
+    kind: Kind
+    pooling: tuple[PoolingMode, ...] = ()
+    includes_prompt: bool = True
+    denses: tuple[DenseModule, ...] = ()
+    is_normalized: bool = False
+    max_tokens: int | None = None
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    similarity: str = "cosine"
+    activation: str = ""
+    answer_ids: tuple[int, ...] = ()
+    template: PairTemplate | None = None
+    lowers_case: bool = False
+    departures: tuple[str, ...] = ()

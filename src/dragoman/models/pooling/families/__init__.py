@@ -1,0 +1,90 @@
+"""The families of networks over whole texts, and which of them a config.json means.
+
+Does: list and choose. Does not: read weights. A new family is a file here and a line in `FAMILIES`; decoders are those of
+`models.families`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from dragoman.models.config import Config, ModelError, shown
+from dragoman.models.families import FAMILIES as DECODERS
+from dragoman.models.families import read_model
+from dragoman.models.pooling.families.base import TextFamily
+from dragoman.models.sources.quantised import QUANTISATION_KEYS
+
+FAMILIES: Mapping[str, str] = {
+    "Bert": "bert.Bert",
+    "Camembert": "bert.Roberta",
+    "DistilBert": "bert.DistilBert",
+    "MPNet": "bert.MPNet",
+    "ModernBert": "modernbert.ModernBert",
+    "Roberta": "bert.Roberta",
+    "XLMRoberta": "bert.Roberta",
+}
+"""What an architecture's name begins with, and what reads it."""
+
+MODEL, MASKED, SCORER, GENERATOR = "Model", "ForMaskedLM", "ForSequenceClassification", "ForCausalLM"
+_WITHOUT_SCORES = ("MPNet",)  # no reranker is one
+_OURS = (
+    "is_causal", "classifier_from_token", "is_original_qwen3_reranker", "sentence_transformers", "num_labels",
+    "sbert_ce_default_activation_function",
+)  # fmt: skip
+"""Keys of config.json that concern how a network is used; the recipe reads them."""
+
+
+def architecture_of(raw_config: Mapping[str, Any]) -> str:
+    """The first architecture of a config.json, "" if it names none."""
+    names = raw_config.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
+def parts_of(architecture: str) -> tuple[str, str] | None:
+    """An architecture's family and head, ("Bert", "ForSequenceClassification") say; None if it is not known."""
+    for head in (MASKED, SCORER, GENERATOR, MODEL):
+        if architecture.endswith(head):
+            name = architecture.removesuffix(head)
+            return (name, head) if name in FAMILIES or f"{name}{GENERATOR}" in DECODERS else None
+    return None
+
+
+def is_encoder(architecture: str) -> bool:
+    """True if the architecture is one of texts read in both directions, which generate nothing."""
+    parts = parts_of(architecture)
+    return parts is not None and parts[0] in FAMILIES and parts[1] != GENERATOR
+
+
+def read_text_model(raw_config: dict[str, Any], *, scores: bool, answer_ids: tuple[int, ...] = ()) -> TextFamily:
+    """The network that a config.json describes. `scores`: with the head that scores; `answer_ids`: see `Decoder`.
+
+    Raises: ModelError naming the architecture and the supported ones, or a key that is missing, wrong or not known.
+    """
+    architecture = architecture_of(raw_config)
+    parts = parts_of(architecture)
+    if parts is None:
+        heads = ", ".join(f"{name}Model" for name in FAMILIES)
+        raise ModelError(
+            f"architecture {shown(architecture)} is not supported for embedding or scoring; supported: {heads}, and "
+            "decoders that generate text"
+        )
+    name, head = parts
+    if scores and not answer_ids and (head != SCORER or name in _WITHOUT_SCORES):
+        raise ModelError(
+            f"architecture {architecture} has no head that scores; option task=embed serves its embeddings"
+        )
+    used = {key: value for key, value in raw_config.items() if key not in _OURS}
+    if name not in FAMILIES:
+        from dragoman.models.pooling.families.decoders import Decoder
+
+        family = read_model({**used, "architectures": [f"{name}{GENERATOR}"]})
+        is_causal = raw_config.get("is_causal") is not False
+        return Decoder(family, scores=scores, is_causal=is_causal, answer_ids=answer_ids)
+    module, _, kind = FAMILIES[name].partition(".")
+    config = Config(used)
+    config.skip(*QUANTISATION_KEYS)
+    model: TextFamily = getattr(import_module(f"{__name__}.{module}"), kind)(config, scores=scores)
+    config.refuse_unread()
+    return model

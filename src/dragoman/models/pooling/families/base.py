@@ -1,0 +1,126 @@
+"""What a family of text networks is: how it reads config.json, and how its layers are put together.
+
+Does: what all of them share, and the layer of BERT's kind, whose norms come behind. Does not: name any of them; `families`
+lists them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
+
+import openvino as ov
+
+from dragoman.models.blocks.embeddings import embedding
+from dragoman.models.blocks.linear import linear, linears
+from dragoman.models.blocks.mlp import ACTIVATIONS
+from dragoman.models.blocks.nodes import add, reshape, width
+from dragoman.models.blocks.norms import layer_norm
+from dragoman.models.blocks.whole_texts import WholeTexts
+from dragoman.models.config import Config
+from dragoman.models.facts import AttentionFacts
+from dragoman.models.pooling.facts import Kept, TextFacts
+from dragoman.models.storage.constants import Node
+from dragoman.models.weights import Weights
+
+HIDDEN, SCORES = "hidden", "scores"
+
+
+class TextFamily(ABC):
+    """One network of a family, made from its config.json.
+
+    `prefixes`: what the names of its tensors begin with, the first one whose `table` is there. `kept`: of which tokens the
+    last hidden states are wanted, set before `build`. `scores`: the graph gives what the checkpoint's scoring head gives.
+    """
+
+    prefixes: ClassVar[tuple[str, ...]] = ("",)
+    table: ClassVar[str] = "embeddings.word_embeddings"
+    unread: ClassVar[tuple[str, ...]] = (r"position_ids$", r"inv_freq$", r"^cls\.", r"^lm_head\.", r"pooler\.")
+
+    facts: TextFacts
+    scores: bool = False
+    kept: Kept = "all"
+    scores_mean: bool = False  # the head reads the mean of a text's hidden states
+
+    @abstractmethod
+    def __init__(self, config: Config, *, scores: bool) -> None:
+        """Raises: ModelError naming a key that is missing, inconsistent or not supported."""
+
+    @abstractmethod
+    def hidden(self, texts: WholeTexts, body: Weights) -> Node:
+        """The last hidden states of the tokens that are kept. Shape: [R, hidden]."""
+
+    def score(self, hidden: Node, weights: Weights) -> Node:
+        """The head's output for one row of each text. Shapes: [S, hidden] -> [S, 1]."""
+        raise NotImplementedError
+
+    def build(self, weights: Weights) -> Any:
+        """The graph; its inputs are those of `WholeTexts`, its output hidden f32 [R, hidden], or scores f32 [S, 1].
+
+        Its weights are complete when the storage's parts have finished. Raises: ModelError if tensors are missing, have
+        other shapes, or are there and nobody knows what for.
+        """
+        facts = self.facts
+        texts = WholeTexts(
+            is_causal=facts.is_causal,
+            has_types=facts.num_types > 1,
+            has_windows=bool(facts.window_reach),
+            has_distances=bool(facts.num_distances),
+            keeps=self.kept != "all",
+        )
+        hidden = self.hidden(texts, weights.at(self._prefix(weights)))
+        result, name = hidden, HIDDEN
+        if self.scores:
+            result, name = self.score(texts.means(hidden) if self.scores_mean else hidden, weights), SCORES
+        result.set_names({name})
+        weights.refuse_unread(self.unread)
+        return ov.Model([result], texts.parameters, facts.architecture)
+
+    def _prefix(self, weights: Weights) -> str:
+        return next((name for name in self.prefixes if f"{self.table}.weight" in weights.at(name)), self.prefixes[0])
+
+
+class LayerNames(NamedTuple):
+    """How a family of BERT's kind calls what a layer consists of."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    mlp_norm: str = "output.LayerNorm"
+
+
+class PostNormLayer(NamedTuple):
+    """What a layer of BERT's kind is: `inner_size` and `activation` of its MLP, `epsilon` of its norms."""
+
+    names: LayerNames
+    attention: AttentionFacts
+    inner_size: int
+    activation: str
+    epsilon: float
+
+
+def post_norm_layer(x: Node, weights: Weights, layer: PostNormLayer, texts: WholeTexts, *, is_last: bool) -> Node:
+    """A layer of BERT's kind: attention and MLP, each added and normed. Source: arXiv:1810.04805.
+
+    Shapes: x [T, hidden] -> the same; of the last layer only the rows that are kept.
+    """
+    size, names, attention = width(x), layer.names, layer.attention
+    parts = [weights.at(name) for name in (names.query, names.key, names.value)]
+    q, k, v = linears(x, parts, [attention.query_width] * 3, bias=True, is_fused=True)
+    attended = texts.attend(q, k, v, attention)
+    if is_last:
+        attended, x = texts.keep(attended), texts.keep(x)
+    mixed = linear(attended, weights.at(names.output), size, bias=True)
+    x = layer_norm(add(x, mixed), weights.at(names.attention_norm), layer.epsilon)
+    raised = ACTIVATIONS[layer.activation](linear(x, weights.at(names.up), layer.inner_size, bias=True))
+    lowered = linear(raised, weights.at(names.down), size, bias=True)
+    return layer_norm(add(x, lowered), weights.at(names.mlp_norm), layer.epsilon)
+
+
+def rows_of(ids: Node, weights: Weights, num_rows: int, size: int) -> Node:
+    """The rows of a table of embeddings. Shapes: ids i64 [T] -> [T, size]."""
+    return reshape(embedding(ids, weights, num_rows, size), -1, size)

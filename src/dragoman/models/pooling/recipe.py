@@ -1,0 +1,317 @@
+"""What a model directory says of how its network is used: to generate, to embed, or to score; and how.
+
+Does: read modules.json and the files of its modules, as sentence-transformers writes them, and what config.json says of a
+head; settle what an operator chose. Does not: read weights, or know layers. Called by whoever loads or foretells a model, on
+any thread.
+
+Which it is, if nobody chose: a directory with modules.json does what its modules do; without one, an encoder with a head for
+sequences scores, any other encoder embeds, a decoder with such a head scores, and any other decoder generates, unless its
+name says that it is a reranker. Without modules.json the vector is that of the first token where the name has "bge", "gte",
+"arctic" or "mxbai" in it, of the last token for a decoder, else the mean; and has length 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from dragoman.model_texts import is_gguf, model_name, model_text
+from dragoman.models.config import Config, ModelError, read_config, shown
+from dragoman.models.pooling.facts import POOLING_MODES, DenseModule, PairTemplate, PoolingMode, Recipe
+from dragoman.models.pooling.families import GENERATOR, SCORER, architecture_of, is_encoder, parts_of
+
+Task = Literal["auto", "generate", "embed", "rerank"]
+Purpose = Literal["generate", "embed", "score"]
+
+ACTIVATIONS = ("identity", "sigmoid", "tanh", "gelu", "relu", "silu")
+_LENGTH_FILES = tuple(
+    f"sentence_{name}_config.json" for name in ("bert", "roberta", "distilbert", "xlm-roberta", "mpnet", "transformer")
+)
+_ANSWERS = ("yes", "no")
+_FIRST_TOKEN = ("bge", "gte", "arctic", "mxbai")  # of the models that were published without modules.json, these
+
+_MODES: Mapping[str, PoolingMode] = {
+    "cls": "cls",
+    "max": "max",
+    "mean": "mean",
+    "mean_sqrt_len_tokens": "mean_sqrt_len",
+    "weightedmean": "weightedmean",
+    "lasttoken": "last",
+}
+_LEGACY_MODES = {  # in the order in which several stand side by side
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+QWEN3_TEMPLATE = PairTemplate(
+    before="<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n',
+    body="<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+    after="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+)
+"""How Qwen3-Reranker was trained to be asked. Source: its model card."""
+
+
+def purpose_of(model_dir: Path, task: Task = "auto") -> Purpose:
+    """What the model at that path is for. Raises: ModelError if its files cannot be read, or do not go with the task."""
+    if task == "generate" or is_gguf(model_dir):
+        return "generate"
+    raw_config = read_config(model_dir)
+    architecture = architecture_of(raw_config)
+    if task != "auto":
+        return "embed" if task == "embed" else "score"
+    parts = parts_of(architecture)
+    if parts is None:
+        return "generate"  # or nothing that is known: whoever generates tells
+    kinds = _module_kinds(model_dir)
+    if kinds:
+        is_scorer = "LogitScore" in kinds or (parts[1] == SCORER and "Pooling" not in kinds)
+        return "score" if is_scorer else "embed"
+    if parts[1] == SCORER:
+        return "score"
+    if is_encoder(architecture):
+        return "embed"
+    if parts[1] != GENERATOR:
+        return "embed"  # a decoder's body alone
+    return "score" if _is_reranker(model_dir) else "generate"
+
+
+def read_recipe(
+    model_dir: Path, task: Task = "auto", pooling: str | None = None, normalize: bool | None = None
+) -> Recipe:
+    """How the model's network is used. `pooling`, `normalize`: what the operator chose, None = as the directory says.
+
+    Raises: ModelError naming the file and key that is missing, wrong or not supported.
+    """
+    purpose = purpose_of(model_dir, task)
+    raw_config = read_config(model_dir)
+    if purpose == "score":
+        return _scoring(model_dir, raw_config)
+    return _embedding(model_dir, raw_config, pooling, normalize)
+
+
+def chosen_of(options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """What the operator chose of it: task, pooling, normalize."""
+    pooling = options.get("pooling")
+    normalize = {"true": True, "false": False}.get(options.get("normalize", "auto"))
+    return options.get("task") or "auto", None if pooling == "auto" else pooling, normalize
+
+
+# --- embedding --------------------------------------------------------------------------------------------------------
+
+
+def _embedding(model_dir: Path, raw_config: Mapping[str, Any], chosen: str | None, normalize: bool | None) -> Recipe:
+    prompts, default_name, similarity = _prompts(model_dir)
+    max_tokens, lowers_case = _lengths(model_dir)
+    modules = _modules(model_dir)
+    modes: tuple[PoolingMode, ...] = ()
+    includes_prompt, is_normalized, denses, departures = True, False, [], []
+    for kind, path in modules:
+        match kind:
+            case "Transformer" | "Dropout":
+                pass
+            case "Pooling":
+                modes, includes_prompt = _pooling(model_dir / path)
+            case "Dense":
+                denses.append(_dense(model_dir / path, path))
+            case "Normalize":
+                is_normalized = True
+            case _:
+                allowed = "Transformer, Pooling, Dense, Dropout, Normalize"
+                raise ModelError(f"{model_dir / 'modules.json'} has a module {kind!r}, allowed: {allowed}")
+    if not modes:
+        modes = (_usual_pooling(model_dir, raw_config),)
+        is_normalized = is_normalized or not modules
+        if chosen is None:
+            departures.append(f"no file says how tokens become one vector: {modes[0]} is taken (option pooling)")
+    if chosen is not None:
+        modes = (cast(PoolingMode, chosen),)
+    return Recipe(
+        kind="embed",
+        pooling=modes,
+        includes_prompt=includes_prompt,
+        denses=tuple(denses),
+        is_normalized=is_normalized if normalize is None else normalize,
+        max_tokens=max_tokens,
+        prompts=prompts,
+        default_prompt_name=default_name,
+        similarity=similarity,
+        lowers_case=lowers_case,
+        departures=tuple(departures),
+    )
+
+
+def _usual_pooling(model_dir: Path, raw_config: Mapping[str, Any]) -> PoolingMode:
+    """See the module's first lines."""
+    if not is_encoder(architecture_of(raw_config)):
+        return "last"
+    name = f"{model_name(model_dir)} {raw_config.get('_name_or_path', '')}".lower()
+    return "cls" if any(part in name for part in _FIRST_TOKEN) else "mean"
+
+
+def _pooling(directory: Path) -> tuple[tuple[PoolingMode, ...], bool]:
+    path = directory / "config.json"
+    config = _object(directory, "config.json") or {}
+    given = config.get("pooling_mode")
+    if given is None:
+        given = [mode for key, mode in _LEGACY_MODES.items() if config.get(key)] or ["mean"]
+    modes = [given] if isinstance(given, str) else given
+    if not isinstance(modes, list) or not modes or any(mode not in _MODES for mode in modes):
+        raise ModelError(f"{path} pooling_mode is {shown(given)}, allowed: {', '.join(_MODES)}")
+    return tuple(_MODES[mode] for mode in modes), config.get("include_prompt") is not False
+
+
+def _dense(directory: Path, path: str) -> DenseModule:
+    config = Config(_object(directory, "config.json") or {}, str(directory / "config.json"))
+    activation = _activation(config.value("activation_function", "torch.nn.modules.activation.Tanh"))
+    if activation is None:
+        raise config.error("activation_function", f"one of torch's: {', '.join(ACTIVATIONS)}")
+    config.expect(module_input_name="sentence_embedding", module_output_name="sentence_embedding")
+    sizes = config.count("in_features"), config.count("out_features")
+    return DenseModule(path, *sizes, config.flag("bias", True), activation)
+
+
+def _prompts(model_dir: Path) -> tuple[dict[str, str], str | None, str]:
+    """(prompts, the default one's name, what compares embeddings)."""
+    name = "config_sentence_transformers.json"
+    config = _object(model_dir, name) or {}
+    prompts = config.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise ModelError(f"{model_dir / name} prompts is {shown(prompts)}, allowed: texts by their names")
+    default = config.get("default_prompt_name")
+    if default is not None and default not in prompts:
+        raise ModelError(f"{model_dir / name} default_prompt_name is {shown(default)}, allowed: {', '.join(prompts)}")
+    similarity = config.get("similarity_fn_name") or "cosine"
+    return dict(prompts), default, str(similarity)
+
+
+def _lengths(model_dir: Path) -> tuple[int | None, bool]:
+    """(tokens of the longest text, whether texts are lower-cased), as the first module's file says."""
+    for name in _LENGTH_FILES:
+        config = _object(model_dir, name)
+        if config is not None:
+            longest = config.get("max_seq_length")
+            return _count(longest) or _tokenizer_length(model_dir), config.get("do_lower_case") is True
+    return _tokenizer_length(model_dir), False
+
+
+def _tokenizer_length(model_dir: Path) -> int | None:
+    """What the tokenizer's file says, which writes a huge number where nothing is known."""
+    return _count((_object(model_dir, "tokenizer_config.json") or {}).get("model_max_length"))
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 < value < 1 << 30 else None
+
+
+# --- scoring ----------------------------------------------------------------------------------------------------------
+
+
+def _scoring(model_dir: Path, raw_config: Mapping[str, Any]) -> Recipe:
+    architecture = architecture_of(raw_config)
+    parts = parts_of(architecture)
+    max_tokens, _ = _lengths(model_dir)
+    asks = parts is not None and parts[1] == GENERATOR
+    is_decoder = not is_encoder(architecture)
+    template = QWEN3_TEMPLATE if is_decoder and (asks or _is_reranker(model_dir) or _was_asked(raw_config)) else None
+    labels = raw_config.get("id2label")
+    num_labels = raw_config.get("num_labels") or (len(labels) if isinstance(labels, dict) else 2)
+    if not asks and num_labels != 1:
+        raise ModelError(f"config.json num_labels is {shown(num_labels)}, allowed: 1, the relevance of a pair")
+    activation = _score_activation(model_dir, raw_config, asks=asks)
+    answers = _answers(model_dir) if asks else ()
+    return Recipe(kind="score", max_tokens=max_tokens, activation=activation, answer_ids=answers, template=template)
+
+
+def _score_activation(model_dir: Path, raw_config: Mapping[str, Any], *, asks: bool) -> str:
+    """What becomes of a score; sentence-transformers' rule: a sigmoid where nothing is said."""
+    own = raw_config.get("sentence_transformers")
+    given = own.get("activation_fn") if isinstance(own, dict) else None
+    given = given or raw_config.get("sbert_ce_default_activation_function")
+    given = (_object(model_dir, "config_sentence_transformers.json") or {}).get("activation_fn") or given
+    activation = "sigmoid" if given is None or asks else _activation(given)
+    if activation not in ("sigmoid", "identity"):
+        raise ModelError(f"config.json activation_fn is {shown(given)}, allowed: torch's Sigmoid or Identity")
+    return activation
+
+
+def _answers(model_dir: Path) -> tuple[int, ...]:
+    """The tokens whose logits are compared: those that a module names, else "yes" and "no"."""
+    for kind, path in _modules(model_dir):
+        if kind == "LogitScore":
+            config = _object(model_dir / path, "config.json") or {}
+            ids = [config.get(key) for key in ("true_token_id", "false_token_id")]
+            return tuple(one for one in ids if isinstance(one, int))
+    vocabulary = ((_object(model_dir, "tokenizer.json") or {}).get("model") or {}).get("vocab")
+    if not isinstance(vocabulary, dict):
+        vocabulary = _object(model_dir, "vocab.json") or {}
+    found = tuple(vocabulary.get(word) for word in _ANSWERS)
+    if not all(isinstance(one, int) for one in found):
+        raise ModelError(f"{model_dir} has no tokens {' and '.join(_ANSWERS)}, by which a reranker answers")
+    return cast(tuple[int, ...], found)
+
+
+def _is_reranker(model_dir: Path) -> bool:
+    return "rerank" in model_name(model_dir).lower()
+
+
+def _was_asked(raw_config: Mapping[str, Any]) -> bool:
+    """True if a head was made of a causal model's answers to the same question."""
+    name = str(raw_config.get("_name_or_path", "")).lower()
+    return bool(
+        raw_config.get("is_original_qwen3_reranker") or raw_config.get("classifier_from_token") or "rerank" in name
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _activation(name: object) -> str | None:
+    """torch.nn.modules.activation.Tanh -> tanh; None if it is not known."""
+    last = str(name).rpartition(".")[2].lower()
+    return last if last in ACTIVATIONS else None
+
+
+def _modules(model_dir: Path) -> list[tuple[str, str]]:
+    """(kind, directory) of each module, () without modules.json. Raises: ModelError."""
+    path = model_dir / "modules.json"
+    text = model_text(model_dir, path.name)
+    if text is None:
+        return []
+    try:
+        modules = json.loads(text)
+        found = [(str(one["type"]).rpartition(".")[2], str(one.get("path", ""))) for one in modules]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ModelError(f"{path} cannot be read: expected a list of modules with type and path") from error
+    for _, where in found:
+        if where and (Path(where).is_absolute() or ".." in Path(where).parts):
+            raise ModelError(f"{path} path is {shown(where)}, allowed: a directory beside it")
+    return found
+
+
+def _module_kinds(model_dir: Path) -> list[str]:
+    return [kind for kind, _ in _modules(model_dir)]
+
+
+def _object(directory: Path, name: str) -> dict[str, Any] | None:
+    """The JSON object in a file, None if there is no such file. Raises: ModelError."""
+    text = model_text(directory, name)
+    if text is None:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{directory / name} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{directory / name} holds {shown(value)}, allowed: an object")
+    return value
+
+
+assert set(_MODES.values()) == set(POOLING_MODES)

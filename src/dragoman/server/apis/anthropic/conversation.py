@@ -1,0 +1,277 @@
+"""Turns system prompt and messages into the conversation that chat templates see.
+
+Does: check blocks, put tool results into messages of their own, join what belongs to one turn.
+Does not: fetch or decode images, or render templates; the service does. Called by the dialect and by the counting of tokens,
+on the event loop. Source: Anthropic API reference, messages.
+
+    user       [tool_result, tool_result, text, image]  ->  tool, tool, user (the results' images first)
+    assistant  [thinking, text, tool_use]               ->  assistant with reasoning_content and tool_calls
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.anthropic.parameters import ANTHROPIC
+from dragoman.server.apis.anthropic.schema import ImageSource, InputBlock, InputMessage, PromptBody
+from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.tokenizer.message_content import PART_SEPARATOR
+from dragoman.types import Limits
+
+ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "user": ("text", "image", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
+"""The blocks that a message may hold, by its role."""
+
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+NOT_OFFERED = re.compile(
+    r"document|search_result|tool_reference|container_upload|compaction|browser_state|fallback"
+    r"|server_tool_use|mcp_tool_use|\w+_tool_result|mid_conv_system"
+)
+"""Blocks of the reference that nothing here understands."""
+
+BILLING_HEADER = "x-anthropic-billing-header:"
+"""What Claude Code puts before its system prompt: accounting, which changes with every call and is not for models."""
+
+ERROR_PREFIX = "Error: "
+_WEB_ADDRESS = re.compile(r"https?://\S", re.IGNORECASE)
+
+Part = dict[str, Any]
+
+
+class Conversation(NamedTuple):
+    """`continues`: the answer goes on from the last message. `ignored`: names of what was left out."""
+
+    messages: tuple[dict[str, Any], ...]
+    continues: bool
+    ignored: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One message of a template in the making. `only`: the entries that it has besides its content."""
+
+    role: str
+    parts: list[Part] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    only: dict[str, Any] = field(default_factory=dict)
+
+    def message(self) -> dict[str, Any]:
+        parts = self.parts
+        is_text = all(part["type"] == "text" for part in parts)
+        content = PART_SEPARATOR.join(part["text"] for part in parts) if is_text else parts
+        message = {"role": self.role, "content": content, **self.only}
+        if self.thoughts:
+            message["reasoning_content"] = PART_SEPARATOR.join(self.thoughts)
+        return {**message, "tool_calls": self.calls} if self.calls else message
+
+
+def refuse_unoffered_blocks(raw: Mapping[str, Any]) -> None:
+    """Raises: UnsupportedFeature for the first block of a kind that is not offered; it may have any form."""
+    messages = raw.get("messages")
+    for position, message in enumerate(messages if isinstance(messages, list) else ()):
+        if isinstance(message, dict):
+            _refuse_in(message.get("content"), f"messages[{position}].content")
+
+
+def conversation(body: PromptBody, limits: Limits) -> Conversation:
+    """The conversation as templates take it. Raises: InvalidRequest."""
+    messages = body.messages
+    if messages is None:
+        raise ANTHROPIC.fault("messages", "missing", "messages is missing: it must be an array of messages")
+    if not messages:
+        raise ANTHROPIC.fault("messages", "empty", "messages must hold at least one message, got []")
+    _check_sizes(body, limits)
+    system, ignored = _system(body)
+    turns = [] if not system else [_Turn("system", system)]
+    names: dict[str, str] = {}  # of tools, by the ids of their calls
+    for position, message in enumerate(messages):
+        for turn in _turns(message, f"messages[{position}]", names):
+            _append(turns, turn)
+    last = messages[-1]
+    if last.role == "assistant" and turns[-1].calls:
+        path = f"messages[{len(messages) - 1}].content"
+        message_text = f"{path} must not end the conversation: the results of its tool_use blocks have to follow"
+        raise ANTHROPIC.fault(path, "calls", message_text)
+    return Conversation(tuple(turn.message() for turn in turns), last.role == "assistant", ignored)
+
+
+def _append(turns: list[_Turn], turn: _Turn) -> None:
+    """Add a turn; what one role says in several messages is one turn. Mutates: `turns`."""
+    if turns and turns[-1].role == turn.role != "tool":
+        last = turns[-1]
+        last.parts += turn.parts
+        last.thoughts += turn.thoughts
+        last.calls += turn.calls
+    else:
+        turns.append(turn)
+
+
+def _refuse_in(content: Any, path: str) -> None:
+    for position, block in enumerate(content if isinstance(content, list) else ()):
+        if not isinstance(block, dict):
+            continue
+        place, kind = f"{path}[{position}]", block.get("type")
+        if isinstance(kind, str) and kind != "tool_result" and NOT_OFFERED.fullmatch(kind):
+            raise UnsupportedFeature(f"{place}.type {shown(kind)} is not offered here", param=f"{place}.type")
+        source = block.get("source")
+        if kind == "image" and isinstance(source, dict) and source.get("type") == "file":
+            message = f'{place}.source.type "file" is not offered here: send the image as base64 or url'
+            raise UnsupportedFeature(message, param=f"{place}.source.type")
+        if kind == "tool_result":
+            _refuse_in(block.get("content"), f"{place}.content")
+
+
+def _check_sizes(body: PromptBody, limits: Limits) -> None:
+    messages = body.messages or []
+    check_count("messages", len(messages), limits.max_messages, ANTHROPIC)
+    contents = [message.content for message in messages if isinstance(message.content, list)]
+    inner = [block.content for content in contents for block in content if isinstance(block.content, list)]
+    check_count("messages[].content", sum(map(len, (*contents, *inner))), limits.max_messages, ANTHROPIC)
+    check_count("tools", len(body.tools or ()), limits.max_tools, ANTHROPIC)
+    if isinstance(body.system, list):
+        check_count("system", len(body.system), limits.max_messages, ANTHROPIC)
+
+
+def _system(body: PromptBody) -> tuple[list[Part], tuple[str, ...]]:
+    """The parts of the system prompt, and the names of those that are not for the model."""
+    if isinstance(body.system, str):
+        return ([{"type": "text", "text": body.system}] if body.system else []), ()
+    parts: list[Part] = []
+    ignored: list[str] = []
+    for position, block in enumerate(body.system or ()):
+        path = f"system[{position}]"
+        part = _text(_checked(block, path, "system"), path)
+        if part["text"].startswith(BILLING_HEADER):
+            ignored.append(path)
+        else:
+            parts.append(part)
+    return parts, tuple(ignored)
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+def _turns(message: InputMessage, path: str, names: dict[str, str]) -> Sequence[_Turn]:
+    """The turns of one message. Mutates: `names`."""
+    role = message.role
+    if role is None or role not in ALLOWED:
+        given = (
+            "is missing" if message.role is None else f"must be user, assistant or system, got {shown(message.role)}"
+        )
+        raise ANTHROPIC.fault(f"{path}.role", "value", f"{path}.role {given}")
+    if message.content is None:
+        raise ANTHROPIC.fault(f"{path}.content", "missing", f"{path}.content is missing")
+    if isinstance(message.content, str):
+        return [_Turn(role, [{"type": "text", "text": message.content}])]
+    blocks = [(_checked(block, f"{path}.content[{i}]", role), f"{path}.content[{i}]")
+              for i, block in enumerate(message.content)]  # fmt: skip
+    if role == "user":
+        return _user(blocks, names)
+    turn = _Turn(role)
+    for block, place in blocks:
+        match block.type:
+            case "text":
+                turn.parts.append(_text(block, place))
+            case "thinking":
+                turn.thoughts.append(_given(block.thinking, f"{place}.thinking"))
+            case "tool_use":
+                turn.calls.append(_call(block, place, names))
+    return [turn]
+
+
+def _user(blocks: Sequence[tuple[InputBlock, str]], names: Mapping[str, str]) -> list[_Turn]:
+    """The results of tools, then what the user says; templates have room for pictures there, and not in results."""
+    results: list[_Turn] = []
+    pictures: list[Part] = []
+    said: list[Part] = []
+    for block, place in blocks:
+        if block.type == "tool_result":
+            result, seen = _result(block, place, names)
+            results.append(result)
+            pictures += seen
+        else:
+            said.append(_text(block, place) if block.type == "text" else _image(block.source, f"{place}.source"))
+    parts = [*pictures, *said]
+    return [*results, *([_Turn("user", parts)] if parts or not results else [])]
+
+
+def _result(block: InputBlock, path: str, names: Mapping[str, str]) -> tuple[_Turn, list[Part]]:
+    """The message of a tool, and the pictures that came with it."""
+    call_id = _given(block.tool_use_id, f"{path}.tool_use_id")
+    if call_id not in names:
+        message = f"{path}.tool_use_id must be the id of a tool_use block before it, got {shown(call_id)}"
+        raise ANTHROPIC.fault(f"{path}.tool_use_id", "value", message)
+    content = block.content or ""
+    parts: list[Part] = [{"type": "text", "text": content}] if isinstance(content, str) else []
+    for position, inner in enumerate(content if isinstance(content, list) else ()):
+        place = f"{path}.content[{position}]"
+        if inner.type not in ("text", "image"):
+            raise ANTHROPIC.fault(
+                f"{place}.type", "value", f"{place}.type must be text or image, got {shown(inner.type)}"
+            )
+        parts.append(_text(inner, place) if inner.type == "text" else _image(inner.source, f"{place}.source"))
+    text = PART_SEPARATOR.join(part["text"] for part in parts if part["type"] == "text")
+    told = f"{ERROR_PREFIX}{text}" if block.is_error else text
+    turn = _Turn("tool", [{"type": "text", "text": told}], only={"tool_call_id": call_id, "name": names[call_id]})
+    return turn, [part for part in parts if part["type"] != "text"]
+
+
+def _call(block: InputBlock, path: str, names: dict[str, str]) -> dict[str, Any]:
+    call_id, name = _given(block.id, f"{path}.id"), _given(block.name, f"{path}.name")
+    if block.input is None:
+        raise ANTHROPIC.fault(f"{path}.input", "missing", f"{path}.input is missing: it must be an object")
+    names[call_id] = name
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": block.input}}
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def _checked(block: InputBlock, path: str, role: str) -> InputBlock:
+    """The block. Raises: InvalidRequest if a message of that role cannot hold it."""
+    allowed = ALLOWED[role]
+    if block.type not in allowed:
+        words = allowed[0] if len(allowed) == 1 else f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        where = "" if role == "system" else f" in a message of role {role}"
+        message = f"{path}.type must be {words}{where}, got {shown(block.type)}"
+        raise ANTHROPIC.fault(f"{path}.type", "value", message)
+    return block
+
+
+def _given(value: str | None, path: str) -> str:
+    if value is None:
+        raise ANTHROPIC.fault(path, "missing", f"{path} is missing: it must be a string")
+    return value
+
+
+def _text(block: InputBlock, path: str) -> Part:
+    return {"type": "text", "text": _given(block.text, f"{path}.text")}
+
+
+def _image(source: ImageSource | None, path: str) -> Part:
+    """The image as chat has it: an address, or a data address."""
+    match (source or ImageSource()).type:
+        case "base64":
+            assert source is not None
+            if source.media_type not in IMAGE_TYPES:
+                message = f"{path}.media_type must be one of {', '.join(IMAGE_TYPES)}, got {shown(source.media_type)}"
+                raise ANTHROPIC.fault(f"{path}.media_type", "value", message)
+            url = f"data:{source.media_type};base64,{_given(source.data, f'{path}.data')}"
+        case "url":
+            assert source is not None
+            url = _given(source.url, f"{path}.url")
+            if not _WEB_ADDRESS.match(url):
+                raise ANTHROPIC.fault(
+                    f"{path}.url", "value", f"{path}.url must be an http(s) address, got {shown(url)}"
+                )
+        case other:
+            raise ANTHROPIC.fault(f"{path}.type", "value", f"{path}.type must be base64 or url, got {shown(other)}")
+    return {"type": "image_url", "image_url": {"url": url}}

@@ -1,0 +1,191 @@
+"""The parameters of a message that are not its conversation or its tools: ranges, thinking, output formats, what is ignored.
+
+Does: check them, turn them into neutral ones, name those that had no effect. Does not: read messages or tools.
+Called by the dialect and by the counting of tokens, on the event loop. Source: Anthropic API reference, messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.anthropic.errors import ThreadsNotOffered
+from dragoman.server.apis.anthropic.schema import MessagesBody, OutputFormat, PromptBody
+from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.types import Bounds, Grammar, Limits
+
+ANTHROPIC = Profile(
+    "anthropic",
+    bounds={
+        "max_tokens": Bounds(0, UINT32_MAX),
+        "temperature": Bounds(0.0, 1.0),
+        "top_k": Bounds(0, UINT32_MAX),
+    },
+    clips_overflow=True,
+)
+"""The ranges that differ from OpenAI's. An answer that the context has no room for ends where the context does."""
+
+MIN_BUDGET_TOKENS = 1024
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
+THINKING_TYPES = ("enabled", "adaptive", "disabled")
+DISPLAYS = ("summarized", "omitted")
+SERVICE_TIERS = ("auto", "standard_only")
+INTERLEAVED = "interleaved-thinking"  # a beta in which the budget is that of a whole turn
+
+REFUSED: Mapping[str, str] = {
+    "container": "no code runs here",
+    "mcp_servers": "the server asks no other servers",
+    "thread": "conversations are not kept: send all of their messages",
+}
+"""Parameters refused by name, since leaving them out would change the answer unseen, and why."""
+
+IGNORED: Mapping[str, str] = {
+    "metadata": "nothing is tracked per user",
+    "service_tier": "there is one tier",
+    "cache_control": "common beginnings of prompts are cached without",
+    "context_management": "the conversation is taken as it is sent",
+    "inference_geo": "the server is where it is",
+    "speed": "there is one speed",
+    "diagnostics": "nothing is kept of earlier requests",
+    "user_profile_id": "nothing is tracked per user",
+    "citations": "there are no documents to cite",
+}
+"""Parameters that are known and have no effect, and why; all of them are reported to the client."""
+
+IGNORED_IN_TOOLS: Mapping[str, str] = {
+    "cache_control": IGNORED["cache_control"],
+    "eager_input_streaming": "a tool's input is streamed as it is generated",
+    "input_examples": "chat templates have no place for them",
+    "defer_loading": "there is no tool search; every tool is shown to the model",
+    "allowed_callers": "only the model calls tools",
+}
+"""The same of tools, where they are named `tools.<name>`."""
+
+_BUDGET = "thinking.budget_tokens"
+_NO_SAMPLING = "the most likely token is taken, none is drawn"
+_FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0}  # off at these values
+_REASONS: Mapping[str, str] = {
+    **IGNORED,
+    **{f"tools.{name}": reason for name, reason in IGNORED_IN_TOOLS.items()},
+    **dict.fromkeys(_FILTERS, _NO_SAMPLING),
+    _BUDGET: "the chat template is told of it as thinking_budget; nothing ends the thinking",
+    "redacted_thinking": "nobody here can read it",
+}
+
+
+def refuse_unoffered(raw: Mapping[str, Any]) -> None:
+    """Raises: UnsupportedFeature for a parameter that asks for what is not offered; empty lists ask for nothing."""
+    for name, reason in REFUSED.items():
+        if raw.get(name):
+            kind = ThreadsNotOffered if name == "thread" else UnsupportedFeature
+            raise kind(f"{name} is not offered here: {reason}", param=name)
+
+
+def check_words(body: MessagesBody, limits: Limits) -> None:
+    """Raises: InvalidRequest for stop sequences or a tier that are not allowed, and without `max_tokens`."""
+    if body.max_tokens is None:
+        raise ANTHROPIC.fault("max_tokens", "missing", "max_tokens is missing: it must be an integer of at least 0")
+    _check_word("service_tier", body.service_tier, SERVICE_TIERS)
+    words = body.stop_sequences or []
+    check_count("stop_sequences", len(words), limits.max_stop_strings, ANTHROPIC)
+    check_word_lengths("stop_sequences", words, limits.max_word_chars, ANTHROPIC)
+    if "" in words:
+        message = f"stop_sequences must hold non-empty strings, got {shown(words)}"
+        raise ANTHROPIC.fault("stop_sequences", "empty", message)
+
+
+def thinking_kwargs(body: PromptBody, max_tokens: int | None = None, betas: str = "") -> dict[str, Any]:
+    """What chat templates are told of thinking, under the names that they know. Raises: InvalidRequest.
+
+    Without `thinking` they decide. `max_tokens`: of the answer, which the budget must be below; None = it has none.
+    """
+    kwargs: dict[str, Any] = {}
+    if body.thinking is not None:
+        kwargs = _thinking(body, None if INTERLEAVED in betas else max_tokens)
+    effort = None if body.output_config is None else body.output_config.effort
+    _check_word("output_config.effort", effort, EFFORTS)
+    if effort is not None:
+        kwargs["reasoning_effort"] = "high" if effort in EFFORTS[2:] else effort  # the highest that templates know
+    return kwargs
+
+
+def output_grammar(body: PromptBody) -> Grammar | None:
+    """The form that the answer must have, None = free text. Raises: InvalidRequest."""
+    nested = None if body.output_config is None else body.output_config.format
+    if nested is not None and body.output_format is not None:
+        message = "output_format cannot be used together with output_config.format: give one of them"
+        raise ANTHROPIC.fault("output_format", "conflict", message)
+    if nested is not None:
+        return _schema("output_config.format", nested)
+    return None if body.output_format is None else _schema("output_format", body.output_format)
+
+
+def named_without_effect(raw: Mapping[str, Any], body: PromptBody, *, is_greedy: bool) -> Iterator[str]:
+    """Names of what `raw` holds that was accepted and changes nothing, each once."""
+    idle = dict.fromkeys(name for name in raw if name in IGNORED or name not in body.__struct_encode_fields__)
+    if is_greedy:
+        idle |= dict.fromkeys(name for name, off in _FILTERS.items() if raw.get(name) not in (None, off))
+    if body.thinking is not None and body.thinking.budget_tokens is not None:
+        idle[_BUDGET] = None
+    idle |= dict.fromkeys(_named_in_blocks(raw))
+    tools = [tool for tool in raw.get("tools", ()) if isinstance(tool, dict)]
+    idle |= {f"tools.{name}": None for name in IGNORED_IN_TOOLS if any(tool.get(name) is not None for tool in tools)}
+    yield from idle
+
+
+def reasons_of(names: tuple[str, ...]) -> dict[str, str]:
+    """Why these change nothing; those that are unknown have no reason."""
+    return {name: _REASONS[name] for name in names if name in _REASONS}
+
+
+def _named_in_blocks(raw: Mapping[str, Any]) -> Iterator[str]:
+    contents = [raw.get("system"), *(message.get("content") for message in raw.get("messages", ()))]
+    for block in (block for content in contents if isinstance(content, list) for block in content):
+        yield from (name for name in ("cache_control", "citations") if block.get(name))
+        if block.get("type") == "redacted_thinking":
+            yield "redacted_thinking"
+        if isinstance(block.get("content"), list):
+            yield from _named_in_blocks({"system": block["content"]})
+
+
+def _check_word(name: str, word: str | None, allowed: tuple[str, ...]) -> None:
+    if word is not None and word not in allowed:
+        message = f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {shown(word)}"
+        raise ANTHROPIC.fault(name, "value", message)
+
+
+def _thinking(body: PromptBody, max_tokens: int | None) -> dict[str, Any]:
+    thinking = body.thinking
+    assert thinking is not None  # the caller's
+    if thinking.type is None:
+        raise ANTHROPIC.fault("thinking.type", "missing", "thinking.type is missing: it must be enabled or disabled")
+    _check_word("thinking.type", thinking.type, THINKING_TYPES)
+    _check_word("thinking.display", thinking.display, DISPLAYS)
+    is_on, budget = thinking.type != "disabled", thinking.budget_tokens
+    kwargs: dict[str, Any] = {"enable_thinking": is_on, "thinking": is_on}
+    if thinking.type != "enabled":
+        return kwargs
+    if budget is None:
+        message = f"{_BUDGET} is missing: it must be an integer of at least {MIN_BUDGET_TOKENS}"
+        raise ANTHROPIC.fault(_BUDGET, "missing", message)
+    if budget < MIN_BUDGET_TOKENS:
+        raise ANTHROPIC.fault(_BUDGET, "low", f"{_BUDGET} must be at least {MIN_BUDGET_TOKENS}, got {budget}")
+    if max_tokens is not None and budget >= max_tokens:
+        raise ANTHROPIC.fault(_BUDGET, "high", f"{_BUDGET} must be less than max_tokens ({max_tokens}), got {budget}")
+    return {**kwargs, "thinking_budget": budget}
+
+
+def _schema(place: str, asked: OutputFormat) -> Grammar:
+    if asked.type != "json_schema":
+        message = f"{place}.type must be json_schema, got {shown(asked.type)}"
+        raise ANTHROPIC.fault(f"{place}.type", "value", message)
+    if asked.schema is None:
+        message = f"{place}.schema is missing: it must be a JSON schema"
+        raise ANTHROPIC.fault(f"{place}.schema", "missing", message)
+    try:
+        return read_json_schema(f"{place}.schema", asked.schema)
+    except GrammarFault as fault:
+        raise ANTHROPIC.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None

@@ -1,0 +1,81 @@
+"""Turns tools and the wish about them into the neutral form.
+
+Does: check names, schemas and the choice; refuse tools that Anthropic's servers run. Does not: read calls or results.
+Called by the dialect and by the counting of tokens, on the event loop. Source: Anthropic API reference, messages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.anthropic.parameters import ANTHROPIC
+from dragoman.server.apis.anthropic.schema import PromptBody, ToolWish
+from dragoman.server.apis.openai_wire.chat.messages import ToolUse
+from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.apis.openai_wire.grammars import schema_problem
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+CHOICES = ("auto", "any", "tool", "none")
+_WISHES: Mapping[str, str] = {"auto": "auto", "any": "required", "none": "none"}
+
+
+def refuse_built_in(raw: Mapping[str, Any]) -> None:
+    """Raises: UnsupportedFeature for a tool that is no custom one: it has no schema that a model could follow."""
+    tools = raw.get("tools")
+    for position, tool in enumerate(tools if isinstance(tools, list) else ()):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind not in (None, "custom"):
+            message = f"tools[{position}].type {shown(kind)} is not offered here: only tools of type custom are"
+            raise UnsupportedFeature(message, param=f"tools[{position}].type")
+
+
+def tool_use(body: PromptBody, raw: Mapping[str, Any]) -> ToolUse:
+    """The tools and the wish; `raw` is the body as sent, whose schemas keep their order. Raises: InvalidRequest."""
+    sent: Sequence[Mapping[str, Any]] = raw.get("tools", ()) if body.tools else ()
+    functions = [_function(tool, f"tools[{i}]") for i, tool in enumerate(sent)]
+    names: list[str] = []
+    for position, function in enumerate(functions):
+        if function["name"] in names:
+            message = f"tools[{position}].name must differ from those of other tools, got {shown(function['name'])}"
+            raise ANTHROPIC.fault(f"tools[{position}].name", "value", message)
+        names.append(function["name"])
+    wish = _wish(body.tool_choice or ToolWish(type="auto"), names)
+    tools = tuple({"type": "function", "function": function} for function in functions)
+    return ToolUse(() if wish == "none" else tools, wish)
+
+
+def has_parallel_calls(body: PromptBody) -> bool:
+    """Whether more than one tool may be called at a time."""
+    return body.tool_choice is None or not body.tool_choice.disable_parallel_tool_use
+
+
+def _function(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
+    name, schema = tool["name"], tool["input_schema"]
+    if not TOOL_NAME.fullmatch(name):
+        allowed = "1 to 128 letters, digits, underscores, dots or hyphens"
+        raise ANTHROPIC.fault(f"{path}.name", "value", f"{path}.name must be {allowed}, got {shown(name)}")
+    problem = schema_problem(schema)
+    if problem:
+        message = f"{path}.input_schema must be a JSON schema: {problem}"
+        raise ANTHROPIC.fault(f"{path}.input_schema", "value", message)
+    optional = {"description": tool.get("description"), "strict": tool.get("strict")}
+    given = {field: value for field, value in optional.items() if value is not None}
+    return {"name": name, **given, "parameters": schema}
+
+
+def _wish(choice: ToolWish, names: Sequence[str]) -> str | None:
+    """auto, none, required or a tool's name; None without tools."""
+    if choice.type not in CHOICES:
+        message = f"tool_choice.type must be auto, any, tool or none, got {shown(choice.type)}"
+        raise ANTHROPIC.fault("tool_choice.type", "value", message)
+    if choice.type == "tool":
+        if choice.name is None or choice.name not in names or choice.name in ("auto", "none", "required"):
+            message = f"tool_choice.name must be one of tools, got {shown(choice.name)}"
+            raise ANTHROPIC.fault("tool_choice.name", "value", message)
+        return choice.name
+    if choice.type == "any" and not names:
+        raise ANTHROPIC.fault("tool_choice", "without_tools", "tool_choice any needs at least one entry in tools")
+    return _WISHES[choice.type] if names else None

@@ -1,0 +1,87 @@
+"""The bodies of Ollama's operations as schemas.
+
+Does: describe, with the ranges that are checked. Does not: answer. Used when the document is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.ollama.options import IGNORED_OPTIONS, OPTION_BOUNDS, OllamaOptions
+from dragoman.server.apis.ollama.request import LEVELS
+from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBody
+from dragoman.server.describe.json_schema import (
+    LENIENT_BOOLEAN,
+    NON_EMPTY_TEXT,
+    TEXT,
+    Schema,
+    described,
+    nullable,
+    range_of,
+    ref,
+    struct_schemas,
+    without_null,
+)
+from dragoman.types import Bounds, Limits
+
+_COMPONENTS = {
+    "OllamaGenerateRequest": OllamaGenerateBody,
+    "OllamaChatRequest": OllamaChatBody,
+}
+_TEXTS: Mapping[str, str] = {
+    "model": "the model, with or without `:latest`",
+    "stream": "answer line by line",
+    "keep_alive": "accepted; models stay loaded",
+    "truncate": "true is named as without effect: a prompt that is too long is refused",
+    "shift": "true is named as without effect: an answer ends where the context does",
+    "logprobs": "tell the log-probabilities of the tokens",
+}
+
+
+def schemas(profile: ModelProfile) -> dict[str, Schema]:
+    """The components of its bodies."""
+    made = struct_schemas(tuple(_COMPONENTS.values()))
+    told = {kind.__name__ for kind in _COMPONENTS.values()} | {OllamaOptions.__name__}  # with more than their types
+    parts = {name: schema for name, schema in made.items() if name.startswith("Ollama") and name not in told}
+    bodies = {name: _body(made[kind.__name__], profile.limits) for name, kind in _COMPONENTS.items()}
+    return {**parts, **bodies, "OllamaRequestOptions": _options(made[OllamaOptions.__name__], profile.limits)}
+
+
+def _body(schema: Schema, limits: Limits) -> Schema:
+    properties: dict[str, Any] = {name: _lenient(_without_default(one)) for name, one in schema["properties"].items()}
+    for name, text in _TEXTS.items():
+        properties[name] = described(properties[name], text)
+    properties["model"] = described(TEXT, _TEXTS["model"])
+    properties["stream"]["default"] = True
+    properties["top_logprobs"] = _number(properties["top_logprobs"], Bounds(0, limits.max_logprobs))
+    properties["options"] = nullable(ref("OllamaRequestOptions"))
+    properties["format"] = {"anyOf": [{"enum": ["json", ""]}, {"type": "object"}, {"type": "null"}]}
+    properties["think"] = {"anyOf": [LENIENT_BOOLEAN, {"enum": list(LEVELS)}, {"type": "null"}]}
+    return {**schema, "properties": properties, "required": ["model"]}
+
+
+def _options(schema: Schema, limits: Limits) -> Schema:
+    properties: dict[str, Any] = {name: _without_default(one) for name, one in schema["properties"].items()}
+    for name, bounds in OPTION_BOUNDS.items():
+        properties[name] = _number(properties[name], bounds)
+    texts = {"type": "array", "items": NON_EMPTY_TEXT, "maxItems": limits.max_stop_strings}
+    properties["stop"] = nullable({"anyOf": [NON_EMPTY_TEXT, texts]})
+    for name, reason in IGNORED_OPTIONS.items():
+        properties[name] = {"description": f"without effect: {reason}"}
+    return {**schema, "properties": properties}
+
+
+def _without_default(schema: Schema) -> Schema:
+    """Without the default null, which says nothing: null is as good as nothing."""
+    return {name: value for name, value in schema.items() if name != "default"}
+
+
+def _number(schema: Schema, bounds: Bounds) -> Schema:
+    return nullable({**without_null(schema), **range_of(bounds)})
+
+
+def _lenient(schema: Schema) -> Schema:
+    """Booleans may come as numbers and as texts."""
+    return nullable(dict(LENIENT_BOOLEAN)) if without_null(schema) == {"type": "boolean"} else schema

@@ -1,0 +1,86 @@
+"""Errors as Ollama's clients read them: a status, and one text.
+
+Does: the status and the body of an error, in Ollama's words where its clients look at them. Does not: parse or generate.
+Called by the dialects and, for other operations, by the app; on the event loop.
+Source: Ollama's server, routes; its Python client raises `ResponseError` with both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from dragoman.errors import ServerError
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.openai_wire.fields import MAX_SHOWN_LENGTH
+from dragoman.server.describe.answers import json_errors
+from dragoman.server.http.replies import json_reply
+
+STATUSES: Mapping[str, int] = {
+    "invalid_request": 400,
+    "invalid_payload": 400,
+    "invalid_parameter": 400,
+    "unsupported": 400,
+    "capacity": 400,
+    "not_found": 404,
+    "unknown_path": 404,
+    "wrong_method": 405,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "conflict": 409,
+    "too_large": 413,
+    "no_memory": 507,
+    "overloaded": 503,
+    "unavailable": 503,
+    "rate_limited": 429,
+    "timeout": 504,
+    "cancelled": 503,
+    "engine_failed": 500,
+    "engine_dead": 500,
+    "hook_error": 500,
+    "server_error": 500,
+}
+"""Every error kind's status."""
+
+
+class OllamaError(msgspec.Struct):
+    """The body of an error, and the last line of a stream that broke off."""
+
+    error: str
+
+
+ERRORS = json_errors(STATUSES, OllamaError)
+
+_PICTURE = re.compile(r"messages\[(\d+)\]\.content\[(\d+)\](?:\.image_url(?:\.url)?| of type image_url)")
+
+
+class OllamaErrors:
+    """The errors of every operation."""
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The answer to a call that failed."""
+        return json_reply(STATUSES[error.kind], OllamaError(told(error, http)))
+
+
+def told(error: ServerError, http: HttpCall) -> str:
+    """What is wrong, in one line; places of the neutral request by the names that they have in this API."""
+    if error.kind == "not_found" and error.param == "model" and (name := asked_name(http)):
+        return not_found(name)
+    if not error.param or not error.param.startswith("messages"):
+        return error.message
+    # A prompt is one turn of a conversation here.
+    place = r"images[\2]" if http.field("messages") is None else r"messages[\1].images[\2]"
+    return _PICTURE.sub(place, error.message)
+
+
+def asked_name(http: HttpCall) -> str:
+    """The model that the body names, "" if it names none."""
+    name = http.field("model")
+    return name if isinstance(name, str) else ""
+
+
+def not_found(name: str) -> str:
+    """What is told of a model that is not served; the name is cut where it is long."""
+    return f"model '{' '.join(name[:MAX_SHOWN_LENGTH].split())}' not found"

@@ -1,0 +1,212 @@
+"""The served models as Ollama lists and describes them: `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
+
+Does: put what is known of a model into Ollama's words. Does not: read files (the model's card has what they say).
+Called by the operations, on the event loop; never waits.
+Source: Ollama API reference (docs/api.md); the keys of `model_info` are those of GGUF's metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.errors import NotFound
+from dragoman.server.api import HttpCall, ModelProfile, Reply
+from dragoman.server.apis.ollama.encoder import rfc3339
+from dragoman.server.apis.ollama.errors import not_found
+from dragoman.server.apis.ollama.names import model_shown, tagged
+from dragoman.server.apis.ollama.options import WORDS
+from dragoman.server.apis.ollama.request import named_model
+from dragoman.server.apis.ollama.schema import (
+    OllamaDetails,
+    OllamaListed,
+    OllamaLoaded,
+    OllamaRunning,
+    OllamaShowBody,
+    OllamaShown,
+    OllamaTags,
+    OllamaVersion,
+)
+from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
+from dragoman.server.generation.text_service import TextService
+from dragoman.server.http.replies import json_reply
+from dragoman.server.model_facts import facts_by_name
+from dragoman.server.operations import Server
+from dragoman.server.registry import ServedModel
+from dragoman.server.responder import ignored_header
+
+VERSION = "0.13.5"  # whose API this is: clients compare the number to know what they may send
+NEVER = "9999-12-31T23:59:59Z"  # when a model that stays loaded expires
+
+_UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
+_CAPABILITIES = {"tools": "tools", "vision": "vision", "thinking": "thinking", "insert": "insert"}
+_PARAMETERS: Mapping[str, str] = {"repetition_penalty": "repeat_penalty"}
+"""Names of a model's defaults, where Ollama has others."""
+
+_INFO: Mapping[str, tuple[str, ...]] = {
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "block_count": ("num_hidden_layers", "n_layer", "num_layers"),
+    "feed_forward_length": ("intermediate_size", "n_inner", "ffn_dim"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "rope.freq_base": ("rope_theta",),
+    "vocab_size": ("vocab_size",),
+    "expert_count": ("num_local_experts", "num_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+}
+"""Keys of GGUF's metadata behind the architecture's name, and what config.json calls them."""
+
+
+async def tags(http: HttpCall, server: Server) -> OllamaTags:
+    """Every name that can be asked for."""
+    return OllamaTags([_listed(model, name) for model, name in _named(server)])
+
+
+async def running(http: HttpCall, server: Server) -> OllamaRunning:
+    """The same models: what is served is loaded."""
+    return OllamaRunning([_loaded(model, name) for model, name in _named(server)])
+
+
+async def version(http: HttpCall, server: Server) -> OllamaVersion:
+    """The version of the API."""
+    return OllamaVersion(VERSION)
+
+
+async def show(http: HttpCall, server: Server) -> Reply:
+    """One model. Raises: ServerError."""
+    raw = decode_object(http, WORDS)
+    body = read_struct(raw, OllamaShowBody, WORDS)
+    name = named_model(body.model or body.name)
+    try:
+        model = server.models.find(model_shown(http, server))
+    except NotFound as error:  # told by the owner of the path, who has not read the body
+        raise NotFound(not_found(name), param="model") from error
+    reply = json_reply(200, _shown(model))
+    idle = [*unknown_names(raw, OllamaShowBody), *(["verbose"] if body.verbose else [])]
+    return msgspec.structs.replace(reply, headers=ignored_header(idle))
+
+
+def _named(server: Server) -> Iterator[tuple[ServedModel, str]]:
+    for model in server.models.models:
+        for facts in facts_by_name([model]):
+            yield model, tagged(facts.name)
+
+
+def _listed(model: ServedModel, name: str) -> OllamaListed:
+    card = model.profile.card
+    return OllamaListed(
+        name=name,
+        model=name,
+        modified_at=_modified_at(model),
+        size=card.size_bytes,
+        digest=card.digest,
+        details=_details(model),
+    )
+
+
+def _loaded(model: ServedModel, name: str) -> OllamaLoaded:
+    card = model.profile.card
+    return OllamaLoaded(
+        name=name,
+        model=name,
+        size=card.size_bytes,
+        digest=card.digest,
+        details=_details(model),
+        expires_at=NEVER,
+        size_vram=0 if model.device.lower() == "cpu" else card.size_bytes,
+        context_length=model.engine.capabilities.max_model_len,
+    )
+
+
+def _shown(model: ServedModel) -> OllamaShown:
+    profile, service = model.profile, model.service
+    template = service.chat_template if isinstance(service, TextService) else None
+    source = "" if template is None else template.sources["default"]
+    parameters = _parameters(profile)
+    return OllamaShown(
+        modelfile=_modelfile(model.name, parameters),
+        parameters="\n".join(f"{name} {value}" for name, value in parameters.items()),
+        template=source,
+        details=_details(model),
+        model_info=_model_info(model),
+        capabilities=_capabilities(model),
+        modified_at=_modified_at(model),
+        license=profile.card.license or UNSET,
+    )
+
+
+def _modelfile(name: str, parameters: Mapping[str, Any]) -> str:
+    lines = ["# What this server says of the model; its template is Jinja and stands beside.", f"FROM {name}"]
+    return "\n".join([*lines, *(f"PARAMETER {name} {value}" for name, value in parameters.items()), ""])
+
+
+def _parameters(profile: ModelProfile) -> dict[str, Any]:
+    """The model's own defaults, where they hold."""
+    defaults = profile.generation_defaults
+    return {_PARAMETERS.get(name, name): value for name, value in defaults.items() if name != "do_sample"}
+
+
+def _capabilities(model: ServedModel) -> list[str]:
+    if model.pooling is not None or model.profile.pooling is not None:
+        return ["embedding"]
+    able = model.profile.abilities
+    return ["completion", *(word for name, word in _CAPABILITIES.items() if name in able)]
+
+
+def _modified_at(model: ServedModel) -> str:
+    return rfc3339(model.profile.card.modified_s or model.created_s)
+
+
+def _details(model: ServedModel) -> OllamaDetails:
+    card = model.profile.card
+    family = _family(model)
+    return OllamaDetails(
+        parent_model="",
+        format=card.format,
+        family=family,
+        families=[family] if family else [],
+        parameter_size=_size(card.num_parameters),
+        quantization_level=model.dtype.upper(),
+    )
+
+
+def _family(model: ServedModel) -> str:
+    config = model.profile.card.config
+    kind = config.get("model_type") or next(iter(config.get("architectures") or ()), "")
+    return kind if isinstance(kind, str) else ""
+
+
+def _size(num_parameters: int | None) -> str:
+    """How many, in Ollama's way: 494.03M, 8.0B."""
+    for unit, letter in _UNITS:
+        if num_parameters is not None and num_parameters >= unit:
+            digits = 1 if unit >= 1e9 else 2
+            return f"{num_parameters / unit:.{digits}f}{letter}"
+    return "" if num_parameters is None else str(num_parameters)
+
+
+def _model_info(model: ServedModel) -> dict[str, Any]:
+    card, family = model.profile.card, _family(model) or "unknown"
+    text = card.config.get("text_config")  # of models that also see, the part that writes
+    config = {**card.config, **text} if isinstance(text, dict) else card.config
+    info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
+    if card.num_parameters is not None:
+        info["general.parameter_count"] = card.num_parameters
+    info[f"{family}.context_length"] = model.engine.capabilities.max_model_len
+    for key, names in _INFO.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if isinstance(value, int | float):
+            info[f"{family}.{key}"] = value
+    if model.profile.pooling is not None:
+        info[f"{family}.embedding_length"] = model.profile.pooling.facts.dimensions
+    service = model.service
+    tokenizer = service.tokenizer if isinstance(service, TextService) else None
+    for name in ("bos_token_id", "eos_token_id"):
+        if (token_id := getattr(tokenizer, name, None)) is not None:
+            info[f"tokenizer.ggml.{name}"] = token_id
+    return info

@@ -1,0 +1,46 @@
+"""Names of models as Ollama's clients write them: what has no tag means the one that is called `latest`.
+
+Does: find the served name that is meant, and write names as lists show them. Does not: know which are served.
+Called by the operations and the dialects, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dragoman.server.api import HttpCall, ModelProfile, model_of_body
+from dragoman.server.operations import Server
+
+LATEST = ":latest"
+
+
+def meant(name: str, knows: Callable[[str], bool]) -> str:
+    """The served name for `name`, with or without the tag; `name` itself if there is none."""
+    if knows(name):
+        return name
+    other = name.removesuffix(LATEST) if name.endswith(LATEST) else f"{name}{LATEST}"
+    return other if other and knows(other) else name
+
+
+def model_meant(http: HttpCall, server: Server) -> str | None:
+    """The model of a call whose body names it."""
+    name = model_of_body(http, server)
+    return None if name is None else meant(name, server.models.knows)
+
+
+def model_shown(http: HttpCall, server: Server) -> str | None:
+    """The same for bodies that may call it `name`, as clients did before there was `model`."""
+    older = http.field("name")
+    name = model_of_body(http, server) or (older if isinstance(older, str) else None)
+    return None if name is None else meant(name, server.models.knows)
+
+
+def served_name(name: str, profile: ModelProfile) -> str:
+    """The name or adapter of the model of `profile` that a call means by `name`."""
+    known = {profile.name, *profile.aliases, *profile.adapter_names()}
+    return meant(name, known.__contains__)
+
+
+def tagged(name: str) -> str:
+    """The name as lists show it: clients take what stands behind the colon for the tag."""
+    return name if ":" in name.rpartition("/")[2] else f"{name}{LATEST}"

@@ -1,0 +1,198 @@
+"""What `/api/generate` and `/api/chat` read alike: everything but the prompt.
+
+Does: decode a body, check it, make the neutral request around a prompt, name what has no effect.
+Does not: read prompts or messages, or encode. Called by both dialects, on the event loop.
+Source: Ollama API reference (docs/api.md), and its server where the reference is silent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.api import HttpCall, ModelProfile
+from dragoman.server.apis.ollama.names import served_name
+from dragoman.server.apis.ollama.options import (
+    REASONS,
+    WORDS,
+    OllamaOptions,
+    check_options,
+    idle_options,
+    max_tokens_of,
+    sampling_params,
+    stop_strings,
+)
+from dragoman.server.apis.ollama.schema import OllamaBody
+from dragoman.server.apis.openai_wire.common import requested_model
+from dragoman.server.apis.openai_wire.fields import check_number, decode_object, read_struct, shown, unknown_names
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
+from dragoman.types import Bounds, GenerationRequest, Grammar, Prompt
+
+BodyT = TypeVar("BodyT", bound=OllamaBody)
+
+LEVELS = ("low", "medium", "high")
+"""How much a model may be asked to reason, where it takes that."""
+
+KEPT = "keep_alive"
+IGNORED: Mapping[str, str] = {
+    KEPT: "models stay loaded; the operator unloads them",
+    "truncate": "a prompt that is too long is refused",
+    "shift": "an answer ends where the context does",
+    "top_logprobs": "logprobs is not true",
+    "system": "the prompt is taken as it is",
+    "think": "the prompt is taken as it is",
+}
+"""Parameters that have no effect, where they have none, and why."""
+
+_DURATION = re.compile(r"[-+]?(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+|[-+]?\d+(?:\.\d+)?", re.ASCII)
+_IMAGE_DATA = re.compile(r"data:image/", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Generic[BodyT]):
+    """A body: as it was sent, but for what is null, and typed. `options` are checked."""
+
+    raw: Mapping[str, Any]
+    body: BodyT
+    name: str
+
+    @property
+    def options(self) -> OllamaOptions:
+        """The options, none of them given if there are none."""
+        return self.body.options or OllamaOptions()
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the answer comes line by line, as it does by default."""
+        return self.body.stream is not False
+
+    @property
+    def wants_unload(self) -> bool:
+        """Whether the model is not to be kept."""
+        return is_zero(self.body.keep_alive)
+
+
+def read_body(http: HttpCall, kind: type[BodyT]) -> Sent[BodyT]:
+    """The body, everything in it checked that does not need the model. Raises: InvalidRequest."""
+    raw = decode_object(http, WORDS)
+    body = read_struct(raw, kind, WORDS)
+    name = named_model(body.model)
+    check_options(body.options or OllamaOptions())
+    check_keep_alive(body.keep_alive)
+    return Sent(raw, body, name)
+
+
+def named_model(name: str | None) -> str:
+    """The name. Raises: InvalidPayload if there is none."""
+    if not name:
+        raise WORDS.payload_fault("model", "model is required", param="model")
+    return name
+
+
+def check_keep_alive(value: float | str | None) -> None:
+    """Raises: InvalidParameter for what is no duration."""
+    if isinstance(value, float):
+        check_number(KEPT, value, Bounds(), WORDS)
+    elif isinstance(value, str) and value and _DURATION.fullmatch(value) is None:
+        message = f'keep_alive must be a number of seconds, or a duration like "5m", got {shown(value)}'
+        raise WORDS.fault(KEPT, "value", message)
+
+
+def is_zero(keep_alive: float | str | None) -> bool:
+    """Whether it is a duration of no length."""
+    if isinstance(keep_alive, str):
+        return bool(keep_alive) and not re.search(r"[1-9]", keep_alive)
+    return keep_alive == 0
+
+
+def neutral_request(
+    sent: Sent[BodyT], profile: ModelProfile, *, request_id: str, prompt: Prompt, is_conversation: bool
+) -> GenerationRequest:
+    """The request around a prompt; only of a conversation reasoning is told apart. Raises: InvalidRequest."""
+    grammar, logprobs = format_grammar(sent.body.format), _logprobs(sent.body, profile)
+    return GenerationRequest(
+        request_id=request_id,
+        prompt=prompt,
+        sampling=sampling_params(sent.options, profile.generation_defaults, logprobs, grammar),
+        max_tokens=max_tokens_of(sent.options),
+        stop=stop_strings(sent.options, profile.limits),
+        on_overflow="clip",
+        model=requested_model(served_name(sent.name, profile)),
+        parse_reasoning=is_conversation,
+    )
+
+
+def format_grammar(value: str | dict[str, Any] | None) -> Grammar | None:
+    """What the answer has to be. Raises: InvalidParameter."""
+    if value is None or value == "":
+        return None
+    if value == "json":
+        return Grammar("json_object")
+    if isinstance(value, str):
+        raise WORDS.fault("format", "value", f'format must be "json" or a JSON schema, got {shown(value)}')
+    try:
+        return read_json_schema("format", value)
+    except GrammarFault as fault:
+        raise WORDS.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+
+
+def thinking_kwargs(think: bool | str | None, profile: ModelProfile) -> dict[str, Any]:
+    """What the template is told of reasoning; both names are in use. Raises: InvalidRequest."""
+    if isinstance(think, str):
+        think = {"true": True, "false": False}.get(think.lower(), think)
+    if isinstance(think, str) and think not in LEVELS:
+        message = f"think must be true, false, {', '.join(LEVELS[:-1])} or {LEVELS[-1]}, got {shown(think)}"
+        raise WORDS.fault("think", "value", message)
+    if think and "thinking" not in profile.abilities:
+        raise UnsupportedFeature(
+            f"think is not supported: model {profile.name} does not support thinking", param="think"
+        )
+    if think is None:
+        return {}
+    switches: dict[str, Any] = {"enable_thinking": bool(think), "thinking": bool(think)}
+    return {**switches, "reasoning_effort": think} if isinstance(think, str) else switches
+
+
+def image_part(data: str, path: str) -> dict[str, Any]:
+    """A picture as conversations hold it; which kind it is, its bytes say. Raises: InvalidParameter."""
+    if not data:
+        raise WORDS.fault(path, "empty", f'{path} must be base64 data of an image, got ""')
+    url = data if _IMAGE_DATA.match(data) else f"data:image/any;base64,{data}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def content_of(text: str, images: list[str] | None, path: str) -> str | list[dict[str, Any]]:
+    """A message's content: its text, after its pictures if it has some. Raises: InvalidParameter."""
+    if not images:
+        return text
+    parts = [image_part(data, f"{path}images[{i}]") for i, data in enumerate(images)]
+    return [*parts, {"type": "text", "text": text}] if text else parts
+
+
+def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
+    """Names of what was sent and changes nothing, in the order in which it was sent."""
+    body = sent.body
+    idle = set(unknown_names(sent.raw, type(body))) | {KEPT}
+    if body.truncate:
+        idle.add("truncate")
+    if body.shift:
+        idle.add("shift")
+    if not body.logprobs and body.top_logprobs:
+        idle.add("top_logprobs")
+    names = [name for name in sent.raw if name in idle]
+    return names + idle_options(sent.raw.get("options") or {}, request.sampling)
+
+
+def reasons_of(names: list[str]) -> dict[str, str]:
+    """Why these have no effect; those that are unknown have no reason."""
+    known = {**IGNORED, **REASONS}
+    return {name: known[name] for name in names if name in known}
+
+
+def _logprobs(body: OllamaBody, profile: ModelProfile) -> int | None:
+    if body.top_logprobs is not None:
+        check_number("top_logprobs", body.top_logprobs, Bounds(0, profile.limits.max_logprobs), WORDS)
+    return (body.top_logprobs or 0) if body.logprobs else None

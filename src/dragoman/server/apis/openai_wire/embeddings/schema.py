@@ -1,0 +1,84 @@
+"""The bodies and answers of embeddings in OpenAI's wire format, and their schemas.
+
+Does: name the fields. Does not: check values (`dialect` does). Used on the event loop, and when the document is built.
+Sources: OpenAI API reference, embeddings; vLLM's embeddings (`truncate_prompt_tokens`, `add_special_tokens`, `normalize`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, described, nullable
+
+FORMATS = ("float", "base64")
+
+NO_EFFECT = {"user": "an end-user label; nothing is tracked per user"}
+"""Parameters that are accepted, and why they have no effect."""
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of an embeddings call; `input` is read by hand, as it may be many things."""
+
+    input: Any = None
+    model: str | None = None
+    dimensions: int | None = None
+    encoding_format: str | None = None
+    user: str | None = None
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool | None = None
+    normalize: bool | None = None
+    prompt_name: str | None = None
+
+
+class EmbeddingItem(msgspec.Struct):
+    """One text's vector: numbers, or the base64 of their little-endian 32-bit floats."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | Annotated[str, Meta(description="base64 of little-endian 32-bit floats")]
+
+
+class TextUsage(msgspec.Struct):
+    """Tokens that were computed, special ones included."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(msgspec.Struct):
+    """The vectors in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: TextUsage
+
+
+def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
+    """The schema of the body."""
+    switch = nullable(LENIENT_BOOLEAN)
+    needed = {"input": texts_schema(profile.limits)}
+    return an_object(
+        needed | ({"model": TEXT} if words.requires_model else {}),
+        {
+            **({} if words.requires_model else {"model": MODEL}),
+            "dimensions": described(
+                nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"
+            ),
+            "encoding_format": nullable({"enum": list(FORMATS), "default": "float"}),
+            "truncate_prompt_tokens": described(
+                nullable({"anyOf": [{"const": -1}, {"type": "integer", "minimum": 1}]}),
+                "cut texts to so many tokens, -1 to what the model takes; too long ones are refused if absent",
+            ),
+            "add_special_tokens": described(switch, "put the model's own tokens around texts", True),
+            "normalize": described(switch, "vectors of length 1; as the model does if absent"),
+            "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
+            "user": {"description": f"without effect: {NO_EFFECT['user']}"},
+        },
+    )

@@ -1,0 +1,1 @@
+"""Reranking and scoring as Cohere, Jina, OpenVINO Model Server and vLLM have it."""

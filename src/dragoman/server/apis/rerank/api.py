@@ -1,0 +1,95 @@
+"""Reranking and scoring as an API: Cohere's and Jina's operations, OpenVINO Model Server's, vLLM's scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.apis.openai_wire.errors import ERRORS as OPENAI_ERRORS
+from dragoman.server.apis.openai_wire.profile import V1
+from dragoman.server.apis.ovms.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.ovms.pooling import V3_RERANK
+from dragoman.server.apis.rerank.dialect import RerankDialect, told_by_all, told_by_cohere, told_by_ovms
+from dragoman.server.apis.rerank.errors import COHERE, COHERE_PATH, RerankErrors
+from dragoman.server.apis.rerank.errors import ERRORS as COHERE_ERRORS
+from dragoman.server.apis.rerank.schema import (
+    CohereRerankAnswer,
+    OvmsRerankAnswer,
+    RerankAnswer,
+    ScoreList,
+    rerank_body,
+    score_body,
+)
+from dragoman.server.apis.rerank.score import ScoreDialect
+from dragoman.server.describe.answers import ErrorFamily, json_answer, merged
+from dragoman.server.describe.components import IGNORED, QUESTION
+from dragoman.server.describe.json_schema import ref
+from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.operations import Api, PoolingOperation
+
+NAME = "rerank"
+BY_DOCUMENTS = f"{NAME}.v1"
+"""The dialect of bodies with `documents`, of which `/rerank` gets some as well."""
+
+EXAMPLE = {"model": "default", "query": QUESTION, "documents": ["A kind of learning", "A kind of bread"], "top_n": 1}
+
+_TELLER = RerankErrors()
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """Its dialects for a model."""
+    return {
+        BY_DOCUMENTS: RerankDialect(profile, V1, told_by_all),
+        f"{NAME}.v2": RerankDialect(profile, replace(V1, name="cohere", errors=COHERE), told_by_cohere),
+        f"{NAME}.v3": RerankDialect(profile, V3_RERANK, told_by_ovms),
+        f"{NAME}.score": ScoreDialect(profile),
+    }
+
+
+_operation = partial(PoolingOperation, tag="Rerank", model=model_of_body)
+
+
+def _reranks(path: str, whose: str, kind: Any, errors: ErrorFamily, body: str, dialect: str) -> PoolingOperation:
+    return _operation(
+        path=path,
+        summary=f"Order documents by what they say of a query, {whose}",
+        answers=merged({200: json_answer(kind, "the documents, best first", *IGNORED)}, errors.answers()),
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example=EXAMPLE,
+        dialect=dialect,
+    )
+
+
+def _scores(path: str, *, in_banner: bool) -> PoolingOperation:
+    return _operation(
+        path=path,
+        summary="Score pairs of texts, as vLLM does",
+        answers=merged({200: json_answer(ScoreList, "the scores", *IGNORED)}, OPENAI_ERRORS.answers()),
+        body={JSON_MEDIA_TYPE: ref("ScoreRequest")},
+        example={"model": "default", "text_1": QUESTION, "text_2": ["A kind of learning", "A kind of bread"]},
+        dialect=f"{NAME}.score",
+        in_banner=in_banner,
+    )
+
+
+API = Api(
+    name=NAME,
+    title="Rerank",
+    owns=(COHERE_PATH, "/score"),
+    set_up=set_up,
+    teller=lambda dialects: _TELLER,
+    schemas=lambda profile: {
+        "RerankRequest": rerank_body(profile, requires_model=False),
+        "RerankRequestV3": rerank_body(profile, requires_model=True),
+        "ScoreRequest": score_body(profile),
+    },
+    operations=(
+        _reranks("/v1/rerank", "as Cohere and Jina", RerankAnswer, OPENAI_ERRORS, "RerankRequest", BY_DOCUMENTS),
+        _reranks(COHERE_PATH, "as Cohere", CohereRerankAnswer, COHERE_ERRORS, "RerankRequest", f"{NAME}.v2"),
+        _reranks("/v3/rerank", "as OVMS", OvmsRerankAnswer, OVMS_ERRORS, "RerankRequestV3", f"{NAME}.v3"),
+        _scores("/v1/score", in_banner=True),
+        _scores("/score", in_banner=False),
+    ),
+)

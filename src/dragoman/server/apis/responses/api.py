@@ -1,0 +1,122 @@
+"""OpenAI's Responses API: on `/v1` as OpenAI has it, on `/v3` with OpenVINO Model Server's defaults, texts and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from dragoman.server.api import Dialects, ModelProfile, model_of_body
+from dragoman.server.apis.openai_wire.common import shared_options
+from dragoman.server.apis.openai_wire.errors import ERRORS
+from dragoman.server.apis.ovms.errors import ERRORS as OVMS_ERRORS
+from dragoman.server.apis.responses import stored
+from dragoman.server.apis.responses.asking import enter_call
+from dragoman.server.apis.responses.describe.bodies import PARAMETERS, request_body, request_schemas
+from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOptions
+from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
+from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
+from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer, merged
+from dragoman.server.describe.components import GENERATED, QUESTION
+from dragoman.server.describe.json_schema import Schema, ref
+from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
+from dragoman.server.security.scopes import Scope
+
+V1 = "responses.v1"
+V3 = "responses.v3"
+
+_EXAMPLE = {"model": "default", "input": QUESTION, "max_output_tokens": 32, "temperature": 0, "stream": True}
+_ABOUT_ONE = ("unauthorized", "not_found", "invalid_request", "invalid_parameter", "unsupported")
+_COUNTING = (
+    *_ABOUT_ONE, "invalid_payload", "too_large", "unavailable", "overloaded", "timeout", "capacity", "engine_dead",
+    "server_error",
+)  # fmt: skip
+
+
+def set_up(profile: ModelProfile) -> Dialects:
+    """The dialects for a model."""
+    shared = shared_options(profile)
+    return {
+        V1: ResponsesDialect(profile.options(ResponsesOptions, profile=OPENAI_RESPONSES, **shared)),
+        V3: ResponsesDialect(profile.options(ResponsesOptions, profile=OVMS_RESPONSES, **shared)),
+    }
+
+
+def _schemas(profile: ModelProfile) -> dict[str, Schema]:
+    return {
+        **request_schemas(),
+        "ResponsesRequestV1": request_body(OPENAI_RESPONSES, profile.limits),
+        "ResponsesRequestV3": request_body(OVMS_RESPONSES, profile.limits),
+    }
+
+
+def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_name: str) -> Iterator[Operation]:
+    """The operations below `path`."""
+    content = {JSON_MEDIA_TYPE: Response, SSE_MEDIA_TYPE: EVENTS}
+    one = f"{path}/{{response_id}}"
+    yield GenerateOperation(
+        path=path,
+        tag="Responses",
+        summary=f"A response, as {server_name} makes it",
+        description="Streams are server-sent events with numbers, from `response.created` to `response.completed`.",
+        answers=merged({200: Answer("the response", content, GENERATED)}, errors.answers()),
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example=_EXAMPLE,
+        dialect=dialect,
+        model=model_of_body,
+        before=enter_call,
+    )
+    told = stored.or_missing if dialect == V1 else lambda answer: answer
+    failures = errors.answers(_ABOUT_ONE)
+    operation = partial(AnswerOperation, tag="Responses", scope=Scope.INFERENCE, in_banner=False)
+    about_one: Any = partial(operation, parameters=("response_id",))
+    yield operation(
+        path=f"{path}/input_tokens",
+        summary="How many tokens the input of a response would have",
+        answers=merged({200: json_answer(InputTokens)}, errors.answers(_COUNTING)),
+        body={JSON_MEDIA_TYPE: ref(body)},
+        example={"model": "default", "input": QUESTION},
+        answer=stored.input_tokens(dialect),
+    )
+    yield about_one(
+        method="GET",
+        path=one,
+        summary="A stored response, or one that is being made",
+        answers=merged({200: json_answer(Response)}, failures),
+        answer=told(stored.retrieve),
+    )
+    yield about_one(
+        method="DELETE",
+        path=one,
+        summary="Forget a response; if it is being made, that ends",
+        answers=merged({200: json_answer(DeletedResponse)}, failures),
+        answer=told(stored.delete),
+    )
+    yield about_one(
+        path=f"{one}/cancel",
+        summary="End the making of a response",
+        answers=merged({200: json_answer(Response)}, failures),
+        answer=told(stored.cancel),
+    )
+    yield operation(
+        method="GET",
+        path=f"{one}/input_items",
+        summary="What a response was made of",
+        parameters=("response_id", "after", "limit", "order"),
+        answers=merged({200: json_answer(ItemList)}, failures),
+        answer=told(stored.input_items),
+    )
+
+
+API = Api(
+    name="responses",
+    title="OpenAI Responses",
+    set_up=set_up,
+    schemas=_schemas,
+    parameters=PARAMETERS,
+    operations=(
+        *_operations("/v1/responses", V1, ERRORS, "ResponsesRequestV1", "OpenAI"),
+        *_operations("/v3/responses", V3, OVMS_ERRORS, "ResponsesRequestV3", "OpenVINO Model Server"),
+    ),
+)

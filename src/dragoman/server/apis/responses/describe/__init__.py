@@ -1,0 +1,1 @@
+"""How Responses is described."""

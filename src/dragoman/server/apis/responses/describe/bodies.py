@@ -1,0 +1,139 @@
+"""The request bodies of Responses, and what stands in their paths and queries.
+
+Does: hold the words and defaults that the Structs which parse do not; put schemas together. Does not: describe answers.
+Called when the document is built. A default stands here only where sending it equals leaving the parameter out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.apis.openai_wire.describe.bodies import body_schema
+from dragoman.server.apis.openai_wire.describe.parameters import SHARED, Row
+from dragoman.server.apis.openai_wire.sampling import REFUSED as SHARED_REFUSED
+from dragoman.server.apis.responses.items import ROLES
+from dragoman.server.apis.responses.profiles import ResponsesProfile
+from dragoman.server.apis.responses.request import (
+    IGNORED,
+    INCLUDES,
+    MAX_METADATA,
+    MAX_METADATA_KEY,
+    MAX_METADATA_VALUE,
+    REFUSED,
+    SUMMARIES,
+    TRUNCATIONS,
+    VERBOSITIES,
+)
+from dragoman.server.apis.responses.schema import ResponsesBody
+from dragoman.server.apis.responses.stored import MAX_PAGE, PAGE
+from dragoman.server.describe.components import parameter
+from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array, described, nullable, struct_schemas
+from dragoman.tokenizer.message_content import DETAILS
+from dragoman.types import Limits
+
+_UINT32 = {"type": "integer", "minimum": 1, "maximum": 4294967295}
+_IGNORED = "; told back, and named in `x-dragoman-ignored`"
+
+ROWS: Mapping[str, Row] = {
+    **{name: row for name, row in SHARED.items() if name not in ("prompt_logprobs", "stream_options", "max_tokens")},
+    "stream_options": Row("without effect: the last event always tells the usage; refused on `/v3`"),
+    "max_tokens": Row("the same as `max_output_tokens`, which wins"),
+    "input": Row("a text, which the user says, or items: messages, function calls and their outputs, reasoning"),
+    "instructions": Row("a system message before everything else; not carried over by `previous_response_id`"),
+    "max_output_tokens": Row("most tokens to generate, reasoning included; without it, what the context has room for"),
+    "max_tool_calls": Row(f"counts calls of built-in tools, of which there are none{_IGNORED}"),
+    "tools": Row("the functions that the model may call, flat or in the nested form of conversations"),
+    "tool_choice": Row("whether it calls: none, auto, required, one function, or only some (`allowed_tools`)"),
+    "parallel_tool_calls": Row("false: only the first call is answered", True),
+    "text": Row("`format`: text, json_object or json_schema; `verbosity` is told back and has no effect"),
+    "reasoning": Row("`effort` reaches the template; with `summary` the reasoning stands in the summary's place"),
+    "include": Row("`message.output_text.logprobs`: the log-probabilities of the output; the others change nothing"),
+    "top_logprobs": Row("with log-probabilities, this many likeliest tokens at each place", 0),
+    "logprobs": Row("the same as including `message.output_text.logprobs`; not in streams on `/v3`", False),
+    "truncation": Row("auto: the oldest items go, until the input fits; disabled: it is refused", "disabled"),
+    "previous_response_id": Row("the stored response that this one goes on from"),
+    "store": Row("whether the response can be fetched and gone on from", True),
+    "metadata": Row("labels, told back"),
+    "user": Row(f"a label of the end user{_IGNORED}"),
+    "safety_identifier": Row(f"a label of the end user{_IGNORED}"),
+    "prompt_cache_key": Row(f"the prefix cache needs no hint{_IGNORED}"),
+    "service_tier": Row("there is one tier, and the answer says `default`; named in `x-dragoman-ignored`"),
+    "chat_template_kwargs": Row("reaches the model's template"),
+}
+
+
+def request_body(profile: ResponsesProfile, limits: Limits) -> Schema:
+    """The body of POST /v1/responses or /v3/responses."""
+    struct = struct_schemas([ResponsesBody])["ResponsesBody"]
+    struct["properties"] = {name: one for name, one in struct["properties"].items() if name in ROWS}
+    schema = body_schema(struct, ROWS, profile.wire, limits, required="model")
+    properties = schema["properties"]
+    if not profile.wire.requires_model:
+        del schema["required"]
+        properties["model"] = {**nullable(TEXT), "description": properties["model"]["description"]}
+    for name, own in _own_types(profile, limits).items():
+        kept = {key: properties[name][key] for key in ("description", "default") if key in properties[name]}
+        properties[name] = {**nullable(own), **kept}
+    schema["anyOf"] = [{"required": ["input"]}, {"required": ["previous_response_id"]}]
+    refused = "; ".join(f"`{name}`: {reason}" for name, reason in {**SHARED_REFUSED, **REFUSED}.items())
+    ignored = ", ".join(f"`{name}`" for name in IGNORED)
+    schema["description"] = (
+        f"null means not given, for every field. Refused by name: {refused}; `background: true`; built-in tools. "
+        f"Accepted without effect, like every unknown field, and named in `x-dragoman-ignored`: {ignored}."
+    )
+    return schema
+
+
+def _own_types(profile: ResponsesProfile, limits: Limits) -> dict[str, Schema]:
+    """What the checks after decoding narrow down."""
+    objects = {"type": "object"}
+    text: Schema = {"type": "string", "minLength": 1} if profile.wire.refuses_empty_prompt else TEXT
+    return {
+        "input": any_of(text, array({"$ref": "#/components/schemas/InputItem"}, maxItems=limits.max_messages)),
+        "max_output_tokens": _UINT32,
+        "max_tokens": _UINT32,
+        "max_tool_calls": _UINT32,
+        "tools": array(objects, maxItems=limits.max_tools),
+        "tool_choice": any_of({"enum": ["none", "auto", "required"]}, objects),
+        "include": array({"enum": list(INCLUDES)}),
+        "truncation": {"enum": list(TRUNCATIONS)},
+        "reasoning": {
+            "type": "object",
+            "properties": {
+                "effort": nullable({"enum": list(profile.efforts)}),
+                "summary": nullable({"enum": list(SUMMARIES)}),
+                "generate_summary": nullable({"enum": list(SUMMARIES)}),
+            },
+        },
+        "metadata": {
+            "type": "object",
+            "maxProperties": MAX_METADATA,
+            "propertyNames": {"maxLength": MAX_METADATA_KEY},
+            "additionalProperties": {"type": "string", "maxLength": MAX_METADATA_VALUE},
+        },
+    }
+
+
+def request_schemas() -> dict[str, Schema]:
+    """The components that the bodies refer to."""
+    schemas = struct_schemas([ResponsesBody])
+    del schemas["ResponsesBody"]
+    schemas["InputItem"]["properties"]["role"] = nullable({"enum": list(ROLES)})
+    schemas["InputPart"]["properties"]["detail"] = nullable({"enum": list(DETAILS)})
+    schemas["TextOptions"]["properties"]["verbosity"] = nullable({"enum": list(VERBOSITIES)})
+    return schemas
+
+
+PARAMETERS: Mapping[str, dict[str, Any]] = {
+    "response_id": parameter("path", "response_id", "the id of a response", TEXT),
+    "after": parameter("query", "after", "the id of the item that comes before the page", TEXT),
+    "limit": parameter(
+        "query",
+        "limit",
+        "most items on the page",
+        described({"type": "integer", "minimum": 1, "maximum": MAX_PAGE}, "", PAGE),
+    ),
+    "order": parameter("query", "order", "the last item first, or the first", {"enum": ["asc", "desc"]}),
+}
+"""What calls say in paths and queries."""

@@ -1,0 +1,374 @@
+"""Responses on `/v1` and `/v3`: turns a body into one GenerationRequest, and what goes before it into its conversation.
+
+Does: read the body, look up what it goes on from, note the response that begins. Does not: encode; `encoder` does.
+Set up per served model and route; called on the event loop.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from copy import copy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec import UNSET
+
+from dragoman.errors import InvalidParameter, NotFound, ServerError, UnsupportedFeature
+from dragoman.server.api import Call, HttpCall, Opening, Reply
+from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
+from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
+from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
+from dragoman.server.apis.openai_wire.sampling import (
+    Reading,
+    check_shared,
+    logprob_bounds,
+    reasons_of,
+    shared_request,
+    without_effect,
+)
+from dragoman.server.apis.responses.asking import Asking, current_asking
+from dragoman.server.apis.responses.encoder import ResponseEncoder, ResponseFacts
+from dragoman.server.apis.responses.fitting import fitted
+from dragoman.server.apis.responses.items import Conversation, check_items, new_item_id, stored_form, type_of
+from dragoman.server.apis.responses.output import OutputForm
+from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, ResponsesProfile
+from dragoman.server.apis.responses.request import (
+    IGNORED,
+    check_options,
+    check_refused,
+    idle_names,
+    response_format,
+    template_kwargs,
+    top_logprobs,
+)
+from dragoman.server.apis.responses.schema import (
+    IncompleteDetails,
+    InputItem,
+    Response,
+    ResponsesBody,
+    ToldFormat,
+    ToldReasoning,
+    ToldText,
+)
+from dragoman.server.apis.responses.store import Item, ResponseStore, Running
+from dragoman.server.apis.responses.tools import read_tools
+from dragoman.server.generation.text_service import text_service
+from dragoman.types import ChatPrompt, GenerationRequest
+
+_MESSAGE = re.compile(r"\bmessages\[(\d+)\]")
+_OTHER_NAMES = ((re.compile(r"\bmax_tokens\b"), "max_output_tokens"), (re.compile(r"^messages\b"), "input"))
+
+NewId = Callable[[str, bool], str]
+"""(caller, is it stored) -> the id of a new response."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponsesOptions(OpenAiOptions):
+    """What one route is configured with."""
+
+    profile: ResponsesProfile = OPENAI_RESPONSES
+
+
+class Parsed(NamedTuple):
+    """A body that was understood. `items`: everything that the model is given, as it is stored."""
+
+    body: ResponsesBody
+    raw: Mapping[str, Any]
+    request: GenerationRequest
+    response: Response
+    items: tuple[Item, ...]
+    logprobs: int | None
+
+
+@dataclass(slots=True)
+class _Fit:
+    """What became of a conversation that was to be made to fit; None = it was not."""
+
+    prompt: ChatPrompt | None = field(default=None)
+
+
+class ResponsesDialect:
+    """Translates responses. `clock`: Unix time in seconds. `new_id`: in a test, ids that are known."""
+
+    def __init__(
+        self, options: ResponsesOptions, clock: Callable[[], float] = time.time, new_id: NewId | None = None
+    ) -> None:
+        self._options = options
+        self._profile = options.profile
+        self._clock = clock
+        self._new_id = new_id
+
+    def open(self, http: HttpCall) -> Opening:
+        """The call; where it may be too long and is to be made to fit, its tokens are counted before."""
+        asking = current_asking()
+        if asking is None or asking.server is None or http.field("truncation") != "auto":
+            return Opening(partial(self.parse, http))
+        fit = _Fit()
+        return Opening(partial(self.parse, http, fit), answer=partial(self._fit, http, asking, fit))
+
+    def parse(self, http: HttpCall, fit: _Fit | None = None) -> Call:
+        """One request. Raises: InvalidRequest."""
+        asking = current_asking()
+        parsed = self.understood(http, asking)
+        if fit is not None and fit.prompt is not None:
+            parsed = parsed._replace(request=msgspec.structs.replace(parsed.request, prompt=fit.prompt))
+        body, response = parsed.body, parsed.response
+        if asking is not None:
+            asking.store.begin(Running(response, parsed.items, http.caller, http.request_id))
+        ignored = self._ignored(parsed)
+        return Call(
+            (parsed.request,),
+            ResponseEncoder(self._facts(parsed, None if asking is None else asking.store)),
+            stream=bool(body.stream),
+            ignored=tuple(ignored),
+            reasons={**reasons_of(ignored), **{name: IGNORED[name] for name in ignored if name in IGNORED}},
+        )
+
+    def error_reply(self, error: ServerError, http: HttpCall) -> Reply:
+        """The error, in this API's names of parameters."""
+        return self._profile.wire.errors.reply(self._renamed(error, current_asking()))
+
+    def understood(self, http: HttpCall, asking: Asking | None) -> Parsed:
+        """What a body asks for; nothing is noted of it. Raises: InvalidRequest."""
+        profile, options = self._profile.wire, self._options
+        raw = decode_object(http, profile)
+        check_refused(raw)
+        check_items(raw.get("input"), profile, options.limits)
+        body = read_struct(raw, ResponsesBody, profile)
+        reading = Reading(profile, options)
+        check_options(body, self._profile)
+        if body.max_output_tokens is not None:
+            body.max_tokens = body.max_output_tokens
+        if body.stream_options is not None and not body.stream:
+            body.stream_options = None  # OpenAI's clients send it with every call
+        check_shared(raw, body, reading)
+        logprobs = top_logprobs(body, logprob_bounds(reading), self._profile)
+        tools = read_tools(body, options.limits, profile)
+        response_id = self._id(http.caller, body, asking)
+        before = self._before(body, http.caller, asking)
+        new = self._new_items(raw, body, response_id, http.caller, asking)
+        prompt = self._prompt(body, before, new, tools, asking)
+        form = response_format(body, profile)
+        body.response_format = form
+        request = shared_request(
+            body, reading, request_id=http.request_id, prompt=prompt, logprobs=logprobs, max_tokens=None
+        )
+        request = msgspec.structs.replace(
+            request,
+            parse_tool_calls=tools.is_parsed,
+            parse_reasoning=True,
+            tool_choice=tools.choice,
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+        )
+        response = self._response(response_id, body, request)
+        return Parsed(body, raw, request, response, (*before, *new), logprobs)
+
+    # --- what goes before ---------------------------------------------------------------------------------------------
+
+    def _id(self, caller: str, body: ResponsesBody, asking: Asking | None) -> str:
+        is_stored = body.store is not False
+        if self._new_id is not None:
+            return self._new_id(caller, is_stored)
+        store = _NO_STORE if asking is None else asking.store
+        return store.new_id(caller, is_stored=is_stored)
+
+    def _before(self, body: ResponsesBody, caller: str, asking: Asking | None) -> tuple[Item, ...]:
+        """The conversation up to and including the response that this one goes on from."""
+        if body.previous_response_id is None:
+            return ()
+        store = _NO_STORE if asking is None else asking.store
+        running = store.running(body.previous_response_id, caller)
+        if running is not None:
+            message = f"previous_response_id {running.response.id} is still in progress: wait until it has ended"
+            raise InvalidParameter(message, param="previous_response_id")
+        try:
+            kept = store.get(body.previous_response_id, caller)
+        except NotFound as error:
+            raise InvalidParameter(f"previous_response_id: {error.message}", param="previous_response_id") from error
+        return (*kept.items, *kept.output)
+
+    def _new_items(
+        self, raw: Mapping[str, Any], body: ResponsesBody, response_id: str, caller: str, asking: Asking | None
+    ) -> tuple[Item, ...]:
+        """The items of this call's own input, in the form that is stored; references are what they refer to."""
+        profile, given = self._profile.wire, body.input
+        if given is None:
+            if body.previous_response_id is not None:
+                return ()
+            raise profile.fault("input", "missing", "input is missing: it must be a text or an array of items")
+        if isinstance(given, str):
+            if not given and profile.refuses_empty_prompt:
+                raise profile.fault("input", "empty", "input must not be empty")
+            said = {"role": "user", "content": given}
+            return (stored_form(said, "message", new_item_id("message", response_id, "i0")),)
+        if not given and body.previous_response_id is None:
+            raise profile.fault("input", "no_items", "input must hold at least one item, got []")
+        items: list[Item] = []
+        for position, (item, sent) in enumerate(zip(given, raw["input"], strict=True)):
+            kind = type_of(item)
+            if kind == "item_reference":
+                items.append(self._referred(item, f"input[{position}]", caller, asking))
+            else:
+                items.append(stored_form(sent, kind, new_item_id(kind, response_id, f"i{position}")))
+        return tuple(items)
+
+    def _referred(self, item: InputItem, path: str, caller: str, asking: Asking | None) -> Item:
+        if item.id is None:
+            raise self._profile.wire.fault(f"{path}.id", "missing", f"{path}.id is missing")
+        store = _NO_STORE if asking is None else asking.store
+        try:
+            return store.item(item.id, caller)
+        except NotFound as error:
+            raise InvalidParameter(f"{path}.id: {error.message}", param=f"{path}.id") from error
+
+    def _prompt(
+        self,
+        body: ResponsesBody,
+        before: Collection[Item],
+        new: Collection[Item],
+        tools: ToolUse,
+        asking: Asking | None,
+    ) -> ChatPrompt:
+        profile = self._profile.wire
+        conversation = Conversation(profile, body.instructions)
+        paths = ["instructions"] * len(conversation.messages)
+        for name, items in (("previous_response_id", before), ("input", new)):
+            for position, item in enumerate(msgspec.convert(list(items), list[InputItem], strict=False)):
+                path = f"{name}[{position}]"
+                conversation.add(item, path)
+                paths += [path] * (len(conversation.messages) - len(paths))
+        if asking is not None:
+            asking.paths = paths
+        check_restricted(conversation.messages, profile)
+        return ChatPrompt(conversation.messages, tools.tools, template_kwargs=template_kwargs(body))
+
+    async def _fit(self, http: HttpCall, asking: Asking, fit: _Fit) -> None:
+        """Make the conversation fit. Raises: ServerError."""
+        assert asking.server is not None
+        request = self.understood(http, asking).request
+        assert isinstance(request.prompt, ChatPrompt)
+        try:
+            service = text_service(asking.server.models.find(request.model))
+        except UnsupportedFeature as error:
+            message = f"truncation auto is not supported: {error.message}"
+            raise UnsupportedFeature(message, param="truncation") from error
+        fit.prompt = await fitted(request.prompt, request.max_tokens, service)
+
+    # --- what is told -------------------------------------------------------------------------------------------------
+
+    def _response(self, response_id: str, body: ResponsesBody, request: GenerationRequest) -> Response:
+        """The response as it begins."""
+        reasoning = body.reasoning
+        summary = None if reasoning is None else reasoning.summary or reasoning.generate_summary
+        return Response(
+            id=response_id,
+            created_at=int(self._clock()),
+            status="in_progress",
+            instructions=body.instructions,
+            max_output_tokens=body.max_tokens,
+            max_tool_calls=body.max_tool_calls,
+            model=self._options.names.answering(self._profile.wire, body.model),
+            parallel_tool_calls=body.parallel_tool_calls is not False,
+            previous_response_id=body.previous_response_id,
+            prompt_cache_key=body.prompt_cache_key,
+            reasoning=ToldReasoning(None if reasoning is None else reasoning.effort, summary),
+            safety_identifier=body.safety_identifier,
+            store=body.store is not False,
+            temperature=request.sampling.temperature,
+            text=_told_text(body),
+            tool_choice=body.tool_choice or "auto",
+            tools=[_told_tool(tool) for tool in body.tools or ()],
+            top_logprobs=body.top_logprobs or 0,
+            top_p=request.sampling.top_p if body.top_p is None else body.top_p,
+            truncation="auto" if body.truncation == "auto" else "disabled",
+            user=body.user,
+            metadata=body.metadata or {},
+        )
+
+    def _facts(self, parsed: Parsed, store: ResponseStore | None) -> ResponseFacts:
+        profile, response = self._profile, parsed.response
+        return ResponseFacts(
+            response=response,
+            form=OutputForm(
+                response.id,
+                parsed.logprobs,
+                profile.has_summary or response.reasoning.summary is not None,
+                response.parallel_tool_calls,
+            ),
+            errors=profile.wire.errors,
+            clock=self._clock,
+            ended=_drop if store is None else partial(_keep, store),
+            too_long=IncompleteDetails(profile.too_long),
+            ends_with_done=profile.ends_with_done,
+        )
+
+    def _ignored(self, parsed: Parsed) -> list[str]:
+        body, raw = parsed.body, parsed.raw
+        names = without_effect(raw, body, parsed.request, Reading(self._profile.wire, self._options))
+        names = [name for name in names if name != "background"]
+        if isinstance(body.input, list):
+            names += [
+                f"input[{position}].encrypted_content"
+                for position, item in enumerate(body.input)
+                if item.encrypted_content
+            ]
+        return list(dict.fromkeys((*names, *idle_names(raw, body, parsed.logprobs))))
+
+    def _renamed(self, error: ServerError, asking: Asking | None) -> ServerError:
+        """An error of the service's, which speaks of messages and `max_tokens`, in this API's words."""
+        paths = [] if asking is None else asking.paths
+        twin = copy(error)
+
+        def place(found: re.Match[str]) -> str:
+            index = int(found[1])
+            return paths[index] if index < len(paths) else "input"
+
+        twin.message = _MESSAGE.sub(place, error.message)
+        twin.param = None if error.param is None else _MESSAGE.sub(place, error.param)
+        if self._profile.wire.name == "v1":
+            for pattern, name in _OTHER_NAMES:
+                twin.message = pattern.sub(name, twin.message)
+                twin.param = None if twin.param is None else pattern.sub(name, twin.param)
+        return twin
+
+
+_NO_STORE = ResponseStore()
+"""Where there is no server: it knows nothing."""
+
+
+def _drop(response: Response) -> None:
+    """Keep nothing."""
+
+
+def _keep(store: ResponseStore, response: Response) -> None:
+    output: list[Item] = [msgspec.to_builtins(item) for item in response.output]
+    store.end(response, output)
+
+
+def _told_text(body: ResponsesBody) -> ToldText:
+    """`text` as it is told back; OpenVINO Model Server's `response_format` means the same."""
+    text = body.text
+    form, own = ToldFormat("text"), None if text is None else text.format
+    if own is not None:
+        facts = {"name": own.name, "description": own.description, "schema": own.schema, "strict": own.strict}
+        form = ToldFormat(own.type, **{name: value for name, value in facts.items() if value is not None})  # type: ignore[arg-type]
+    elif body.response_format is not None:
+        form = ToldFormat(body.response_format.type)
+    return ToldText(form, UNSET if text is None or text.verbosity is None else text.verbosity)
+
+
+def _told_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool as it is told back: always flat."""
+    function = tool.get("function") or tool
+    names = ("name", "description", "parameters", "strict")
+    return {"type": "function", **{name: function.get(name) for name in names}}
+
+
+def model_named(http: HttpCall) -> str | None:
+    """The model that a body names, None for the default one."""
+    name = http.field("model")
+    return requested_model(name) if isinstance(name, str) else None

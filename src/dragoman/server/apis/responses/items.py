@@ -1,0 +1,227 @@
+"""Turns the items of a conversation into the messages that chat templates see, and into the form that is stored.
+
+Does: check items and their parts, refuse by name what is not offered, put what the assistant did in one turn together.
+Does not: look anything up (the dialect resolves references) or fetch pictures. Called by the dialect, on the event loop.
+Source: OpenAI API reference, responses, input items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.chat.messages import image_url, parsed_arguments
+from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
+from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.responses.schema import InputItem, InputPart
+from dragoman.server.apis.responses.store import Item
+from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
+from dragoman.types import Limits
+
+ROLES = ("user", "assistant", "system", "developer")
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
+REFUSED_PARTS: Mapping[str, str] = {
+    "input_file": "files are not read here; send their text",
+    "input_audio": "models here take no audio",
+}
+_TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
+_PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
+
+
+def check_items(sent: Any, profile: Profile, limits: Limits) -> None:
+    """Refuse, before their fields are read, items and parts that are not offered. Raises: InvalidRequest.
+
+    `sent`: `input` as the client wrote it.
+    """
+    if not isinstance(sent, list):
+        return
+    check_count("input", len(sent), limits.max_messages, profile)
+    num_parts = 0
+    for position, item in enumerate(sent):
+        if not isinstance(item, dict):
+            continue
+        kind = item.get("type")
+        if isinstance(kind, str) and kind not in ITEM_TYPES:
+            allowed = ", ".join(ITEM_TYPES)
+            message = f"input[{position}].type {shown(kind)} is not supported: items here are {allowed}"
+            raise UnsupportedFeature(message, param=f"input[{position}].type")
+        for name in ("content", "output"):
+            parts = item.get(name)
+            if isinstance(parts, list):
+                num_parts += len(parts)
+                _check_parts(parts, f"input[{position}].{name}")
+    check_count("input[].content", num_parts, limits.max_messages, profile)
+
+
+def _check_parts(parts: Sequence[Any], path: str) -> None:
+    for position, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else None
+        if isinstance(kind, str) and kind in REFUSED_PARTS:
+            place = f"{path}[{position}]"
+            raise UnsupportedFeature(f"{place}.type {kind} is not supported: {REFUSED_PARTS[kind]}", param=place)
+        if kind == "input_image" and part.get("file_id") is not None and part.get("image_url") is None:
+            place = f"{path}[{position}].file_id"
+            raise UnsupportedFeature(f"{place} is not supported: files are not kept here; send image_url", param=place)
+
+
+def type_of(item: InputItem) -> str:
+    """The item's type, which messages and references may leave out."""
+    if item.type is not None:
+        return item.type
+    return "item_reference" if item.role is None and item.content is None and item.id is not None else "message"
+
+
+def stored_form(sent: Item, kind: str, item_id: str) -> Item:
+    """The item as lists of items show it: with type, id and status, its content in parts. `item_id`: if it has none."""
+    item = {name: value for name, value in sent.items() if value is not None}
+    item = {"type": kind, "id": item_id, **item}
+    if kind == "message":
+        content = item.get("content")
+        if isinstance(content, str):
+            is_own = item.get("role") == "assistant"
+            part = {"type": "output_text" if is_own else "input_text", "text": content}
+            item["content"] = [{**part, "annotations": []} if is_own else part]
+    if kind != "reasoning":
+        item.setdefault("status", "completed")
+    elif "summary" not in item:
+        item["summary"] = []
+    return item
+
+
+def new_item_id(kind: str, response_id: str, place: str) -> str:
+    """An id from which the response can be told that the item belongs to; `place`: i or o, and a number."""
+    return f"{_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}{place}"
+
+
+class Conversation:
+    """Messages in the making. `instructions` come first, together with what else leads the conversation."""
+
+    def __init__(self, profile: Profile, instructions: str | None) -> None:
+        self._profile = profile
+        self._messages: list[dict[str, Any]] = []
+        self._turn: dict[str, Any] | None = None  # the assistant's, which goes on
+        if instructions:
+            self._messages.append({"role": "system", "content": instructions})
+
+    @property
+    def messages(self) -> tuple[dict[str, Any], ...]:
+        """What there is so far."""
+        return tuple(self._messages)
+
+    def add(self, item: InputItem, path: str) -> None:
+        """Take the next item; `path` names it in errors. Raises: InvalidRequest."""
+        match type_of(item):
+            case "message":
+                self._add_message(item, path)
+            case "function_call":
+                self._add_call(item, path)
+            case "function_call_output":
+                self._add_output(item, path)
+            case _:  # reasoning; references have been resolved
+                self._add_reasoning(item)
+
+    def _add_message(self, item: InputItem, path: str) -> None:
+        role = item.role
+        if not role:
+            raise self._fault(f"{path}.role", "missing", f"{path}.role is missing: it must be {_either(ROLES)}")
+        if role not in ROLES:
+            raise self._fault(f"{path}.role", "value", f"{path}.role must be {_either(ROLES)}, got {shown(role)}")
+        if item.content is None:
+            raise self._fault(f"{path}.content", "missing", f"{path}.content is missing: it must be a text or parts")
+        content = self._content(item.content, f"{path}.content")
+        if role == "assistant":
+            turn = self._open_turn(is_new=self._turn is not None and bool(self._turn["content"]))
+            turn["content"] = content
+            return
+        self._turn = None
+        # Templates know one word for both, and want it once, at the beginning.
+        role = "user" if role == "user" else "system"
+        leads = role == "system" and all(message["role"] == "system" for message in self._messages)
+        if leads and self._messages and isinstance(content, str):
+            self._messages[-1]["content"] += f"\n\n{content}"
+        else:
+            self._messages.append({"role": role, "content": content})
+
+    def _add_call(self, item: InputItem, path: str) -> None:
+        for name in ("call_id", "name"):
+            if not getattr(item, name):
+                raise self._fault(f"{path}.{name}", "missing", f"{path}.{name} is missing")
+        arguments: Any = {} if item.arguments is None else item.arguments
+        if isinstance(arguments, str):
+            arguments = parsed_arguments(arguments)
+        call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": arguments}}
+        self._open_turn().setdefault("tool_calls", []).append(call)
+
+    def _add_output(self, item: InputItem, path: str) -> None:
+        if not item.call_id:
+            raise self._fault(f"{path}.call_id", "missing", f"{path}.call_id is missing")
+        if item.output is None:
+            raise self._fault(f"{path}.output", "missing", f"{path}.output is missing")
+        self._turn = None
+        content = "" if item.output == [] else self._content(item.output, f"{path}.output")
+        self._messages.append({"role": "tool", "content": content, "tool_call_id": item.call_id})
+
+    def _add_reasoning(self, item: InputItem) -> None:
+        parts = item.content if isinstance(item.content, list) and item.content else item.summary or []
+        text = item.content if isinstance(item.content, str) else PART_SEPARATOR.join(one.text or "" for one in parts)
+        if text:
+            turn = self._open_turn(is_new=self._turn is not None and bool(self._turn["content"]))
+            turn["reasoning_content"] = f"{turn['reasoning_content']}\n{text}" if "reasoning_content" in turn else text
+
+    def _open_turn(self, *, is_new: bool = False) -> dict[str, Any]:
+        """The assistant's turn: what it thought, said and called until somebody else comes."""
+        if self._turn is None or is_new or ("tool_calls" in self._turn and self._messages[-1] is not self._turn):
+            self._turn = {"role": "assistant", "content": ""}
+            self._messages.append(self._turn)
+        return self._turn
+
+    # --- content ------------------------------------------------------------------------------------------------------
+
+    def _content(self, content: str | list[InputPart], path: str) -> str | list[dict[str, Any]]:
+        """Text as one string; with images the parts, in the places that they have for the client."""
+        if isinstance(content, str):
+            return content
+        if not content:
+            raise self._fault(path, "empty", f"{path} must hold at least one part, got []")
+        parts = [self._part(part, f"{path}[{position}]") for position, part in enumerate(content)]
+        if all(part["type"] == "text" for part in parts):
+            return PART_SEPARATOR.join(part["text"] for part in parts)
+        return parts
+
+    def _part(self, part: InputPart, path: str) -> dict[str, Any]:
+        kind = part.type
+        if kind in (*_TEXT_PARTS, "refusal"):
+            name = "refusal" if kind == "refusal" else "text"
+            text = part.refusal if kind == "refusal" else part.text
+            if text is None:
+                raise self._fault(f"{path}.{name}", "missing", f"{path}.{name} is missing")
+            return {"type": "text", "text": text}
+        if kind == "input_image":
+            return {"type": "image_url", "image_url": self._image(part, path)}
+        allowed = "input_text, input_image, output_text or refusal"
+        problem, got = ("missing", "it is missing") if kind is None else ("value", f"got {shown(kind)}")
+        raise self._fault(f"{path}.type", problem, f"{path}.type must be {allowed}, {got}")
+
+    def _image(self, part: InputPart, path: str) -> dict[str, str]:
+        image = ImageUrl(url=part.image_url) if isinstance(part.image_url, str) else part.image_url
+        if image is None:
+            raise self._fault(f"{path}.image_url", "missing", f"{path}.image_url is missing")
+        if image.url is None:
+            raise self._fault(f"{path}.image_url.url", "missing", f"{path}.image_url.url is missing")
+        address = {"url": image_url(image.url, f"{path}.image_url", self._profile)}
+        detail = part.detail if part.detail is not None else image.detail
+        if detail is None:
+            return address
+        if detail not in DETAILS:
+            message = f"{path}.detail must be {_either(DETAILS)}, got {shown(detail)}"
+            raise self._fault(f"{path}.detail", "value", message)
+        return {**address, "detail": detail}
+
+    def _fault(self, param: str, problem: str, message: str) -> Exception:
+        return self._profile.fault(param, problem, message)
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"

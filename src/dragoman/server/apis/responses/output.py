@@ -1,0 +1,169 @@
+"""What a response consists of: its items from a whole result, its usage, its end.
+
+Does: the parts that whole answers and streams share. Does not: frame or send. Used by the encoder, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import UNSET
+
+from dragoman.errors import ServerError
+from dragoman.server.apis.openai_wire.common import Usage, json_logprob
+from dragoman.server.apis.responses.items import new_item_id
+from dragoman.server.apis.responses.schema import (
+    FunctionCallItem,
+    InputTokensDetails,
+    ItemStatus,
+    MessageItem,
+    OutputItem,
+    OutputLogprob,
+    OutputText,
+    OutputTokensDetails,
+    OutputTopLogprob,
+    ReasoningItem,
+    ReasoningText,
+    ResponseFailure,
+    ResponseUsage,
+    SummaryText,
+)
+from dragoman.types import FinishReason, SequenceResult, TokenOutput, ToolCall
+
+_CUT_SHORT = (FinishReason.LENGTH, FinishReason.ABORT)
+
+
+class OutputForm(NamedTuple):
+    """How items are shown. `top_logprobs` None = no log-probabilities. `has_summary`: reasoning stands in its place."""
+
+    response_id: str
+    top_logprobs: int | None = None
+    has_summary: bool = False
+    has_parallel_calls: bool = True
+
+
+def is_cut_short(reason: FinishReason | None) -> bool:
+    """Whether an answer that ended so is not whole."""
+    return reason in _CUT_SHORT
+
+
+def item_id(kind: str, form: OutputForm, index: int) -> str:
+    """The id of the response's item number `index`."""
+    return new_item_id(kind, form.response_id, f"o{index}")
+
+
+def items_of(sequence: SequenceResult, form: OutputForm, first_index: int) -> list[OutputItem]:
+    """The items of one answer: what was thought, said and called; a message even if it is empty. The last may be cut."""
+    items: list[OutputItem] = []
+    calls = list(sequence.tool_calls) if form.has_parallel_calls else list(sequence.tool_calls[:1])
+
+    def new_id(kind: str) -> str:
+        return item_id(kind, form, first_index + len(items))
+
+    if sequence.reasoning:
+        items.append(reasoning_item(new_id("reasoning"), sequence.reasoning, form, "completed"))
+    if sequence.content or not (calls or items):
+        logprobs = [] if form.top_logprobs is None else _content_logprobs(sequence, form.top_logprobs)
+        items.append(MessageItem(new_id("message"), "completed", [OutputText(sequence.content, logprobs)]))
+    for call in calls:
+        items.append(call_item(new_id("function_call"), call, "completed"))
+    if is_cut_short(sequence.finish_reason):
+        items[-1].status = "incomplete"
+    return items
+
+
+def reasoning_item(own_id: str, text: str, form: OutputForm, status: ItemStatus) -> ReasoningItem:
+    """What was thought; with no text while it has just begun."""
+    if form.has_summary:
+        return ReasoningItem(own_id, status, [SummaryText(text)] if text else [])
+    return ReasoningItem(own_id, status, [], [ReasoningText(text)] if text else [])
+
+
+def call_item(own_id: str, call: ToolCall, status: ItemStatus) -> FunctionCallItem:
+    """A call."""
+    return FunctionCallItem(own_id, call.id, call.name, call.arguments, status)
+
+
+def usage_of(counted: Usage, num_reasoning_tokens: int) -> ResponseUsage:
+    """The counts in this API's words."""
+    cached = 0 if counted.prompt_tokens_details is UNSET else counted.prompt_tokens_details.cached_tokens
+    return ResponseUsage(
+        counted.prompt_tokens,
+        InputTokensDetails(cached),
+        counted.completion_tokens,
+        OutputTokensDetails(num_reasoning_tokens),
+        counted.total_tokens,
+    )
+
+
+def num_reasoning_tokens(sequence: SequenceResult) -> int:
+    """How many tokens of an answer it took to write its reasoning, with what marks it."""
+    if not sequence.reasoning:
+        return 0
+    end = _end_of(sequence.text, sequence.reasoning)
+    return len(sequence.tokens) if end is None else _num_tokens_within(sequence.tokens, end)
+
+
+def failure_of(error: ServerError) -> ResponseFailure:
+    """An error inside a response, which knows few codes."""
+    match error.kind:
+        case "overloaded" | "rate_limited" | "unavailable":
+            return ResponseFailure("rate_limit_exceeded", error.message)
+        case "invalid_request" | "invalid_payload" | "invalid_parameter" | "unsupported" | "capacity":
+            return ResponseFailure("invalid_prompt", error.message)
+        case _:
+            return ResponseFailure("server_error", error.message)
+
+
+# --- log-probabilities ------------------------------------------------------------------------------------------------
+
+
+def logprobs_of(tokens: Sequence[TokenOutput], top_n: int) -> list[OutputLogprob]:
+    """The tokens' log-probabilities; those that are no text, as the end of sequence, have none."""
+    return [
+        OutputLogprob(
+            token.token_text,
+            json_logprob(token.logprob),
+            list(token.bytes),
+            [OutputTopLogprob(top.text, json_logprob(top.logprob), list(top.bytes)) for top in token.top[:top_n]],
+        )
+        for token in tokens
+        if not token.special
+    ]
+
+
+def first_of_last(tokens: Sequence[TokenOutput], num_chars: int) -> int:
+    """From which of the tokens on that many characters, the last, were written; also the beginnings of a first character."""
+    first, written = len(tokens), 0
+    while first and (written < num_chars or not tokens[first - 1].text):
+        first -= 1
+        written += len(tokens[first].text)
+    return first
+
+
+def _content_logprobs(sequence: SequenceResult, top_n: int) -> list[OutputLogprob]:
+    """Those of the tokens that wrote the answer, not of what was thought before or called after it."""
+    tokens = sequence.tokens
+    if sequence.reasoning or sequence.tool_calls:
+        begin = _end_of(sequence.text, sequence.reasoning) or 0 if sequence.reasoning else 0
+        found = sequence.text.find(sequence.content, begin)
+        if found >= 0:
+            first = _num_tokens_within(tokens, found)
+            tokens = tokens[first : first + _num_tokens_within(tokens[first:], len(sequence.content))]
+    return logprobs_of(tokens, top_n)
+
+
+def _end_of(text: str, part: str) -> int | None:
+    begin = text.find(part)
+    return None if begin < 0 else begin + len(part)
+
+
+def _num_tokens_within(tokens: Sequence[TokenOutput], num_chars: int) -> int:
+    """How many tokens, from the first, it takes to write that many characters."""
+    written = 0
+    for count, token in enumerate(tokens):
+        if written >= num_chars:
+            return count
+        written += len(token.text)
+    return len(tokens)

@@ -1,0 +1,153 @@
+"""Checks what Responses has beside conversations: text, reasoning, include, truncation, metadata, and what is refused.
+
+Does: one function for each, with errors that name the parameter. Does not: read items or tools. Called by the dialect, on
+the event loop. Source: OpenAI API reference, responses, create.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown
+from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
+from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
+from dragoman.server.apis.responses.profiles import ResponsesProfile
+from dragoman.server.apis.responses.schema import ResponsesBody
+from dragoman.types import Bounds
+
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED = "reasoning.encrypted_content"
+IMAGE_URLS = "message.input_image.image_url"
+INCLUDES = (LOGPROBS, ENCRYPTED, IMAGE_URLS)
+TRUNCATIONS = ("auto", "disabled")
+VERBOSITIES = ("low", "medium", "high")
+SUMMARIES = ("auto", "concise", "detailed")
+MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI API reference, metadata
+
+REFUSED: Mapping[str, str] = {
+    "conversation": "conversations are not kept here; go on with previous_response_id",
+    "prompt": "prompt templates are not kept here; send input and instructions",
+    "context_management": "nothing is compacted here; truncation: auto drops what does not fit",
+    "moderation": "nothing is moderated here",
+    "prompt_logprobs": "a response has no place for them; a completion has",
+}
+"""Parameters refused by name beside those of all of OpenAI's routes, and why."""
+
+IGNORED: Mapping[str, str] = {
+    **{name: SHARED_IGNORED[name] for name in ("user", "service_tier", "prompt_cache_key", "safety_identifier")},
+    "max_tool_calls": "it counts calls of built-in tools, of which there are none here",
+    "text.verbosity": "models here have no such switch",
+    "top_logprobs": f"include does not name {LOGPROBS}",
+    f"include[{ENCRYPTED}]": "reasoning is told in the clear",
+    "stream_options.include_usage": "the last event always tells the usage",
+}
+"""Parameters that are known and change nothing but what is told back, and why; all are reported to the client."""
+
+
+def check_refused(raw: Mapping[str, Any]) -> None:
+    """Raises UnsupportedFeature for the first parameter that is not offered."""
+    for name, reason in REFUSED.items():
+        if name in raw:
+            raise UnsupportedFeature(f"{name} is not supported: {reason}", param=name)
+    if raw.get("background") not in (None, False):
+        message = "background is not supported: a response is made while its client waits; leave it out or send false"
+        raise UnsupportedFeature(message, param="background")
+
+
+def check_options(body: ResponsesBody, profile: ResponsesProfile) -> None:
+    """Everything that can be wrong with the small parameters, one by one. Raises: InvalidRequest."""
+    wire = profile.wire
+    if profile.refuses_stream_options and body.stream_options is not None:
+        message = "stream_options is not supported: the last event always tells the usage"
+        raise wire.fault("stream_options", "given", message)
+    for name in ("max_output_tokens", "max_tool_calls"):
+        value = getattr(body, name)
+        if value is not None:
+            check_number(name, value, BOUNDS["max_tokens"], wire)
+    _check_word("truncation", body.truncation, TRUNCATIONS, wire)
+    text, reasoning = body.text, body.reasoning
+    if text is not None:
+        _check_word("text.verbosity", text.verbosity, VERBOSITIES, wire)
+    if reasoning is not None:
+        _check_word("reasoning.effort", reasoning.effort, profile.efforts, wire)
+        _check_word("reasoning.summary", reasoning.summary, SUMMARIES, wire)
+        _check_word("reasoning.generate_summary", reasoning.generate_summary, SUMMARIES, wire)
+    _check_metadata(body.metadata or {}, wire)
+    for position, name in enumerate(body.include or ()):
+        if name not in INCLUDES:
+            message = f"include[{position}] {shown(name)} is not supported: it must be {', '.join(INCLUDES[:-1])} or "
+            raise UnsupportedFeature(message + INCLUDES[-1], param=f"include[{position}]")
+
+
+def _check_word(name: str, value: str | None, allowed: Sequence[str], profile: Profile) -> None:
+    if value is not None and value not in allowed:
+        words = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
+        raise profile.fault(name, "value", f"{name} must be {words}, got {shown(value)}")
+
+
+def _check_metadata(metadata: Mapping[str, str], profile: Profile) -> None:
+    if len(metadata) > MAX_METADATA:
+        message = f"metadata must have at most {MAX_METADATA} entries, got {len(metadata)}"
+        raise profile.fault("metadata", "count", message)
+    for name, value in metadata.items():
+        for what, text, most in (("key", name, MAX_METADATA_KEY), ("value", value, MAX_METADATA_VALUE)):
+            if len(text) > most:
+                message = f"every {what} in metadata must have at most {most} characters, got {len(text)}"
+                raise profile.fault("metadata", "length", message)
+
+
+def top_logprobs(body: ResponsesBody, bounds: Bounds, profile: ResponsesProfile) -> int | None:
+    """How many candidates to show per token; None = no log-probabilities. Raises: InvalidRequest."""
+    if body.top_logprobs is not None:
+        check_number("top_logprobs", body.top_logprobs, bounds, profile.wire)
+    if body.logprobs and body.stream and profile.refuses_streamed_logprobs:
+        message = "logprobs cannot be true with stream: true"
+        raise profile.wire.fault("logprobs", "stream", message)
+    return (body.top_logprobs or 0) if body.logprobs or LOGPROBS in (body.include or ()) else None
+
+
+def response_format(body: ResponsesBody, profile: Profile) -> ResponseFormat | None:
+    """`text.format`, or `response_format`, as the grammars read it. Raises: InvalidRequest."""
+    own = None if body.text is None else body.text.format
+    if own is None:
+        return body.response_format
+    if body.response_format is not None:
+        message = "response_format cannot be used together with text.format: give one of them"
+        raise profile.fault("response_format", "conflict", message)
+    if own.type not in ("text", "json_object", "json_schema"):
+        message = f"text.format.type must be text, json_object or json_schema, got {shown(own.type)}"
+        raise profile.fault("text.format.type", "value", message)
+    if own.type == "json_schema" and own.schema is None:
+        raise profile.fault("text.format.schema", "missing", "text.format.schema is missing: it must be a JSON schema")
+    asked = ResponseFormat(type=own.type, schema=own.schema if own.type == "json_schema" else None)
+    try:
+        read_response_format("text.format", asked)
+    except GrammarFault as fault:
+        raise profile.fault(fault.param, fault.problem, f"{fault.param} {fault}") from None
+    return asked
+
+
+def template_kwargs(body: ResponsesBody) -> dict[str, Any]:
+    """What the template gets by name besides the conversation: the effort, and whether to think at all."""
+    own = body.chat_template_kwargs or {}
+    effort = None if body.reasoning is None else body.reasoning.effort
+    if effort is None:
+        return dict(own)
+    return {"reasoning_effort": effort, "enable_thinking": effort != "none", **own}
+
+
+def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None) -> list[str]:
+    """Names of what this API knows and that changes nothing here, in the order of `IGNORED`."""
+    given = {name for name in IGNORED if name in raw}
+    if logprobs is not None or not body.top_logprobs:
+        given.discard("top_logprobs")
+    if body.text is not None and body.text.verbosity is not None:
+        given.add("text.verbosity")
+    if ENCRYPTED in (body.include or ()):
+        given.add(f"include[{ENCRYPTED}]")
+    if body.stream_options is not None and body.stream_options.include_usage is not None:
+        given.add("stream_options.include_usage")
+    return [name for name in IGNORED if name in given]

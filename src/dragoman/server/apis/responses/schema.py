@@ -1,0 +1,456 @@
+"""The wire schema of Responses: request body, items that go in and come out, the response itself, the events of a stream.
+
+Does: define Structs. Does not: validate beyond types. Used by this API only.
+Sources: OpenAI API reference, responses; OVMS 2026.2, responses endpoint, for the extensions.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
+from dragoman.server.apis.openai_wire.common import Created
+from dragoman.server.apis.openai_wire.sampling import SharedBody
+
+# --- request ----------------------------------------------------------------------------------------------------------
+
+
+class InputPart(msgspec.Struct, kw_only=True):
+    """One part of an item's content: `input_text`, `output_text`, `refusal`, `input_image`, `reasoning_text`, ..."""
+
+    type: str | None = None
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | ImageUrl | None = None
+    detail: str | None = None
+
+
+class InputItem(msgspec.Struct, kw_only=True):
+    """One item of the input: a message, a function call, its output, reasoning, or a reference to any of them."""
+
+    type: str | None = None
+    id: str | None = None
+    role: str | None = None
+    content: str | list[InputPart] | None = None
+    summary: list[InputPart] | None = None
+    encrypted_content: str | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+    output: str | list[InputPart] | None = None
+
+
+class TextFormat(msgspec.Struct, kw_only=True):
+    """`text.format`: text, json_object, or json_schema with its schema."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    schema: dict[str, Any] | bool | None = None
+    strict: bool | None = None
+
+
+class TextOptions(msgspec.Struct, kw_only=True):
+    """`text`."""
+
+    format: TextFormat | None = None
+    verbosity: str | None = None
+
+
+class ReasoningOptions(msgspec.Struct, kw_only=True):
+    """`reasoning`. `generate_summary` is what `summary` was called before."""
+
+    effort: str | None = None
+    summary: str | None = None
+    generate_summary: str | None = None
+
+
+class ResponsesBody(SharedBody, kw_only=True):
+    """The body of POST /v1/responses and /v3/responses."""
+
+    input: str | list[InputItem] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    logprobs: bool | None = None
+    truncation: str | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    service_tier: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+# --- what is answered -------------------------------------------------------------------------------------------------
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+ResponseStatus = Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class OutputTopLogprob(msgspec.Struct):
+    """A candidate."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class OutputLogprob(msgspec.Struct):
+    """A generated token; `bytes` are its own."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+    top_logprobs: list[OutputTopLogprob]
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
+    """The text of a message."""
+
+    text: str
+    logprobs: list[OutputLogprob] = []
+    annotations: list[Any] = []
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """The reasoning itself."""
+
+    text: str
+
+
+class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
+    """Reasoning where it stands in the summary's place."""
+
+    text: str
+
+
+class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
+    """What the model says."""
+
+    id: str
+    status: ItemStatus
+    content: list[OutputText]
+    role: Literal["assistant"] = "assistant"
+
+
+class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
+    """A function that the model calls; `arguments` is the JSON text as generated."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """What the model thought before it answered."""
+
+    id: str
+    status: ItemStatus
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: None = None
+
+
+OutputItem = MessageItem | FunctionCallItem | ReasoningItem
+
+
+class InputTokensDetails(msgspec.Struct):
+    """`cached_tokens` were found in the prefix cache; writing into it costs nobody anything."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct):
+    """`reasoning_tokens`: of the output, those before the answer."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct):
+    """Token counts."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseFailure(msgspec.Struct):
+    """Why there is no answer, inside a response."""
+
+    code: Literal["server_error", "rate_limit_exceeded", "invalid_prompt"]
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct):
+    """Why the answer ends early: "max_output_tokens", which OpenVINO Model Server calls "max_tokens"."""
+
+    reason: Literal["max_output_tokens", "max_tokens"]
+
+
+class ToldReasoning(msgspec.Struct):
+    """`reasoning` as it was asked for."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ToldFormat(msgspec.Struct, omit_defaults=True):
+    """`text.format` as it was asked for."""
+
+    type: str
+    name: str | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    schema: dict[str, Any] | bool | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class ToldText(msgspec.Struct):
+    """`text` as it was asked for."""
+
+    format: ToldFormat
+    verbosity: str | UnsetType = UNSET
+
+
+class Response(msgspec.Struct, kw_only=True):
+    """A response, as far as it is."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: Created
+    status: ResponseStatus
+    completed_at: int | None = None
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    model: str
+    output: list[OutputItem] = []
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    prompt_cache_key: str | None = None
+    reasoning: ToldReasoning
+    safety_identifier: str | None = None
+    service_tier: Literal["default"] = "default"
+    store: bool = True
+    background: Literal[False] = False
+    temperature: float | None = None
+    text: ToldText
+    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[dict[str, Any]] = []
+    top_logprobs: int = 0
+    top_p: float | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    usage: ResponseUsage | None = None
+    user: str | None = None
+    metadata: dict[str, str] = {}
+
+
+class DeletedResponse(msgspec.Struct):
+    """The answer to DELETE."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class ItemList(msgspec.Struct, kw_only=True):
+    """A page of the items that a response was made of."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class InputTokens(msgspec.Struct):
+    """How many tokens an input has, for the model."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+SequenceNumber = Annotated[int, Meta(description="counts the events of a stream from 0")]
+
+
+class ResponseEvent(msgspec.Struct):
+    """The response has begun, or ended."""
+
+    type: Literal[
+        "response.created",
+        "response.in_progress",
+        "response.completed",
+        "response.incomplete",
+        "response.failed",
+    ]
+    sequence_number: SequenceNumber
+    response: Response
+
+
+class ItemEvent(msgspec.Struct):
+    """An item has begun, or ended."""
+
+    type: Literal["response.output_item.added", "response.output_item.done"]
+    sequence_number: SequenceNumber
+    output_index: int
+    item: OutputItem
+
+
+class PartEvent(msgspec.Struct):
+    """A part of an item's content has begun, or ended."""
+
+    type: Literal["response.content_part.added", "response.content_part.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    content_index: int
+    part: OutputText | ReasoningText
+
+
+class SummaryPartEvent(msgspec.Struct):
+    """The part of a summary has begun, or ended."""
+
+    type: Literal["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    summary_index: int
+    part: SummaryText
+
+
+class OutputTextDelta(msgspec.Struct):
+    """More of a message's text."""
+
+    type: Literal["response.output_text.delta"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+    logprobs: list[OutputLogprob]
+
+
+class OutputTextDone(msgspec.Struct):
+    """The whole text of a message."""
+
+    type: Literal["response.output_text.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+    logprobs: list[OutputLogprob]
+
+
+class ReasoningDelta(msgspec.Struct):
+    """More of the reasoning."""
+
+    type: Literal["response.reasoning_text.delta"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: str
+
+
+class ReasoningDone(msgspec.Struct):
+    """The whole reasoning."""
+
+    type: Literal["response.reasoning_text.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    content_index: int
+    text: str
+
+
+class SummaryDelta(msgspec.Struct):
+    """More of the reasoning, where it stands in the summary's place."""
+
+    type: Literal["response.reasoning_summary_text.delta"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    summary_index: int
+    delta: str
+
+
+class SummaryDone(msgspec.Struct):
+    """The whole reasoning, where it stands in the summary's place."""
+
+    type: Literal["response.reasoning_summary_text.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    summary_index: int
+    text: str
+
+
+class ArgumentsDelta(msgspec.Struct):
+    """More of a call's arguments."""
+
+    type: Literal["response.function_call_arguments.delta"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class ArgumentsDone(msgspec.Struct):
+    """All arguments of a call."""
+
+    type: Literal["response.function_call_arguments.done"]
+    sequence_number: SequenceNumber
+    item_id: str
+    output_index: int
+    name: str
+    arguments: str
+
+
+class ErrorEvent(msgspec.Struct):
+    """The answer broke off; `response.failed` follows."""
+
+    type: Literal["error"]
+    sequence_number: SequenceNumber
+    code: str | None
+    message: str
+    param: str | None
+
+
+EVENTS = (
+    ResponseEvent,
+    ItemEvent,
+    PartEvent,
+    SummaryPartEvent,
+    OutputTextDelta,
+    OutputTextDone,
+    ReasoningDelta,
+    ReasoningDone,
+    SummaryDelta,
+    SummaryDone,
+    ArgumentsDelta,
+    ArgumentsDone,
+    ErrorEvent,
+)
+"""Everything that a stream consists of."""

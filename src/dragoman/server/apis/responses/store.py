@@ -1,0 +1,210 @@
+"""What is kept of responses: those that run, so that they can be cancelled, and those that were stored, to go on from.
+
+Does: keep a bounded number and size for a bounded time, each for the caller who asked; make ids by which it can be told
+later whether a response has gone or never was. Does not: know HTTP or write files: a restart forgets everything.
+One per server (`server.shared`), on the event loop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dragoman.errors import NotFound
+from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.apis.responses.schema import Response
+from dragoman.server.operations import Server
+
+Item = Mapping[str, Any]
+"""An item as it goes over the wire; never changed."""
+
+_ID = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{16})")
+_ITEM_ID = re.compile(r"[a-z]{2,4}_([0-9a-f]{48})[io][0-9]+")
+_NOT_STORED = b"not stored"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """How much is kept. `max_age_s`: since a response was last used; None = for ever. `max_responses` 0 = nothing is."""
+
+    max_responses: int = 1000
+    max_size_bytes: int = 256 * 2**20
+    max_age_s: float | None = 3600.0
+
+    def __str__(self) -> str:
+        """The limits, in words."""
+        age = "" if self.max_age_s is None else f", each for {self.max_age_s:g} s after its last use"
+        return f"at most {self.max_responses} responses of {self.max_size_bytes} bytes together are kept{age}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A response that has ended. `items`: everything that the model was given; `output`: what it answered."""
+
+    response: Response
+    items: tuple[Item, ...]
+    output: tuple[Item, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A response that has not ended. `call_id`: by which the call is known that asks for it."""
+
+    response: Response
+    items: tuple[Item, ...]
+    caller: str
+    call_id: str
+
+
+@dataclass(slots=True)
+class _Place:
+    kept: Kept
+    caller: str
+    used_s: float
+
+
+class ResponseStore:
+    """The responses of one server. `clock`: seconds, monotonic. `secret`: what ids are signed with."""
+
+    def __init__(
+        self,
+        limits: StoreLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        secret: bytes | None = None,
+        running_calls: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """`running_calls`: the ids of the calls that are being answered."""
+        self.limits = limits or StoreLimits()
+        self._clock = clock
+        self._secret = secret or secrets.token_bytes(32)
+        self._running_calls = running_calls
+        self._places: OrderedDict[str, _Place] = OrderedDict()  # the longest unused first
+        self._size_bytes = 0
+        self._running: dict[str, Running] = {}
+
+    @classmethod
+    def of(cls, server: Server) -> ResponseStore:
+        """That of a server, with the options of its default model."""
+        settings = server.models.profile.settings
+        usual = StoreLimits()
+        limits = StoreLimits(
+            settings.get("max_stored_responses", usual.max_responses),
+            settings.get("max_stored_responses_mb", usual.max_size_bytes >> 20) << 20,
+            settings.get("stored_responses_max_age_s", usual.max_age_s),
+        )
+        return cls(limits, running_calls=lambda: [record.call_id for record in server.watch.running])
+
+    @property
+    def size_bytes(self) -> int:
+        """What all stored responses count for together."""
+        return self._size_bytes
+
+    def __len__(self) -> int:
+        """How many responses are stored."""
+        return len(self._places)
+
+    # --- ids ----------------------------------------------------------------------------------------------------------
+
+    def new_id(self, caller: str, *, is_stored: bool) -> str:
+        """An id that tells this store, later, whose response it was and whether it was stored."""
+        body = secrets.token_hex(16)
+        return f"resp_{body}{self._signature(body, caller, is_stored=is_stored)}"
+
+    def _signature(self, body: str, caller: str, *, is_stored: bool) -> str:
+        parts = [body.encode(), caller.encode(), b"" if is_stored else _NOT_STORED]
+        return hmac.new(self._secret, b"\0".join(parts), hashlib.sha256).hexdigest()[:16]
+
+    def _missing(self, response_id: str, caller: str) -> NotFound:
+        """Why there is no such response: it has gone, was not stored, or never was one of this caller."""
+        subject, found = f"Response with id {shown(response_id)} not found", _ID.fullmatch(response_id)
+        if found is not None and found[2] == self._signature(found[1], caller, is_stored=True):
+            return NotFound(f"{subject}: it was deleted, did not end, or has expired ({self.limits})")
+        if found is not None and found[2] == self._signature(found[1], caller, is_stored=False):
+            return NotFound(f"{subject}: it was not stored, since the request said store: false")
+        return NotFound(f"{subject}: this server does not know it, or it belongs to another key")
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def begin(self, running: Running) -> None:
+        """Note that a response is being made."""
+        self._forget_ended()
+        self._running[running.response.id] = running
+
+    def running(self, response_id: str, caller: str) -> Running | None:
+        """The caller's response of that id that is being made, None if there is none."""
+        found = self._running.get(response_id)
+        if found is None or found.caller != caller or found.call_id not in self._running_calls():
+            return None
+        return found
+
+    def end(self, response: Response, output: Collection[Item]) -> None:
+        """A response has ended; it is kept if it is to be stored. Nothing happens if it had ended before."""
+        running = self._running.pop(response.id, None)
+        if running is None or not response.store:
+            return
+        size_bytes = len(msgspec.json.encode((response, running.items, output)))
+        self._keep(running, Kept(response, running.items, tuple(output), size_bytes))
+
+    def _forget_ended(self) -> None:
+        """Forget calls that ended without saying so: their clients left, or they failed before the first token."""
+        if len(self._running) > 64:
+            calls = set(self._running_calls())
+            if len(self._running) > 2 * len(calls):
+                self._running = {key: one for key, one in self._running.items() if one.call_id in calls}
+
+    # --- stored -------------------------------------------------------------------------------------------------------
+
+    def _keep(self, running: Running, kept: Kept) -> None:
+        self._expire()
+        if kept.size_bytes > self.limits.max_size_bytes or not self.limits.max_responses:
+            return
+        self._places[kept.response.id] = _Place(kept, running.caller, self._clock())
+        self._size_bytes += kept.size_bytes
+        while len(self._places) > self.limits.max_responses or self._size_bytes > self.limits.max_size_bytes:
+            self._drop(next(iter(self._places)))
+
+    def get(self, response_id: str, caller: str) -> Kept:
+        """The caller's stored response, which counts as used. Raises: NotFound, saying why."""
+        self._expire()
+        place = self._places.get(response_id)
+        if place is None or place.caller != caller:
+            raise self._missing(response_id, caller)
+        place.used_s = self._clock()
+        self._places.move_to_end(response_id)
+        return place.kept
+
+    def delete(self, response_id: str, caller: str) -> None:
+        """Forget it. Raises: NotFound."""
+        self.get(response_id, caller)
+        self._drop(response_id)
+
+    def item(self, item_id: str, caller: str) -> Item:
+        """The item of that id, of any response of the caller's. Raises: NotFound, saying why."""
+        found = _ITEM_ID.fullmatch(item_id)
+        if found is None:
+            raise NotFound(f"Item with id {shown(item_id)} not found: this server did not make it")
+        kept = self.get(f"resp_{found[1]}", caller)
+        for item in (*kept.output, *kept.items):
+            if item.get("id") == item_id:
+                return item
+        raise NotFound(f"Item with id {shown(item_id)} not found: its response {kept.response.id} has none of that id")
+
+    def _expire(self) -> None:
+        if self.limits.max_age_s is None:
+            return
+        oldest_s = self._clock() - self.limits.max_age_s
+        while self._places and next(iter(self._places.values())).used_s < oldest_s:
+            self._drop(next(iter(self._places)))
+
+    def _drop(self, response_id: str) -> None:
+        self._size_bytes -= self._places.pop(response_id).kept.size_bytes

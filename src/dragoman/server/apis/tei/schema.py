@@ -1,0 +1,81 @@
+"""Bodies and answers of Text Embeddings Inference, and their schemas.
+
+Does: name the fields. Does not: check values. Used on the event loop, and when the document is built.
+Source: TEI's HTTP API (EmbedRequest, RerankRequest).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from dragoman.server.api import ModelProfile
+from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
+from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, array, described, nullable
+
+SIDES = ("Left", "Right")
+
+
+class TeiEmbedBody(msgspec.Struct, kw_only=True):
+    """The body of POST /embed; `inputs` is read by hand, as it may be many things."""
+
+    inputs: Any = None
+    normalize: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+    prompt_name: str | None = None
+    dimensions: int | None = None
+
+
+class TeiRerankBody(msgspec.Struct, kw_only=True):
+    """The body of POST /rerank."""
+
+    query: str
+    texts: list[Any]
+    raw_scores: bool | None = None
+    return_text: bool | None = None
+    truncate: bool | None = None
+    truncation_direction: str | None = None
+
+
+class TeiRank(msgspec.Struct):
+    """One text: its place in the request, and how relevant it is."""
+
+    index: int
+    score: float
+    text: str | UnsetType = UNSET
+
+
+_SWITCH = nullable(LENIENT_BOOLEAN)
+_CUTTING = {
+    "truncate": described(_SWITCH, "cut what is too long; it is refused if absent or false", False),
+    "truncation_direction": nullable({"enum": list(SIDES), "default": "Right"}),
+}
+
+
+def schemas(profile: ModelProfile) -> dict[str, Schema]:
+    """The components of the bodies."""
+    limits = profile.limits
+    return {
+        "TeiEmbedRequest": an_object(
+            {"inputs": texts_schema(limits)},
+            {
+                "normalize": described(_SWITCH, "vectors of length 1", True),
+                **_CUTTING,
+                "prompt_name": described(nullable(TEXT), "one of the model's prompts, which goes before each text"),
+                "dimensions": described(
+                    nullable({"type": "integer", "minimum": 1}), "keep so many of the first components"
+                ),
+            },
+        ),
+        "TeiRerankRequest": an_object(
+            {"query": TEXT, "texts": array(TEXT, minItems=1, maxItems=limits.max_prompts)},
+            {
+                "raw_scores": described(_SWITCH, "the model's output before its activation", False),
+                "return_text": described(_SWITCH, "tell the texts as well", False),
+                **_CUTTING,
+            },
+        ),
+    }

@@ -1,0 +1,67 @@
+"""What stands in for the service that generates, of a model that embeds texts or scores pairs of them.
+
+Does: refuse generation by name; tokenise, for who only counts. Does not: embed (`server.pooling` does). Made by the
+composition root, used on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import NoReturn
+
+from dragoman.errors import InvalidParameter, UnsupportedFeature
+from dragoman.server.generation.prepare import PromptTokens
+from dragoman.server.pooling.base import PoolingKind, PoolingService
+from dragoman.tokenizer.base import Tokenizer
+from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
+
+
+class NoTexts:
+    """In the place of the service that generates, of a model that embeds or scores; `text_service` finds its tokenizer."""
+
+    chat_template = None
+
+    def __init__(self, name: str, service: PoolingService) -> None:
+        does = "embeds texts" if service.facts.kind is PoolingKind.EMBED else "scores pairs of texts"
+        self._message = f"model {name} {does} and does not generate"
+        self._service = service
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._service.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """The longest text."""
+        return self._service.facts.max_tokens
+
+    def stream(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
+        """Raises: UnsupportedFeature."""
+        self._refuse()
+
+    async def prepare(self, request: GenerationRequest) -> NoReturn:
+        """Raises: UnsupportedFeature."""
+        self._refuse()
+
+    async def generate(self, request: GenerationRequest) -> GenerationResult:
+        """Raises: UnsupportedFeature."""
+        self._refuse()
+
+    async def tokenize(self, prompt: Prompt) -> PromptTokens:
+        """A text's tokens. Raises: UnsupportedFeature for anything but a text."""
+        if not isinstance(prompt, TextPrompt):
+            self._refuse()
+        token_ids = await self._service.tokenize(prompt.text, add_special_tokens=prompt.add_special_tokens)
+        return PromptTokens(prompt.text, token_ids)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids. Raises: InvalidParameter for ids outside the vocabulary."""
+        most = self._service.facts.vocab_size
+        wrong = next((one for one in token_ids if not 0 <= one < most), None)
+        if wrong is not None:
+            raise InvalidParameter(f"tokens has {wrong}, allowed: 0 to {most - 1}", param="tokens")
+        return self.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _refuse(self) -> NoReturn:
+        raise UnsupportedFeature(self._message, param="model")

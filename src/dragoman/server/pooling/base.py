@@ -1,0 +1,203 @@
+"""What client APIs ask of a model that embeds texts or scores pairs of them: the service's protocol, questions, answers.
+
+Does: define these values, and find the service of a model. Does not: tokenise, queue or compute (`service` and
+`engine.pooling` do), or know a wire format. Used by the APIs that offer embeddings and reranking, on the event loop.
+
+How an API is built on it: its operations are `GenerateOperation`s whose dialect answers in the opening's `answer`, so that
+keys, rate limits, admission, models that have to be loaded first, logs, metrics and clients that leave are the server's
+business as for generation. `set_up(profile)` makes the dialect, which keeps `profile.pooling`; `opening` makes the opening.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NoReturn, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.errors import UnsupportedFeature
+from dragoman.server.api import ModelProfile, Opening, Reply
+from dragoman.tokenizer.base import Tokenizer
+
+Text = str | tuple[int, ...]
+"""A text, or its token ids, which are taken as they are: no prompt and no special tokens are added."""
+
+
+class PoolingKind(StrEnum):
+    """What a model was trained for. EMBED: a text becomes a vector. SCORE: a pair of texts becomes a number."""
+
+    EMBED = "embed"
+    SCORE = "score"
+
+
+class Truncation(StrEnum):
+    """What becomes of a text with too many tokens: it is refused, or loses its end (RIGHT) or its beginning (LEFT).
+
+    Special tokens are never cut off. Of a pair, the longer text loses tokens first.
+    """
+
+    NONE = "none"
+    RIGHT = "right"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingFacts:
+    """What a model is.
+
+    `dimensions`: of its embeddings; 0 for a model that scores. `max_tokens`: of one text or pair, special tokens included.
+    `pooling`: how tokens become one vector (cls, mean, max, last, ...). `is_normalized`: embeddings have length 1 unless a
+    request asks otherwise. `similarity`: what compares two of them (cosine, dot, euclidean, manhattan). `prompts`: texts
+    that go before a text, by name, as the checkpoint lists them; `default_prompt_name`: the one that counts where a request
+    names none, None = no prompt. `activation`: what makes a score of a model's output (sigmoid, identity), "" for one that
+    embeds. `takes_instruction`: pairs can be scored by an instruction of the client's (Qwen3-Reranker).
+    """
+
+    kind: PoolingKind
+    architecture: str
+    max_tokens: int
+    vocab_size: int
+    dimensions: int = 0
+    pooling: str = ""
+    is_normalized: bool = False
+    similarity: str = "cosine"
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
+    activation: str = ""
+    takes_instruction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedRequest:
+    """Texts to embed.
+
+    `prompt_name`: one of the model's prompts, None = its default one; `prompt`: the prompt itself, "" = none, which excludes
+    a name. `truncation`, `max_tokens`: what becomes of texts longer than the model takes, or than that many tokens.
+    `dimensions`: keep so many of the first components (Matryoshka), normalised again if the embedding is. `normalize`: None
+    = as the model does. `add_special_tokens` False leaves them out.
+    """
+
+    texts: Sequence[Text]
+    request_id: str = ""
+    prompt_name: str | None = None
+    prompt: str | None = None
+    truncation: Truncation = Truncation.NONE
+    max_tokens: int | None = None
+    dimensions: int | None = None
+    normalize: bool | None = None
+    add_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreRequest:
+    """Pairs (query, document) to score; higher is more relevant.
+
+    `truncation`, `max_tokens`: as of `EmbedRequest`, of the pair as one sequence. `raw`: the model's output before its
+    activation. `instruction`: what relevance means here, only where the facts say so; None = the model's own.
+    """
+
+    pairs: Sequence[tuple[str, str]]
+    request_id: str = ""
+    truncation: Truncation = Truncation.NONE
+    max_tokens: int | None = None
+    raw: bool = False
+    instruction: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """One row of `vectors` (f32, C-contiguous) for each text, in order. `num_tokens`: of each, as it was computed."""
+
+    vectors: npt.NDArray[np.float32]
+    num_tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """One number (f32) for each pair, in order. `num_tokens`: of each pair, as it was computed."""
+
+    values: npt.NDArray[np.float32]
+    num_tokens: tuple[int, ...]
+
+
+class PoolingService(Protocol):
+    """Embeds or scores with one model.
+
+    Cancelling an `await` drops what is queued of the request; nothing of it is computed any more. A request's texts may be
+    computed in several batches, with those of others; its answer does not depend on them.
+
+    Errors, besides those of each method: Overloaded (with `retry_after_s`) if the queue is full, RequestTimeout after the
+    operator's bound, EngineFailed if computing this request failed, EngineDead or Unavailable while there is no engine.
+    """
+
+    @property
+    def facts(self) -> PoolingFacts:
+        """What the model is."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        ...
+
+    async def embed(self, request: EmbedRequest) -> Embeddings:
+        """The texts' embeddings.
+
+        Raises: UnsupportedFeature for a model that scores. InvalidParameter with `param` `texts` (none, or a token id that
+        the vocabulary does not have), `prompt_name` (the message lists the model's), `prompt` (beside a name), `dimensions`,
+        `max_tokens`. CapacityError for a text that is too long and may not be truncated: the message has its index and both
+        numbers.
+        """
+        ...
+
+    async def score(self, request: ScoreRequest) -> Scores:
+        """The pairs' scores; those of a model that embeds are the similarity of the two embeddings (`raw` makes no
+        difference), which an API may refuse by `facts.kind`.
+
+        Raises: InvalidParameter (`pairs`, `max_tokens`, `instruction`), CapacityError; as `embed`.
+        """
+        ...
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> tuple[int, ...]:
+        """The tokens of a text as they would be computed, without a prompt."""
+        ...
+
+
+def embedder(profile: ModelProfile) -> PoolingService:
+    """The service of a model that embeds. Raises: UnsupportedFeature, in one line, for any other model."""
+    service = _service(profile)
+    if service is None:
+        raise UnsupportedFeature(f"model {profile.name} generates text and does not embed", param="model")
+    if service.facts.kind is not PoolingKind.EMBED:
+        raise UnsupportedFeature(f"model {profile.name} scores pairs of texts and does not embed", param="model")
+    return service
+
+
+def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingService:
+    """The service of a model that scores pairs; with `by_similarity` also one that embeds.
+
+    Raises: UnsupportedFeature, in one line, for any other model.
+    """
+    service = _service(profile)
+    if service is None:
+        raise UnsupportedFeature(f"model {profile.name} generates text and does not score or rerank", param="model")
+    if service.facts.kind is not PoolingKind.SCORE and not by_similarity:
+        raise UnsupportedFeature(f"model {profile.name} embeds texts and does not score or rerank", param="model")
+    return service
+
+
+def opening(answer: Callable[[], Awaitable[Reply]]) -> Opening:
+    """A call that `answer` answers, without generation. It may raise ServerError at any point, parsing included."""
+
+    def parse() -> NoReturn:
+        raise UnsupportedFeature("nothing is generated here")  # not reached: `answer` never leaves a call to generation
+
+    return Opening(parse, answer=answer)
+
+
+def _service(profile: ModelProfile) -> PoolingService | None:
+    service: PoolingService | None = profile.pooling
+    return service

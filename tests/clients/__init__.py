@@ -1,0 +1,1 @@
+"""Clients of other projects, unmodified, against a real server: run by `make test-clients` alone."""

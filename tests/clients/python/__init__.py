@@ -1,0 +1,1 @@
+"""Clients in Python that go into one environment."""

@@ -1,0 +1,14 @@
+"""Whole answers of the messages dialect, byte by byte."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dialects.anthropic_calls import messages
+from tests.support.golden import answer, case_names, check_golden, load_case
+
+
+@pytest.mark.parametrize("name", case_names("anthropic_"))
+def test_the_answer_is_the_golden_one(name: str, update_golden: bool) -> None:
+    case = load_case(name)
+    check_golden(name, answer(messages("demo"), case.http(), case.failure), update=update_golden)

@@ -1,0 +1,174 @@
+"""Models that embed or score texts: which directories are which, and the vectors of texts in company and alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.errors import ModelError
+from dragoman.models.pooling.facts import PoolingMode
+from dragoman.models.pooling.families import read_text_model
+from dragoman.models.pooling.families.bert import distance_buckets
+from dragoman.models.pooling.model import load_pooler, pooled
+from dragoman.models.pooling.recipe import purpose_of, read_recipe
+from dragoman.models.profile import ModelOptions
+from dragoman.types import PooledText
+from tests.support.pooling_checkpoint import case_names, read_case, write_pooling_case
+
+LENGTHS = (3, 40, 1, 17, 150, 64, 65, 2)
+
+
+def drawn_texts(name: str, longest: int) -> list[PooledText]:
+    """Random tokens, the same for the same case."""
+    stream, size = np.random.RandomState(len(name)), read_case(name)["config"]["vocab_size"]
+    return [PooledText(tuple(stream.randint(0, size, size=min(length, longest)).tolist())) for length in LENGTHS]
+
+
+@pytest.mark.parametrize("name", case_names())
+def test_a_text_has_the_same_vector_in_any_company(name: str, tmp_path: Path) -> None:
+    directory = write_pooling_case(name, tmp_path)
+    model = load_pooler(directory, read_recipe(directory), ModelOptions("f32"))
+    texts = drawn_texts(name, model.max_tokens)
+    alone = np.concatenate([model.run([text]) for text in texts])
+    together, backwards = model.run(texts), model.run(texts[::-1])[::-1]
+    scale = np.abs(alone).max()
+    assert np.abs(together - alone).max() <= 2e-6 * max(scale, 1.0)
+    assert np.abs(backwards - alone).max() <= 2e-6 * max(scale, 1.0)
+    assert np.ptp(alone, axis=0).max() > 0.01  # texts do differ
+    model.close()
+
+
+@pytest.mark.parametrize("name", ["bert_mean", "modernbert_cls", "qwen3_last", "xlmr_reranker"])
+@pytest.mark.parametrize("weight_type", ["int8", "bf16"])
+def test_smaller_weights_give_nearly_the_same_vectors(name: str, weight_type: Any, tmp_path: Path) -> None:
+    directory = write_pooling_case(name, tmp_path)
+    recipe, rows = read_recipe(directory), []
+    for stored in ("f32", weight_type):
+        model = load_pooler(directory, recipe, ModelOptions(stored))
+        rows.append(model.run(drawn_texts(name, model.max_tokens)))
+        model.close()
+    exact, near = rows
+    assert np.linalg.norm(near - exact) <= 0.15 * np.linalg.norm(
+        exact
+    )  # of narrow models: rounding hardly averages out
+
+
+@pytest.mark.parametrize(
+    ("name", "purpose"),
+    [
+        ("bert_mean", "embed"),
+        ("bert_reranker", "score"),
+        ("xlmr_reranker", "score"),
+        ("modernbert_cls", "embed"),
+        ("qwen3_last", "embed"),
+        ("qwen3_reranker", "score"),
+        ("qwen3_scores", "score"),
+    ],
+)
+def test_a_directory_says_what_it_is_for(name: str, purpose: str, tmp_path: Path) -> None:
+    assert purpose_of(write_pooling_case(name, tmp_path)) == purpose
+
+
+def test_a_decoder_generates_unless_it_is_told_to_embed(tmp_path: Path) -> None:
+    case = read_case("qwen3_last")
+    case["files"] = {}
+    directory = write_pooling_case("qwen3_last", tmp_path, case)
+    assert purpose_of(directory) == "generate"
+    assert purpose_of(directory, "embed") == "embed"
+    assert purpose_of(directory, "rerank") == "score"
+    assert read_recipe(directory, "embed").pooling == ("last",)
+
+
+def test_the_task_of_the_operator_goes_before_the_directory(tmp_path: Path) -> None:
+    directory = write_pooling_case("bert_mean", tmp_path)
+    assert purpose_of(directory, "generate") == "generate"
+
+
+@pytest.mark.parametrize(("called", "pooling"), [("plain", "mean"), ("Bge-Small", "cls"), ("gte-x", "cls")])
+def test_without_modules_the_name_decides_the_pooling(called: str, pooling: str, tmp_path: Path) -> None:
+    case = {**read_case("bert_mean"), "files": {}, "directory": called}
+    recipe = read_recipe(write_pooling_case("bert_mean", tmp_path, case))
+    assert recipe.pooling == (pooling,)
+    assert recipe.is_normalized
+    assert pooling in " ".join(recipe.departures)
+
+
+def test_the_operator_decides_pooling_and_length(tmp_path: Path) -> None:
+    directory = write_pooling_case("bert_mean", tmp_path)
+    recipe = read_recipe(directory, "auto", "max", False)
+    assert (recipe.pooling, recipe.is_normalized) == (("max",), False)
+
+
+def test_what_a_directory_says_of_prompts_and_lengths_is_read(tmp_path: Path) -> None:
+    recipe = read_recipe(write_pooling_case("bert_several", tmp_path))
+    assert recipe.pooling == ("max", "mean_sqrt_len", "weightedmean")
+    assert not recipe.includes_prompt
+    assert recipe.max_tokens == 40
+    assert recipe.default_prompt_name == "other"
+    assert set(recipe.prompts) == {"query", "other"}
+    assert read_recipe(write_pooling_case("bert_cls", tmp_path)).similarity == "dot"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "told"),
+    [
+        ("modules.json", [{"type": "sentence_transformers.models.CNN", "path": "1"}], "CNN"),
+        ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "../1"}], "../1"),
+        ("modules.json", {"type": 1}, "modules.json"),
+        ("1_Pooling/config.json", {"pooling_mode": "best"}, "best"),
+        ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "prompts"),
+        ("config_sentence_transformers.json", {"prompts": {}, "default_prompt_name": "b"}, "default_prompt_name"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(file: str, content: Any, told: str, tmp_path: Path) -> None:
+    directory = write_pooling_case("bert_mean", tmp_path)
+    (directory / file).write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=told):
+        read_recipe(directory)
+
+
+def test_several_labels_are_refused_by_name(tmp_path: Path) -> None:
+    case = read_case("bert_reranker")
+    case["config"]["id2label"] = {"0": "a", "1": "b"}
+    with pytest.raises(ModelError, match="num_labels"):
+        read_recipe(write_pooling_case("bert_reranker", tmp_path, case))
+
+
+def test_an_encoder_without_a_head_does_not_score() -> None:
+    with pytest.raises(ModelError, match="has no head that scores"):
+        read_text_model(read_case("bert_mean")["config"], scores=True)
+
+
+def test_an_unknown_architecture_is_refused_by_name() -> None:
+    with pytest.raises(ModelError, match=r"GraphModel.*BertModel"):
+        read_text_model({"architectures": ["GraphModel"]}, scores=False)
+
+
+def test_an_unknown_key_of_a_config_is_refused_by_name() -> None:
+    config = {**read_case("bert_mean")["config"], "twist": 2}
+    with pytest.raises(ModelError, match="twist"):
+        read_text_model(config, scores=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("cls", 1.0), ("last", 4.0), ("max", 7.0), ("mean", 4.0), ("mean_sqrt_len", 4 * 3**0.5), ("weightedmean", 4.5)],
+)
+def test_each_pooling_is_what_it_is_called(mode: PoolingMode, expected: float) -> None:
+    hidden = np.array([[1.0], [7.0], [4.0]], dtype=np.float32)
+    assert pooled(hidden, (mode,))[0] == pytest.approx(expected)
+
+
+def test_rows_of_a_prompt_do_not_count() -> None:
+    hidden = np.array([[1.0], [7.0], [4.0]], dtype=np.float32)
+    assert pooled(hidden, ("mean",), 1)[0] == pytest.approx(5.5)
+    assert pooled(hidden, ("weightedmean",), 1)[0] == pytest.approx((2 * 7 + 3 * 4) / 5)
+
+
+def test_distances_fall_into_buckets_that_grow() -> None:
+    buckets = distance_buckets(np.array([-500, -8, -1, 0, 1, 7, 8, 500]), 32)
+    assert buckets.tolist() == [15, 8, 1, 0, 17, 23, 24, 31]

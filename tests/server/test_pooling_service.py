@@ -1,0 +1,304 @@
+"""Embedding and scoring as client APIs ask for it, by served models: what sentence-transformers computes, limits, errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.compose import ComposedModel, build_served_model
+from dragoman.config.resolve import resolve
+from dragoman.errors import CapacityError, InvalidParameter, ServerError, UnsupportedFeature
+from dragoman.server.api import ModelProfile
+from dragoman.server.generation.text_service import text_service
+from dragoman.server.pooling import (
+    EmbedRequest,
+    PoolingKind,
+    PoolingService,
+    ScoreRequest,
+    Truncation,
+    embedder,
+    scorer,
+)
+from dragoman.types import GenerationRequest, TextPrompt
+from tests.support.pooling_checkpoint import (
+    case_names,
+    case_pairs,
+    case_texts,
+    read_case,
+    recorded,
+    words,
+    write_pooling_case,
+)
+
+EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
+SCORING = [name for name in case_names() if "pairs" in read_case(name)]
+RIGHT = Truncation.RIGHT
+TOLERANCE = 1e-4
+
+
+@asynccontextmanager
+async def served(name: str, root: Path, *more: str) -> AsyncIterator[ComposedModel]:
+    """The model of a case, computing in f32."""
+    directory = write_pooling_case(name, root)
+    config = resolve(read_arguments([str(directory), "--dtype", "f32", *more]).givens, {}, directory)
+    composed = await build_served_model(config, lambda stage, fraction: None)
+    try:
+        yield composed
+    finally:
+        await composed.served.engine.shutdown(5)
+
+
+def with_service(name: str, root: Path, work: Callable[[PoolingService], Awaitable[Any]], *more: str) -> Any:
+    """What `work` makes of the case's service."""
+
+    async def run() -> Any:
+        async with served(name, root, *more) as composed:
+            assert composed.served.pooling is not None
+            return await work(composed.served.pooling)
+
+    return asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def refused(name: str, root: Path, kind: type[ServerError], request: EmbedRequest | ScoreRequest) -> ServerError:
+    """The error that a request meets."""
+
+    async def work(service: PoolingService) -> ServerError:
+        with pytest.raises(kind) as caught:
+            await (service.embed(request) if isinstance(request, EmbedRequest) else service.score(request))
+        return caught.value
+
+    found: ServerError = with_service(name, root, work)
+    assert "\n" not in found.message
+    return found
+
+
+@pytest.mark.parametrize("name", EMBEDDING)
+def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    case, reference = read_case(name), recorded(name)
+    texts = case_texts(case)
+
+    async def work(service: PoolingService) -> dict[str, Any]:
+        found = {"embeddings": (await service.embed(EmbedRequest(texts=texts, truncation=RIGHT))).vectors}
+        for prompt in case.get("prompts", []):
+            asked = EmbedRequest(texts=texts, prompt_name=prompt, truncation=RIGHT)
+            found[f"embeddings_{prompt}"] = (await service.embed(asked)).vectors
+        return found
+
+    found = with_service(name, tmp_path, work)
+    assert found.keys() == reference.keys()
+    for key, expected in reference.items():
+        assert found[key].shape == expected.shape
+        assert np.abs(found[key] - expected).max() <= TOLERANCE
+        assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
+
+
+@pytest.mark.parametrize("name", SCORING)
+def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
+    pairs, reference = case_pairs(read_case(name)), recorded(name)
+
+    async def work(service: PoolingService) -> Any:
+        assert service.facts.kind is PoolingKind.SCORE
+        scores = await service.score(ScoreRequest(pairs=pairs, truncation=RIGHT))
+        raw = await service.score(ScoreRequest(pairs=pairs, truncation=RIGHT, raw=True))
+        return scores.values, raw.values
+
+    scores, logits = with_service(name, tmp_path, work)
+    assert np.abs(scores - reference["scores"]).max() <= TOLERANCE
+    assert np.abs(logits - reference["logits"]).max() <= TOLERANCE
+    assert np.ptp(reference["logits"]) > 1000 * TOLERANCE
+
+
+def test_all_at_once_is_one_at_a_time(tmp_path: Path) -> None:
+    texts = case_texts(read_case("bert_mean")) * 5
+
+    async def work(service: PoolingService) -> Any:
+        together = await service.embed(EmbedRequest(texts=texts, truncation=RIGHT))
+        beside = await asyncio.gather(*(service.embed(EmbedRequest(texts=[one], truncation=RIGHT)) for one in texts))
+        return together, np.concatenate([one.vectors for one in beside]), [one.num_tokens[0] for one in beside]
+
+    together, alone, num_tokens = with_service("bert_mean", tmp_path, work)
+    assert np.abs(together.vectors - alone).max() <= 1e-6
+    assert list(together.num_tokens) == num_tokens
+
+
+def test_token_ids_are_taken_as_they_are(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        ids = await service.tokenize("the way of water")
+        answer = await service.embed(EmbedRequest(texts=["the way of water", ids]))
+        assert answer.num_tokens == (len(ids), len(ids))
+        return answer.vectors
+
+    first, second = with_service("bert_mean", tmp_path, work)
+    assert np.abs(first - second).max() <= 1e-6
+
+
+def test_fewer_dimensions_are_the_first_ones_of_length_one(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        asked = [
+            EmbedRequest(texts=["water"], dimensions=dimensions, normalize=normalize)
+            for dimensions, normalize in ((None, False), (8, False), (8, None))
+        ]
+        return [(await service.embed(one)).vectors[0] for one in asked]
+
+    whole, plain, normed = with_service("bert_mean", tmp_path, work)
+    assert np.linalg.norm(whole) != pytest.approx(1.0, abs=0.1)
+    assert plain == pytest.approx(whole[:8])
+    assert normed == pytest.approx(whole[:8] / np.linalg.norm(whole[:8]), abs=1e-6)
+
+
+def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        asked = [
+            EmbedRequest(texts=["people find: water"], prompt=""),
+            EmbedRequest(texts=["water"], prompt="people find: "),
+            EmbedRequest(texts=["water"], prompt_name="query"),
+            EmbedRequest(texts=["water"]),
+        ]
+        return [(await service.embed(one)).vectors[0] for one in asked]
+
+    written, given, named, without = with_service("bert_cls", tmp_path, work)
+    assert given == pytest.approx(written, abs=1e-6)
+    assert named == pytest.approx(written, abs=1e-6)
+    assert np.abs(without - written).max() > 0.01
+
+
+@pytest.mark.parametrize(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
+def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
+        cut, short = await service.embed(asked), await service.embed(EmbedRequest(texts=[kept]))
+        assert cut.num_tokens == short.num_tokens == (5,)
+        return cut.vectors, short.vectors
+
+    cut, short = with_service("bert_mean", tmp_path, work)
+    assert cut == pytest.approx(short, abs=1e-6)
+
+
+def test_a_text_that_is_too_long_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    error = refused("bert_mean", tmp_path, CapacityError, EmbedRequest(texts=["a", words(200)]))
+    assert isinstance(error, CapacityError)
+    assert "text 1 has " in error.message
+    assert "at most 128" in error.message
+    assert error.max_model_len == 128
+
+
+@pytest.mark.parametrize(
+    ("request_", "param", "told"),
+    [
+        (EmbedRequest(texts=[]), "texts", "at least one"),
+        (EmbedRequest(texts=["a", (1, 99999)]), "texts", "text 1 has token 99999"),
+        (EmbedRequest(texts=[()]), "texts", "no tokens"),
+        (EmbedRequest(texts=["a"], prompt_name="poem"), "prompt_name", "query, document"),
+        (EmbedRequest(texts=["a"], prompt_name="query", prompt="b"), "prompt", "beside prompt_name"),
+        (EmbedRequest(texts=["a"], dimensions=0), "dimensions", "between 1 and 48"),
+        (EmbedRequest(texts=["a"], dimensions=49), "dimensions", "between 1 and 48"),
+        (EmbedRequest(texts=["a"], max_tokens=1000), "max_tokens", "between 1 and 128"),
+        (ScoreRequest(pairs=[]), "pairs", "at least one"),
+        (ScoreRequest(pairs=[("a", "b")], instruction="x"), "instruction", "takes none"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_by_name(
+    request_: EmbedRequest | ScoreRequest, param: str, told: str, tmp_path: Path
+) -> None:
+    error = refused("bert_cls", tmp_path, InvalidParameter, request_)
+    assert error.param == param
+    assert told in error.message
+
+
+def test_an_instruction_changes_what_is_relevant(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        assert service.facts.takes_instruction
+        pairs = [("who", "people"), ("{document}", "{query}")]
+        asked = [ScoreRequest(pairs=pairs, instruction=one, raw=True) for one in (None, "find water")]
+        return [(await service.score(one)).values for one in asked]
+
+    usual, own = with_service("qwen3_reranker", tmp_path, work)
+    assert np.abs(usual - own).min() > 1e-3
+
+
+def test_a_model_that_embeds_scores_by_similarity(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        scores = await service.score(ScoreRequest(pairs=[("who", "water"), ("who", "people"), ("oil", "people")]))
+        queries = await service.embed(EmbedRequest(texts=["who", "oil"], prompt_name="query"))
+        documents = await service.embed(EmbedRequest(texts=["water", "people"], prompt_name="document"))
+        return scores.values, queries.vectors @ documents.vectors.T
+
+    scores, products = with_service("bert_cls", tmp_path, work)
+    assert scores == pytest.approx([products[0, 0], products[0, 1], products[1, 1]], abs=1e-6)
+
+
+def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with served("bert_mean", tmp_path) as composed:
+            model = composed.served
+            assert model.profile.pooling is model.pooling
+            assert embedder(model.profile) is model.pooling
+            with pytest.raises(UnsupportedFeature, match="embeds texts and does not score"):
+                scorer(model.profile)
+            assert scorer(model.profile, by_similarity=True) is model.pooling
+            with pytest.raises(UnsupportedFeature, match="embeds texts and does not generate"):
+                await model.service.generate(GenerationRequest("r", TextPrompt("a")))
+            tokens = await text_service(model).tokenize(TextPrompt("the way"))
+            assert len(tokens.token_ids) == 4
+            assert any("embeds texts in 48 dimensions (mean, of length 1)" in fact for fact in composed.facts)
+        async with served("bert_reranker", tmp_path) as composed:
+            with pytest.raises(UnsupportedFeature, match="scores pairs of texts and does not embed"):
+                embedder(composed.served.profile)
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+    with pytest.raises(UnsupportedFeature, match="generates text and does not embed"):
+        embedder(ModelProfile())
+    with pytest.raises(UnsupportedFeature, match="generates text and does not score"):
+        scorer(ModelProfile())
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--pooling max --normalize false", ("max", False)),
+        ("--task text_embedding", ("mean", True)),
+    ],
+)
+def test_options_decide(line: str, expected: tuple[str, bool], tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        return service.facts.pooling, service.facts.is_normalized
+
+    assert with_service("bert_mean", tmp_path, work, *line.split()) == expected
+
+
+def test_the_operator_can_shorten_texts(tmp_path: Path) -> None:
+    async def work(service: PoolingService) -> Any:
+        answer = await service.embed(EmbedRequest(texts=[words(50)], truncation=RIGHT))
+        return service.facts.max_tokens, answer.num_tokens
+
+    assert with_service("bert_mean", tmp_path, work, "--max-model-len", "16") == (16, (16,))
+
+
+def test_an_engine_that_died_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with served("bert_mean", tmp_path) as composed:
+            service = composed.served.pooling
+            assert service is not None
+            before = await service.embed(EmbedRequest(texts=["water"]))
+            with monkeypatch.context() as patch:
+                patch.setattr("dragoman.models.pooling.model.graph_inputs", _fail)
+                with pytest.raises(ServerError, match="no memory left"):
+                    await service.embed(EmbedRequest(texts=["water"]))
+            assert not composed.served.engine.health().is_alive
+            await composed.renew(lambda stage, fraction: None)
+            after = await service.embed(EmbedRequest(texts=["water"]))
+            assert np.array_equal(before.vectors, after.vectors)
+            assert composed.served.engine.stats().num_restarts == 1
+
+    asyncio.run(asyncio.wait_for(run(), 120))
+
+
+def _fail(*_: object) -> Any:
+    raise RuntimeError("no memory left")
