@@ -12,7 +12,7 @@ VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm test-ray test-clients check fix fuzz bench soak costs docs pin clean
+.PHONY: help serve test test-vllm test-ray test-clients check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -63,10 +63,18 @@ soak: $(VENV)/.installed-dev  ## ask a server for everything at once, and settle
 costs: $(VENV)/.installed-dev  ## record the instructions that guarded work takes with this Python
 	$(RUN) -m tests.performance.record $(ARGS)
 
-docs: $(VENV)/.installed-dev  ## write the generated pages, and the answers that the README shows
+docs: $(VENV)/.installed-dev  ## write the generated pages and the answers that pages show, and build the site into build/site
 	$(VENV)/bin/dragoman config --docs > docs/options.md
 	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py
 	$(RUN) scripts/models_page.py
+	$(MAKE) --no-print-directory site
+
+site: $(VENV)/.installed-dev  ## only build the site of the documentation, into build/site; it needs no network
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build $(ARGS)
+	@echo "build/site/index.html, or with the search: $(RUN) -m http.server --directory build/site"
+
+wheel: $(VENV)/.installed-dev  ## build the wheel into dist/, install it in a fresh environment, and try it there
+	$(RUN) scripts/check_wheel.py $(ARGS)
 
 pin: $(VENV)/.installed-dev  ## write constraints.txt anew, with the newest versions pyproject.toml allows
 	$(RUN) scripts/pin_constraints.py

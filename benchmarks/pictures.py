@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.serving import peers
-from benchmarks.serving.load import LoadFailed, WireForm, ask, percentile
+from benchmarks.serving.load import LoadFailed, WireForm, ask
 from benchmarks.serving.model import BenchShape, write_gguf
 from benchmarks.serving.picture_model import (
     PICTURE_TOKENS,
@@ -41,6 +41,7 @@ from benchmarks.serving.picture_model import (
     write_picture_model,
 )
 from benchmarks.serving.processes import JsonWorker, ProcessFailed, ServerProcess
+from dragoman.bench.measures import percentile
 
 _QUESTION_TOKENS = 16
 _STREAM_TOKENS = 1500  # more than a stream gets to while its gaps are measured

@@ -139,7 +139,7 @@ def test_a_chat_template_of_ones_own_takes_the_place_of_the_models(tmp_path: Pat
 
 def test_a_directory_that_holds_no_model_is_refused_and_leaves_no_thread(tmp_path: Path) -> None:
     before = threading.active_count()
-    with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):
+    with pytest.raises(ModelError, match=r"is no model: there is neither config\.json nor a GGUF file in it"):
         LLM(tmp_path)
     assert threading.active_count() == before
 

@@ -1,28 +1,27 @@
-"""Generates load over HTTP and measures what a client sees, for every dialect.
+"""Load for the measurements here: prompts of token ids of the benchmark's own vocabulary, as the compared servers take them.
 
 Does: closed loop (N clients, each sends its next request when the last one is answered) and open loop (Poisson arrivals);
-time to first token, inter-token latency, throughput, goodput under latency bounds. Does not: start servers.
-
-    python -m benchmarks.serving.load --url http://127.0.0.1:8080 --dialect openai --clients 32 --requests 4
-
-A client speaks HTTP/1.1 over a plain asyncio stream, so that measuring costs little on a machine that also serves.
+time to first token, inter-token latency, throughput, goodput under latency bounds. Does not: start servers, or speak HTTP:
+that is `dragoman.bench`'s, whose command measures any server with prompts of text.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import math
 import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from benchmarks.serving.model import VOCAB_SIZE
+from dragoman.bench.answer import message_of
+from dragoman.bench.client import HttpClient, NotHttp
+from dragoman.bench.load import arrivals
+from dragoman.bench.measures import percentile
+from dragoman.bench.target import read_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +46,7 @@ class Workload:
 
     def request(self, form: WireForm, number: int) -> bytes:
         """The body of request `number`."""
-        body = form.body(self.prompt(number), self.output_tokens)
-        return json.dumps({key: value for key, value in body.items() if value != []}).encode()
+        return json.dumps(form.body(self.prompt(number), self.output_tokens)).encode()
 
 
 class Asked(Protocol):
@@ -82,22 +80,8 @@ class WireForm:
     is_piece: Callable[[bytes], bool]
 
 
-def _text(token_ids: Sequence[int]) -> str:
-    # single bytes of the benchmark tokenizer: letters only, two to a token
-    return "".join(chr(97 + token_id % 26) + chr(97 + token_id // 26 % 26) for token_id in token_ids)
-
-
 def _openai(ids: list[int], length: int) -> dict[str, object]:
     return {"model": "bench", "prompt": ids, "max_tokens": length, "temperature": 0, "ignore_eos": True, "stream": True}
-
-
-def _chat(ids: list[int], length: int) -> dict[str, object]:
-    messages = [{"role": "user", "content": _text(ids)}]
-    return {**_openai([], length), "messages": messages} | {"stream_options": {}}
-
-
-def _lmi(ids: list[int], length: int) -> dict[str, object]:
-    return {"inputs": _text(ids), "parameters": {"max_new_tokens": length, "ignore_eos_token": True}, "stream": True}
 
 
 def _llamacpp(ids: list[int], length: int) -> dict[str, object]:
@@ -111,25 +95,12 @@ def _llamacpp(ids: list[int], length: int) -> dict[str, object]:
     }
 
 
-def _tgi(ids: list[int], length: int) -> dict[str, object]:
-    return {"inputs": _text(ids), "parameters": {"max_new_tokens": length}}
-
-
-def _plain(ids: list[int], length: int) -> dict[str, object]:
-    return {"id": 1, "prompt": _text(ids), "maxLength": length}
-
-
 def _is_event(line: bytes) -> bool:
     return line.startswith(b"data: {")
 
 
 FORMS: dict[str, WireForm] = {
     "openai": WireForm("/v1/completions", _openai, _is_event),
-    "ovms": WireForm("/v3/completions", _openai, _is_event),
-    "chat": WireForm("/v1/chat/completions", _chat, _is_event),
-    "lmi": WireForm("/invocations", _lmi, lambda line: line.startswith(b'{"token"')),
-    "tgi": WireForm("/generate_stream", _tgi, _is_event),
-    "text": WireForm("/api/generate-one", _plain, bool),
     "llama.cpp": WireForm("/completion", _llamacpp, _is_event),
 }
 
@@ -141,49 +112,53 @@ async def ask(
 
     `on_piece` is called with the number of pieces so far, whenever one arrives.
     """
+    content = workload.request(form, number)
+    # A connection of its own, as most clients of servers have: what it takes to open one is part of what they wait for.
+    client = HttpClient(read_target(url), {"authorization": "Bearer none", "connection": "close"})
     timing = Timing(time.perf_counter())
+    reader = _Pieces(form, timing, on_piece)
     try:
-        await _exchange(url, form, workload.request(form, number), timing, on_piece)
-    except (OSError, asyncio.IncompleteReadError, ValueError) as error:  # ValueError: a line beyond the reader's limit
-        timing.error = f"{type(error).__name__}: {error}"
+        await client.post(form.path, content, reader)
+        timing.end_s = time.perf_counter()
+        reader.finish()
+    except (OSError, NotHttp) as error:
+        timing.error = timing.error or f"{type(error).__name__}: {error}"
+    finally:
+        client.close()
     if not timing.error and not timing.token_times_s:
         timing.error = "the answer held no output"
     return timing
 
 
-async def _exchange(
-    url: str, form: WireForm, content: bytes, timing: Timing, on_piece: Callable[[int], None] | None
-) -> None:
-    target = urlsplit(url)
-    head = (
-        f"POST {form.path} HTTP/1.1\r\nHost: {target.netloc}\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer none\r\nConnection: close\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    reader, writer = await asyncio.open_connection(target.hostname, target.port, limit=2**20)
-    try:
-        writer.write(head.encode() + content)
-        status = await reader.readline()
-        if b" 20" not in status:
-            timing.error = (status + await reader.read(2000)).decode("utf-8", "replace")
+class _Pieces:
+    """Reads one answer by its lines, and notes in the timing when each line with output came."""
+
+    def __init__(self, form: WireForm, timing: Timing, on_piece: Callable[[int], None] | None) -> None:
+        self._form, self._timing, self._on_piece = form, timing, on_piece
+        self._status = 0
+        self._rest = b""
+
+    def begin(self, status: int) -> None:
+        self._status = status
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        if self._status >= 300:
+            self._rest += data
             return
-        is_chunked = False
-        while line := (await reader.readline()).strip().lower():
-            is_chunked = is_chunked or (line.startswith(b"transfer-encoding:") and line.endswith(b"chunked"))
-        is_ended = not is_chunked
-        while line := (await reader.readline()):
-            line = line.rstrip()
-            is_ended = is_ended or line == b"0"  # the last chunk's size: a server that dies does not send it
-            if form.is_piece(line):
-                timing.token_times_s.append(time.perf_counter())
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            if self._form.is_piece(line):
+                self._timing.token_times_s.append(now_s)
                 if line.startswith(b'data: {"error"'):
-                    timing.error = line.decode("utf-8", "replace")
-                if on_piece is not None:
-                    on_piece(len(timing.token_times_s))
-        timing.end_s = time.perf_counter()
-        if not is_ended:
-            timing.error = timing.error or "the answer broke off"
-    finally:
-        writer.close()
+                    self._timing.error = line.decode("utf-8", "replace")
+                if self._on_piece is not None:
+                    self._on_piece(len(self._timing.token_times_s))
+
+    def finish(self) -> None:
+        """The answer has come to its end."""
+        if self._status >= 300:
+            self._timing.error = f"status {self._status}: {message_of(self._rest)}"
 
 
 async def closed_loop(url: str, form: WireForm, workload: Asked, clients: int, requests: int) -> list[Timing]:
@@ -198,11 +173,9 @@ async def closed_loop(url: str, form: WireForm, workload: Asked, clients: int, r
 
 async def open_loop(url: str, form: WireForm, workload: Workload, rate: float, requests: int) -> list[Timing]:
     """`requests` requests that arrive at random, `rate` a second on average, whether or not earlier ones are done."""
-    clock = random.Random(workload.seed + 1)
-    begin, due, tasks = time.perf_counter(), 0.0, []
-    for number in range(requests):
-        due += clock.expovariate(rate)
-        await asyncio.sleep(max(0.0, begin + due - time.perf_counter()))
+    begin, tasks = time.perf_counter(), []
+    for number, due_s in zip(range(requests), arrivals(rate, workload.seed + 1), strict=False):
+        await asyncio.sleep(max(0.0, begin + due_s - time.perf_counter()))
         tasks.append(asyncio.create_task(ask(url, form, workload, number)))
     return list(await asyncio.gather(*tasks))
 
@@ -249,38 +222,3 @@ def summarize(
         goodput=round(within / len(timings), 3),
         pieces_per_request=round(statistics.mean(len(timing.token_times_s) for timing in good), 1),
     )
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that at least `share` (0 to 1) of the values do not exceed, by nearest rank."""
-    ordered = sorted(values)
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def main() -> None:
-    """Run one load and print its summary as a JSON line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", default="http://127.0.0.1:8080")
-    parser.add_argument("--dialect", choices=sorted(FORMS), default="openai")
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=4, help="per client; in all with --rate")
-    parser.add_argument("--rate", type=float, help="open loop: arrivals a second")
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--output-tokens", type=int, default=64)
-    parser.add_argument("--shared-prefix-tokens", type=int, default=0)
-    parser.add_argument("--ttft-bound-ms", type=float, default=1000.0)
-    parser.add_argument("--itl-bound-ms", type=float, default=100.0)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    workload = Workload(given.prompt_tokens, given.output_tokens, given.shared_prefix_tokens, given.seed)
-    form = FORMS[given.dialect]
-    if given.rate:
-        timings = asyncio.run(open_loop(given.url, form, workload, given.rate, given.requests))
-    else:
-        timings = asyncio.run(closed_loop(given.url, form, workload, given.clients, given.requests))
-    bounds = {"ttft_bound_ms": given.ttft_bound_ms, "itl_bound_ms": given.itl_bound_ms}
-    print(json.dumps(asdict(summarize(timings, given.output_tokens, **bounds))))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,13 @@
-"""A handler of your own: it answers the LMI routes in place of generation. `dragoman serve examples/handler` runs it.
+"""A handler of your own: it answers the LMI routes in place of generation, with or without a model beside it.
+
+Install: nothing
+Run:     dragoman serve examples/handler            (without a model)
+         curl -s http://127.0.0.1:8080/invocations -H 'Content-Type: application/json' -d '{"inputs": "one two three"}'
 
 It counts the words of a text, or sends them one by one with {"inputs": "...", "stream": true}. Beside a model's weights,
-`inputs.model` is that model: with {"inputs": "...", "complete": true} it goes on with the text.
-It imports what LMI's containers offer, so the same file runs there, but for `inputs.model`.
+or with `dragoman serve --entry-point examples/handler/model.py`, `inputs.model` is that model: with
+{"inputs": "...", "complete": true} it goes on with the text. It imports what LMI's containers offer, so the same file runs
+there, but for `inputs.model`. docs/hooks.md tells the rest.
 """
 
 import logging

@@ -17,6 +17,7 @@ from dragoman.config.generation import default_sampling, generation_defaults
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
+from dragoman.config.several import COMMAND_LINE
 from dragoman.engine.base import Capabilities, Engine, EngineTools, MemoryNeeds, PictureRules
 from dragoman.engine.factory import BuiltEngine, Progress
 from dragoman.engine.renewable import RenewableEngine
@@ -24,7 +25,7 @@ from dragoman.errors import HookError
 from dragoman.grammar.lark import lark_of
 from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
-from dragoman.host.loading import ModelLoad, has_model, memory_needs
+from dragoman.host.loading import ModelLoad, has_model, memory_needs, what_lacks
 from dragoman.host.making import EngineMaking
 from dragoman.models import ModelError
 from dragoman.models.config import read_config
@@ -45,6 +46,7 @@ from dragoman.server.apis.lmi.hooks import (
     Hooks,
     HookTokenizer,
     StartRefused,
+    is_own_entry_point,
     load_hooks,
     own_traceback,
 )
@@ -452,6 +454,8 @@ def _load_text(config: Config) -> _Text:
         tokenizer = load_tokenizer(config.model_dir)
         template = _chat_template(config, tokenizer)
     except ValueError as error:
+        if not has_model(config):
+            raise ModelError(what_lacks(config.model_dir)) from error
         raise ModelError(str(error)) from error
     model = config.model
     output = choose_output_format(template, tokenizer, model.tool_call_parser, model.reasoning_parser)
@@ -462,8 +466,14 @@ def _chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | Non
     own = config.model.chat_template
     if own is None:
         return load_chat_template(tokenizer)
-    source = Path(own).read_text(encoding="utf-8") if _is_file(own) else own
-    return ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens)
+    is_file = _is_file(own)
+    if not is_file and "{" not in own:  # else a misspelt name would be sent to the model in place of each conversation
+        raise ModelError(f"{config.cite('chat_template')}: must be a file or a Jinja template; there is no such file")
+    try:
+        source = Path(own).read_text(encoding="utf-8") if is_file else own
+        return ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{config.cite('chat_template') if is_file else '--chat-template'}: {error}") from error
 
 
 def _turn_end_ids(
@@ -499,9 +509,16 @@ def _load_operator_file(config: Config) -> Hooks | None:
             )
         return None
     try:
-        return load_hooks(clients.entry_point, (config.directory, config.model_dir), named, clients.handler)
+        return load_hooks(clients.entry_point, _code_directories(config), named, clients.handler)
     except HookLoadError as error:
         raise ConfigError([str(error)]) from error
+
+
+def _code_directories(config: Config) -> tuple[Path, ...]:
+    """Where an operator's file is looked for; a name that was typed at a prompt may be one of the directory there."""
+    beside = (config.directory, config.model_dir)
+    is_typed = config.origins["entry_point"].source == COMMAND_LINE and is_own_entry_point(config.clients.entry_point)
+    return (*beside, Path.cwd()) if is_typed else beside
 
 
 async def _start_handler(config: Config, hooks: Hooks | None) -> HandlerRuntime | None:

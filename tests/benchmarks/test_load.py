@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from itertools import islice
 
 import pytest
 
-from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask, closed_loop, percentile, summarize
+from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask, closed_loop, open_loop, summarize
 from benchmarks.serving.model import VOCAB_SIZE, bpe_tables
+from dragoman.bench.load import arrivals
+from dragoman.plan import workload as plan
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -65,7 +68,7 @@ def test_a_stream_has_a_time_for_every_piece() -> None:
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
-        (HEAD + THREE_PIECES, "broke off"),
+        (HEAD + THREE_PIECES, "BrokenOff"),
         (b"HTTP/1.1 503 Unavailable\r\n\r\nfull", "503"),
         (HEAD + chunk(b'data: {"error": "out of luck"}\n\n') + b"0\r\n\r\n", "out of luck"),
         (HEAD + b"0\r\n\r\n", "no output"),
@@ -98,6 +101,23 @@ def test_a_closed_loop_sends_every_request_once() -> None:
     assert sorted(body["prompt"] for body in bodies) == sorted(expected)  # type: ignore[type-var]
 
 
+def test_requests_arrive_when_the_simulation_has_them_arrive() -> None:
+    simulated = [arrival.time_s for arrival in plan.arrivals(plan.Workload(200.0, 5, 3, num_requests=50, seed=4))]
+    assert list(islice(arrivals(200.0, Workload(5, 3, seed=4).seed + 1), 50)) == simulated
+
+
+def test_an_open_loop_sends_every_request_once() -> None:
+    workload = Workload(5, 3, seed=4)
+
+    async def loop() -> tuple[list[Timing], list[dict[str, object]]]:
+        async with Served(HEAD + THREE_PIECES + b"0\r\n\r\n").listening() as served:
+            return await open_loop(served.url, FORMS["openai"], workload, 200.0, 5), served.bodies
+
+    timings, bodies = asyncio.run(loop())
+    assert [timing.error for timing in timings] == [""] * 5
+    assert sorted(body["prompt"] for body in bodies) == sorted(workload.prompt(number) for number in range(5))  # type: ignore[type-var]
+
+
 def test_prompts_are_fresh_for_each_seed_and_share_what_they_should() -> None:
     first, second = Workload(40, 1, 30, seed=1), Workload(40, 1, 30, seed=2)
     assert first.prompt(0)[:30] == first.prompt(1)[:30]
@@ -120,11 +140,6 @@ def test_a_summary_counts_what_was_answered() -> None:
 def test_a_run_without_an_answer_has_no_summary() -> None:
     with pytest.raises(LoadFailed, match="refused"):
         summarize([Timing(0.0, error="refused")], 3)
-
-
-@pytest.mark.parametrize(("share", "expected"), [(0.5, 50), (0.99, 99), (1.0, 100), (0.001, 1)])
-def test_percentiles_by_nearest_rank(share: float, expected: int) -> None:
-    assert percentile(range(100, 0, -1), share) == expected
 
 
 def test_nearly_every_token_of_the_benchmark_vocabulary_is_text_by_itself() -> None:

@@ -90,3 +90,9 @@ def test_a_handler_without_a_model_is_offered_on_its_routes_only() -> None:
     assert "/endpoints/m/invocations" in text
     assert "/v1/" not in text
     assert "curl" not in text
+
+
+@pytest.mark.parametrize("has_playground", [True, False])
+def test_the_address_of_the_page_to_try_it_is_told_where_there_is_one(has_playground: bool) -> None:
+    text = banner(BannerFacts("m", "/models/m", "0.0.0.0", 9000, is_tls=True, has_playground=has_playground))
+    assert ("https://127.0.0.1:9000/playground" in text) == has_playground

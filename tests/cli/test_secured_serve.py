@@ -115,10 +115,20 @@ def begin(*words: str) -> None:
     [
         ("--tls-client-ca ca.pem", "--tls-client-ca=ca.pem (command line): must be given together with tls_cert"),
         ("--tls-key key.pem", "--tls-key=key.pem (command line): must be given together with tls_cert"),
-        ("--tls-cert none.pem", "none.pem: must be a certificate chain and its key"),
+        (
+            "--tls-cert none.pem",
+            "--tls-cert=none.pem (command line): none.pem: must be a certificate chain and its key",
+        ),
         ("--cors-allowed-origin * --cors-allow-credentials", "name the origins that you trust"),
         ("--cors-allowed-origin null", "must be * for all, or origins"),
-        ("--aws-credentials none", "none: must be a readable UTF-8 file"),
+        (
+            "--aws-credentials none",
+            "--aws-credentials=none (command line): none: must be a readable UTF-8 file: No such file",
+        ),
+        (
+            "--api-key-file none",
+            "--api-key-file=none (command line): none: must be a readable UTF-8 file: No such file",
+        ),
         ("--open-scopes all", "must be any of inference, metrics, management, debug"),
     ],
 )

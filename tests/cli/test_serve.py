@@ -172,11 +172,15 @@ def failing(*words: str) -> str:
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1 port {port}" in failing("--port", str(port))
+        message = failing("--port", str(port)).splitlines()[-1]
+    assert message == (
+        f"dragoman: cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        "--port takes another one (0: any that is free), `dragoman doctor` tells who has it"
+    )
 
 
 def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None:
-    assert f"{tmp_path}/tokenizer.json is missing" in failing(str(tmp_path))
+    assert f"{tmp_path} is no model: there is neither config.json nor a GGUF file in it" in failing(str(tmp_path))
 
 
 def test_an_option_that_does_not_fit_the_model_is_told_in_one_line() -> None:

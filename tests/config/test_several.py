@@ -220,11 +220,13 @@ def test_a_directory_that_is_not_there_is_named_with_its_source(models: Path) ->
     assert found.startswith("directory=three (environment: SERVING_LOAD_MODELS): must be a directory")
 
 
-@pytest.mark.parametrize("where", ["empty", "missing"])
-def test_a_store_without_models_is_refused(models: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    ("where", "why"), [("empty", "it is empty"), ("missing", "there is no directory of that name")]
+)
+def test_a_store_without_models_is_refused(models: Path, where: str, why: str) -> None:
     (models / "empty").mkdir()
     [found] = problems(models, line="--model-store {}/" + where)
-    assert found == f"{where} (command line: --model-store): must be a directory that holds at least one model"
+    assert found == f"{where} (command line: --model-store): must be a directory that holds at least one model; {why}"
 
 
 def test_all_models_of_no_store_are_refused(models: Path) -> None:

@@ -15,6 +15,7 @@ from tests.support.server_process import ServerProcess
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+FIRST_CALLS = ROOT / "docs" / "first-calls.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in console_blocks(page)]
 
@@ -63,10 +64,17 @@ def test_a_server_started_as_the_readme_says_answers_in_that_form(
     assert keys_of(block.run(default_server.base_url)) == keys_of(block.answer)
 
 
-def test_the_readme_shows_every_dialect() -> None:
-    commands = " ".join(block.command for block in console_blocks(README))
+def test_the_page_of_first_calls_shows_every_dialect() -> None:
+    commands = " ".join(block.command for block in console_blocks(FIRST_CALLS))
     for route in ("/invocations", "/v1/chat/completions", "/v1/completions", "/v3/completions", "/generate ", "/api/"):
         assert route in commands, route
+
+
+def test_the_readme_leads_to_every_dialect_and_fits_two_screens() -> None:
+    text = README.read_text(encoding="utf-8")
+    for page in (ROOT / "docs" / "dialects").glob("*.md"):
+        assert f"(docs/dialects/{page.name})" in text, page.name
+    assert len(text.splitlines()) <= 100
 
 
 def test_the_readmes_python_example_runs() -> None:

@@ -14,7 +14,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import serve
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "model.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "formatter" / "model.py"
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dragoman.models import ModelError, ModelOptions, load_model
 from dragoman.models.blocks.linear import column_widths, product
 from dragoman.models.blocks.nodes import gather_rows
 from dragoman.models.families import read_model
-from dragoman.models.profile import Processor, lacks_vnni
+from dragoman.models.profile import Processor, lacks_avx2, lacks_vnni
 from dragoman.models.sources.read_ahead import read_ahead
 from dragoman.models.sources.safetensors import Checkpoint
 from dragoman.models.storage.constants import StoredType, WeightFormat, WeightStorage, embedding_table, weight_matrix
@@ -145,6 +145,29 @@ def test_an_arm_processor_without_sve_is_told_so(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("dragoman.models.profile.this_processor", lambda: old)
     with pytest.raises(ModelError, match="has no SVE"):
         load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions())
+
+
+def test_an_x86_processor_without_avx2_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels of paged attention fail when they are made, with an error of many lines."""
+    old = Processor("an Ivy Bridge", ("FP32",), has_paged_attention=False)
+    monkeypatch.setattr("dragoman.models.profile.this_processor", lambda: old)
+    with pytest.raises(ModelError, match="this processor has no AVX2, and the attention kernels need it"):
+        load_model(write_checkpoint(UNTIED, tmp_path), ModelOptions())
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks"),
+    [
+        ("processor : 0\nflags : fpu avx sse4_2\n", True),
+        ("processor : 0\nflags : fpu avx avx2\n", False),
+        ("processor : 0\nFeatures : fp asimd\n", False),
+        ("", False),
+    ],
+)
+def test_only_an_x86_processor_lacks_avx2(text: str, lacks: bool, tmp_path: Path) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    assert lacks_avx2(tmp_path / "cpuinfo") == lacks
+    assert not lacks_avx2(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("largest", [60_000.0, 70_000.0])

@@ -93,7 +93,7 @@ def test_the_made_up_costs_are_costs() -> None:
     assert msgspec.json.decode(text, type=StepCosts).tokens[-1] == (512, 0.4)
 
 
-@pytest.mark.parametrize("command", re.findall(r"^ {4}dragoman plan MODEL (.*)$", PAGE, re.MULTILINE))
+@pytest.mark.parametrize("command", re.findall(r"^dragoman plan MODEL (.*)$", PAGE, re.MULTILINE))
 def test_the_commands_are_understood(command: str) -> None:
     asked, others, problems = read_plan_arguments(command.split())
     assert problems == others == []

@@ -9,9 +9,10 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.evaluate.measures import Measures
+from dragoman.memory_speed import memory_bandwidth
 from dragoman.selftest.report import Check, SelfTest, report_text
 from dragoman.selftest.run import reference_check
-from dragoman.selftest.speed import bandwidth_check, memory_bandwidth, rows_check
+from dragoman.selftest.speed import bandwidth_check, rows_check
 
 GIB = 1 << 30
 

@@ -64,10 +64,9 @@ class TestIndex:
             f"{method.upper()} {path}" for path, item in documented.items() for method in item
         )
 
-    def test_browsers_get_the_page(self, client: httpx.Client) -> None:
+    def test_browsers_are_sent_to_the_playground(self, client: httpx.Client) -> None:
         answer = client.get("/", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
-        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-        assert answer.content == client.get("/docs").content
+        assert (answer.status_code, answer.headers["location"]) == (307, "playground")
 
     @pytest.mark.parametrize("accept", ["*/*", "text/html"])
     def test_it_is_as_healthy_as_the_server(self, server: RunningServer, client: httpx.Client, accept: str) -> None:

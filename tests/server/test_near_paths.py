@@ -68,6 +68,8 @@ def test_a_slip_is_told_the_path_that_was_meant(server: RunningServer, client: h
     [
         ("/v1/response", "/v1/responses"),
         ("/v1/message", "/v1/messages"),
+        ("/v1/chat", "/v1/chat/completions"),
+        ("/v3/chat/", "/v3/chat/completions"),
         ("/v1/v1/messages", "/v1/messages"),
         ("/v1/messages/count-tokens", "/v1/messages/count_tokens"),
         ("/anthropic/v1/messages", "/v1/messages"),

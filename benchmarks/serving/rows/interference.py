@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.serving import peers
-from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask, percentile
+from benchmarks.serving.load import FORMS, LoadFailed, Timing, Workload, ask
 from benchmarks.serving.processes import ServerProcess
 from benchmarks.serving.results import Result, Value
 from benchmarks.serving.settings import Settings
 from benchmarks.serving.turns import say
+from dragoman.bench.measures import percentile
 
 ROW = 5
 TITLE = "Running streams while a long prompt is computed"

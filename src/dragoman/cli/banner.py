@@ -23,7 +23,8 @@ class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
     `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
-    `chat_format`: the option of that name. `is_tls`: HTTPS is spoken.
+    `chat_format`: the option of that name. `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
+    try the model in a browser.
     """
 
     name: str
@@ -37,6 +38,7 @@ class BannerFacts:
     can_generate: bool = True
     chat_format: str = "auto"
     is_tls: bool = False
+    has_playground: bool = True
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
@@ -55,6 +57,8 @@ def banner(facts: BannerFacts) -> str:
     lines.append("")
     served = [api for api in all_apis() if facts.can_generate or not api.needs_engine]
     lines += [f"  {api.title:<{TITLE_WIDTH}} {calls}" for api in served if (calls := calls_of(api, facts.name))]
+    if facts.has_playground:
+        lines.append(f"  {'browsers':<{TITLE_WIDTH}} {url}/playground")
     if not facts.can_generate:
         return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
     if facts.has_chat_template:

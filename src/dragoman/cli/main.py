@@ -1,33 +1,26 @@
 """The `dragoman` command: picks the subcommand, resolves the configuration, tells what is wrong with it.
 
-Does: `serve`, `config`, `plan`, `eval`, `compress`, `pull`, `models`, `--help`, `--version`. Does not: build or run anything
-itself.
+Does: `--help`, `--version`, read the words of every command. Does not: build or run anything itself.
 Called by the console script and by `python -m dragoman`, on the main thread.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TextIO
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TextIO
 
 from dragoman import __version__
-from dragoman.cli.arguments import read_arguments
-from dragoman.cli.command_options import CommandOption, options_text, read_options
-from dragoman.cli.compress_arguments import compress_help, read_compress_arguments
-from dragoman.cli.config_command import config_text
-from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
-from dragoman.cli.explain_arguments import explain_help, read_explain_arguments
-from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
-from dragoman.cli.progress import ProgressDisplay, note_to
-from dragoman.config.docs import options_help, options_page
-from dragoman.config.hub_models import FindModel, with_models
-from dragoman.config.kinds import Switch
-from dragoman.config.resolve import ConfigError, demo_model_dir
-from dragoman.config.run_time import ModelStore
-from dragoman.config.several import Resolved, resolve_all
-from dragoman.config.sources import Given, environment
 
+if TYPE_CHECKING:  # each command imports what it needs when it runs: `--help` need not wait for the options of a server
+    from dragoman.config.hub_models import FindModel
+    from dragoman.config.resolve import Config
+    from dragoman.config.run_time import ModelStore
+    from dragoman.config.several import Resolved
+    from dragoman.config.sources import Given
+
+LEAST_PYTHON = (3, 11)  # as pyproject.toml says
 USAGE_ERROR = 2  # as argument parsers and shells use it
 INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
 
@@ -35,6 +28,12 @@ _OVERVIEW = """\
 dragoman: one LLM inference server that speaks LMI, OpenVINO Model Server, OpenAI, TGI and plain text at once
 
 usage: dragoman serve [MODEL] [options]        load a model and answer clients
+       dragoman chat [MODEL | URL] [options]   a conversation in the terminal
+       dragoman complete [MODEL | URL] [PROMPT] [options]
+                                               go on with a text
+       dragoman batch IN.jsonl OUT.jsonl [--model MODEL | --url URL] [options]
+                                               answer a file of requests (OpenAI's batch format), resumably
+       dragoman bench URL [options]            how fast a server answers, this one or another, under load
        dragoman pull ORG/NAME[@REVISION]       bring a model of the hub to this machine
        dragoman models [rm NAME]               list the models on this machine, or remove one
        dragoman config [MODEL] [options]       print what was resolved and from where
@@ -48,9 +47,17 @@ usage: dragoman serve [MODEL] [options]        load a model and answer clients
        dragoman explain --request FILE [--url URL | MODEL]
                                                what would be done with a call, without doing it
        dragoman selftest [MODEL] [options]     whether the model computes here as it should
+       dragoman doctor [MODEL] [options]       what would run here and how fast, what is wrong, and how to mend it
+       dragoman completion bash|zsh|fish       a script by which a shell completes these commands
        dragoman --version
 
-`dragoman serve --help` lists the options; the other commands have a `--help` of their own.
+Each command has a `--help` with its options and examples. Some to begin with:
+
+  dragoman serve                                          the bundled demo model, on port 8080
+  dragoman serve ./my-model --dtype int4
+  dragoman chat                                           talk to the demo model, without a server
+  dragoman chat http://127.0.0.1:8080                     talk to a server
+  dragoman complete ./my-model "Deep learning is" --temperature 0
 """
 
 _PLAN_USAGE = """\
@@ -74,22 +81,6 @@ how often both find the same token the likeliest. All options of `dragoman serve
 
 """
 
-_SELFTEST_USAGE = """\
-usage: dragoman selftest [MODEL] [options]
-
-Loads a model and checks, in seconds, that it computes on this processor as it should: that answers are the same alone and in
-batches, with prompts in pieces and whole, with a cached prefix and fresh; that what is drawn with a seed is drawn again,
-whoever runs beside it; how far its stored weights are from f32; and how fast steps are, beside what memory could do. All
-options of `dragoman serve` may be given too, and act as they do there. The exit code is 1 if something is off. See
-docs/selftest.md.
-
-"""
-
-_SELFTEST_OPTIONS = (
-    CommandOption("quick", Switch(), "leave out what loads the model a second time", False),
-    CommandOption("json", Switch(), "print JSON instead of a table", False),
-)
-
 _SERVE_USAGE = """\
 usage: dragoman {command} [MODEL] [options]
 
@@ -106,6 +97,9 @@ for all models, in LMI's config.properties (--config-file); the command line goe
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command line `words` (None = the process's own); the exit code."""
+    if problem := _python_problem(sys.version_info[:3]):  # of an installation it is known before; of a clone it is not
+        sys.stderr.write(f"dragoman: {problem}\n")
+        return 1
     arguments = list(sys.argv[1:] if words is None else words)
     command = arguments[0] if arguments else "--help"
     if command in ("--help", "-h", "help"):
@@ -114,29 +108,29 @@ def main(words: Sequence[str] | None = None) -> int:
     if command in ("--version", "version"):
         sys.stdout.write(f"dragoman {__version__}\n")
         return 0
-    own = {
-        "plan": _run_plan,
-        "eval": _run_eval,
-        "compress": _run_compress,
-        "explain": _run_explain,
-        "selftest": _run_selftest,
-    }
-    if command in own:
-        try:
-            return own[command](arguments[1:])
-        except KeyboardInterrupt:
-            return INTERRUPTED
-    if command in ("pull", "models"):
-        return _run_hub_command(command, arguments[1:])
-    if command not in ("serve", "config"):
-        allowed = "one of serve, config, plan, eval, compress, explain, selftest, pull, models, --help, --version"
+    run = _RUN.get(command)
+    if run is None:
+        allowed = f"one of {', '.join(COMMANDS)}, --help, --version"
         sys.stderr.write(f"dragoman: {command}: unknown command; must be {allowed}\n")
         return USAGE_ERROR
-    return _run_command(command, arguments[1:])
+    try:
+        return run(arguments[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _python_problem(version: tuple[int, ...]) -> str:
+    """Why this Python does not do, "" if it does."""
+    if version >= LEAST_PYTHON:
+        return ""
+    shown, least = (".".join(map(str, number)) for number in (version, LEAST_PYTHON))
+    return f"this is Python {shown} ({sys.executable}); {least} or newer is needed, as in python{least} -m venv .venv"
 
 
 def _run_hub_command(command: str, words: list[str]) -> int:
     """What manages the models on this machine; the exit code."""
+    from dragoman.config.sources import environment
+
     try:
         if command == "pull":
             from dragoman.cli.pull_command import pull
@@ -151,6 +145,9 @@ def _run_hub_command(command: str, words: list[str]) -> int:
 
 
 def _run_command(command: str, words: list[str]) -> int:
+    from dragoman.config.docs import options_help, options_page
+    from dragoman.config.sources import environment
+
     if "--help" in words or "-h" in words:
         sys.stdout.write(_SERVE_USAGE.format(command=command) + options_help() + "\n")
         return 0
@@ -167,10 +164,15 @@ def _run_command(command: str, words: list[str]) -> int:
     given, resolved = read
     configs = resolved.models or (resolved.process,)
     if command == "config":
+        from dragoman.cli.config_command import config_text
+
         sys.stdout.write("\n".join(config_text(config) for config in configs))
         return 0
     for notice in dict.fromkeys(notice for config in configs for notice in config.notices):
         sys.stderr.write(f"dragoman: note: {notice}\n")
+    from dragoman.config.resolve import demo_model_dir
+    from dragoman.config.run_time import ModelStore
+
     try:
         return _serve(resolved, ModelStore(resolved.store, resolved.process, given, environ, demo_model_dir()))
     except KeyboardInterrupt:  # before the server's own handlers are in place
@@ -179,6 +181,9 @@ def _run_command(command: str, words: list[str]) -> int:
 
 def _run_plan(words: list[str]) -> int:
     """Read the options of the plan and of the server, and plan; the exit code."""
+    from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
+    from dragoman.config.sources import environment
+
     if "--help" in words or "-h" in words:
         sys.stdout.write(_PLAN_USAGE + plan_help())
         return 0
@@ -199,6 +204,9 @@ def _run_plan(words: list[str]) -> int:
 
 def _run_eval(words: list[str]) -> int:
     """Read the options of the evaluation and of the server, and evaluate; the exit code."""
+    from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
+    from dragoman.config.sources import environment
+
     if "--help" in words or "-h" in words:
         sys.stdout.write(_EVAL_USAGE + eval_help())
         return 0
@@ -224,6 +232,8 @@ def _run_eval(words: list[str]) -> int:
 
 def _run_compress(words: list[str]) -> int:
     """Read the options of the compression, and compress; the exit code."""
+    from dragoman.cli.compress_arguments import compress_help, read_compress_arguments
+
     if "--help" in words or "-h" in words:
         sys.stdout.write(compress_help())
         return 0
@@ -238,6 +248,9 @@ def _run_compress(words: list[str]) -> int:
 
 def _run_explain(words: list[str]) -> int:
     """Read the call and where to explain it, and explain it; the exit code."""
+    from dragoman.cli.explain_arguments import explain_help, read_explain_arguments
+    from dragoman.config.sources import environment
+
     if "--help" in words or "-h" in words:
         sys.stdout.write(explain_help())
         return 0
@@ -258,12 +271,109 @@ def _run_explain(words: list[str]) -> int:
     return run_explain(read[1].models[0], asked, sys.stdout, sys.stderr)
 
 
+def _run_batch(words: list[str]) -> int:
+    """Read the files of the batch and who answers it, and run it; the exit code."""
+    from dragoman.cli.batch_arguments import batch_help, read_batch_arguments
+    from dragoman.config.sources import environment
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(batch_help())
+        return 0
+    asked, server_words, problems = read_batch_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    read = None if asked.url else _read(server_words, environment(), sys.stderr, may_download=True)
+    if read is None and not asked.url:
+        return USAGE_ERROR
+    configs = read[1].models if read is not None else ()
+    if not asked.url and len(configs) != 1:
+        sys.stderr.write("dragoman: a batch is answered by one model; name it with --model\n")
+        return USAGE_ERROR
+    from dragoman.cli.batch_command import run_batch
+
+    key = environment().get("DRAGOMAN_API_KEY", "")
+    return run_batch(configs[0] if configs else None, asked, sys.stdout, sys.stderr, key)
+
+
+def _run_bench(words: list[str]) -> int:
+    """Measure a server as its clients see it; the exit code."""
+    from dragoman.cli.bench_command import run_bench
+    from dragoman.config.sources import environment
+
+    return run_bench(words, environment(), sys.stdout, sys.stderr)
+
+
+def _run_chat(words: list[str]) -> int:
+    """Read who answers and how, and hold a conversation; the exit code."""
+    from dragoman.cli.terminal.arguments import chat_help, read_chat_arguments
+    from dragoman.config.sources import environment
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(chat_help())
+        return 0
+    asked, server_words, problems = read_chat_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    from dragoman.cli.terminal.chat.chat_command import run_chat
+
+    if asked.target.url is not None:
+        return run_chat(None, asked, environment())
+    config = _read_one(server_words, "a conversation is with")
+    return USAGE_ERROR if config is None else run_chat(config, asked, environment())
+
+
+def _run_complete(words: list[str]) -> int:
+    """Read the prompt and who goes on with it, and print that; the exit code."""
+    from dragoman.cli.terminal.arguments import complete_help, read_complete_arguments
+    from dragoman.config.sources import environment
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(complete_help())
+        return 0
+    asked, server_words, problems = read_complete_arguments(words)
+    sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
+    if asked is None:
+        return USAGE_ERROR
+    from dragoman.cli.terminal.complete_command import run_complete
+
+    if asked.target.url is not None:
+        return run_complete(None, asked, environment())
+    config = _read_one(server_words, "a text is completed by")
+    return USAGE_ERROR if config is None else run_complete(config, asked, environment())
+
+
+def _read_one(words: list[str], what: str) -> Config | None:
+    """The configuration of the only model that the words name, or None after the problems were written."""
+    from dragoman.config.sources import environment
+
+    read = _read(words, environment(), sys.stderr, may_download=True)
+    if read is None:
+        return None
+    if len(read[1].models) != 1:
+        sys.stderr.write(f"dragoman: {what} one model; name its directory\n")
+        return None
+    return read[1].models[0]
+
+
+def _run_completion(words: list[str]) -> int:
+    """Print the script of a shell; the exit code."""
+    from dragoman.cli.completion.completion_command import run_completion
+
+    return run_completion(words, COMMANDS, sys.stdout, sys.stderr)
+
+
 def _run_selftest(words: list[str]) -> int:
     """Read the options of the self-test and of the server, and test; the exit code."""
+    from dragoman.cli.command_options import read_options
+    from dragoman.cli.selftest_arguments import OPTIONS, selftest_help
+    from dragoman.config.sources import environment
+
     if "--help" in words or "-h" in words:
-        sys.stdout.write(_SELFTEST_USAGE + options_text(_SELFTEST_OPTIONS))
+        sys.stdout.write(selftest_help())
         return 0
-    asked = read_options(_SELFTEST_OPTIONS, words)
+    asked = read_options(OPTIONS, words)
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
     read = None if asked.problems else _read(asked.others, environment(), sys.stderr, may_download=True)
     if read is None:
@@ -277,12 +387,34 @@ def _run_selftest(words: list[str]) -> int:
     return run_selftest(read[1].models[0], sys.stdout, sys.stderr, as_json=as_json, is_quick=is_quick)
 
 
+def _run_doctor(words: list[str]) -> int:
+    """Read the options of the doctor, and have this machine examined; the exit code."""
+    from dragoman.cli.command_options import read_options
+    from dragoman.cli.doctor_arguments import OPTIONS, doctor_help
+    from dragoman.config.sources import environment
+
+    if "--help" in words or "-h" in words:
+        sys.stdout.write(doctor_help())
+        return 0
+    asked = read_options(OPTIONS, words)
+    if asked.problems:
+        sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
+        return USAGE_ERROR
+    from dragoman.cli.doctor_command import run_doctor
+
+    return run_doctor(asked.others, environment(), sys.stdout, as_json=bool(asked.values["json"]))
+
+
 def _serve(resolved: Resolved, store: ModelStore) -> int:
     """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
+    from dragoman.cli.progress import ProgressDisplay
+    from dragoman.host.cache_note import cache_note
     from dragoman.host.loading import ModelLoad, has_model
     from dragoman.host.machine import available_memory_bytes
 
     configs = resolved.models
+    notes = dict.fromkeys(note for config in configs if (note := cache_note(config)))
+    sys.stderr.write("".join(f"dragoman: note: {note}\n" for note in notes))
     display = ProgressDisplay(sys.stderr)
     memory_bytes = available_memory_bytes()
     # Several models are loaded one after the other, since they share the memory.
@@ -309,6 +441,12 @@ def _read(
 
     Without `may_download` a model of the hub is looked for in the cache only.
     """
+    from dragoman.cli.arguments import read_arguments
+    from dragoman.cli.progress import ProgressDisplay, note_to
+    from dragoman.config.hub_models import with_models
+    from dragoman.config.resolve import ConfigError, demo_model_dir
+    from dragoman.config.several import resolve_all
+
     arguments = read_arguments(words)
     problems = list(arguments.problems)
     demo_dir = demo_model_dir()
@@ -333,3 +471,24 @@ def _read(
         return arguments.givens, resolved
     errors.write("".join(f"dragoman: {problem}\n" for problem in problems))
     return None
+
+
+_RUN: Mapping[str, Callable[[list[str]], int]] = {
+    "serve": partial(_run_command, "serve"),
+    "chat": _run_chat,
+    "complete": _run_complete,
+    "batch": _run_batch,
+    "bench": _run_bench,
+    "pull": partial(_run_hub_command, "pull"),
+    "models": partial(_run_hub_command, "models"),
+    "config": partial(_run_command, "config"),
+    "plan": _run_plan,
+    "eval": _run_eval,
+    "compress": _run_compress,
+    "explain": _run_explain,
+    "selftest": _run_selftest,
+    "doctor": _run_doctor,
+    "completion": _run_completion,
+}
+COMMANDS = tuple(_RUN)
+"""Their names, in the order of `--help`."""

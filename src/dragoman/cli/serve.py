@@ -6,6 +6,7 @@ Does not: build the model's parts (`compose` does) or run the loop (`server.run`
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
 from collections.abc import Sequence
@@ -120,6 +121,7 @@ class _Startup:
             can_generate=composed[0].can_generate,
             needs_key=server.has_keys and "inference" not in server.open_scopes,
             is_tls=server.tls_cert is not None,
+            has_playground=server.playground,
             chat_format=first.clients.chat_format,
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
@@ -148,9 +150,19 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
         owner = ModelOwner(hosting, host.close)
         return run(registry, config, listen, startup.load, startup.listening, owner=owner)
-    except (ConfigError, OSError) as error:
+    except OSError as error:
+        stderr.write(f"dragoman: {_reason(error)}\n")
+    except ConfigError as error:
         stderr.write(f"dragoman: {error}\n")
-        return 1
+    return 1
+
+
+def _reason(error: OSError) -> str:
+    """What is wrong, without the error's number, and what to do about the most frequent one."""
+    told = error.strerror if error.strerror and error.filename is None else str(error)
+    if error.errno == errno.EADDRINUSE:
+        told += "; --port takes another one (0: any that is free), `dragoman doctor` tells who has it"
+    return told
 
 
 def _host(serving: Serving, registry: ModelRegistry, display: ProgressDisplay) -> ModelHost[ComposedModel]:

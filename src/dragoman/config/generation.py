@@ -13,7 +13,7 @@ from typing import Any
 
 from dragoman.config.kinds import Integer, Kind, Number
 from dragoman.config.resolve import ConfigError
-from dragoman.model_texts import model_text
+from dragoman.model_texts import is_gguf, model_text
 from dragoman.types import SamplingParams
 
 FILE_NAME = "generation_config.json"
@@ -62,7 +62,8 @@ def _read(model_dir: Path) -> Mapping[str, Any]:
         text = model_text(model_dir, FILE_NAME)
         raw = {} if text is None else json.loads(text)
     except (OSError, ValueError) as error:
-        raise ConfigError([f"{path}: cannot be read as JSON: {error}"]) from error
+        named = "" if is_gguf(model_dir) else f"{path}: cannot be read as JSON: "  # a GGUF has no such file
+        raise ConfigError([f"{named}{error}"]) from error
     if not isinstance(raw, dict):
         raise ConfigError([f"{path}: must hold a JSON object, holds a {type(raw).__name__}"])
     return raw

@@ -291,8 +291,17 @@ def _missing(model_dir: Path, origin: Origin) -> list[str]:
     if model_dir.is_dir() or is_gguf(model_dir):
         return []
     where = f"{origin.name}={model_dir} ({origin.source})" if origin.name else f"{model_dir}"
-    why = "an archive is served with --load-models" if is_archive(model_dir) else "there is none of that name"
-    return [f"{where}: must be a directory on this machine that holds a model, or a GGUF file; {why}"]
+    return [f"{where}: must be a directory on this machine that holds a model, or a GGUF file; {_why_not(model_dir)}"]
+
+
+def _why_not(model_dir: Path) -> str:
+    """Why nothing can be served from there, and what helps."""
+    if is_archive(model_dir):
+        return "an archive is served with --load-models"
+    if model_dir.is_file():
+        return "this is a file of another kind"
+    helps = "" if len(model_dir.parts) > 1 else "; a model of the hub is named ORG/NAME, as in Qwen/Qwen3-0.6B"
+    return f"there is none of that name{helps}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -356,6 +356,12 @@ class ServerSettings:
         "the header x-dragoman-timings: 1 or 0.",
         key="timings",
     )
+    playground: bool = option(
+        True,
+        Switch(),
+        "The page at /playground, to try the models in a browser; without it, browsers that ask for / get /docs.",
+        key="playground",
+    )
     metrics_compat: tuple[str, ...] = option(
         (),
         Some(("vllm", "tgi")),

@@ -155,7 +155,8 @@ def unpacked(entry: ModelEntry, cache: Path) -> ModelEntry:
 def _stored(store: Path, source: str) -> Sequence[ModelEntry]:
     entries = store_entries(store, source)
     if not entries:
-        raise ConfigError([f"{store} ({source}): must be a directory that holds at least one model"])
+        why = "it is empty" if store.is_dir() else "there is no directory of that name"
+        raise ConfigError([f"{store} ({source}): must be a directory that holds at least one model; {why}"])
     return entries
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dragoman.config.options import OPTIONS, UpstreamSettings
-from dragoman.config.resolve import Config, ConfigError
+from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import (
     POOLING,
@@ -131,6 +131,13 @@ def generates(config: Config) -> bool:
 def has_model(config: Config) -> bool:
     """True if the directory says that it holds a model, not only an operator's handler."""
     return holds_model(config.model_dir)
+
+
+def what_lacks(model_dir: Path) -> str:
+    """What is said of a directory that holds no model, in one line."""
+    names = sorted(path.name for path in model_dir.iterdir()) if model_dir.is_dir() else []
+    holds = f"it holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "it is empty"
+    return f"{model_dir} is no model: there is neither {WEIGHTS_CONFIG} nor a GGUF file in it; {holds}"
 
 
 def memory_needs(config: Config) -> MemoryNeeds:

@@ -7,6 +7,7 @@ Called by whoever runs the application, at the start.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import cast
 
 from dragoman.config.resolve import Config, ConfigError
@@ -20,6 +21,7 @@ from dragoman.server.security.keyring import KeySources
 from dragoman.server.security.scopes import Scope
 from dragoman.server.security.tls import Tls, TlsError, TlsFiles
 
+PLAYGROUND = "playground"  # the name of that API
 GENERAL_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 logger = logging.getLogger("dragoman")
@@ -49,12 +51,20 @@ def server_config(config: Config) -> ServerConfig:
         metrics_compat=server.metrics_compat,
         switches=Switches(server.strict, server.timings),
         traces=_traces(config),
+        left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
     )
     try:
         made.read_keys()
     except KeysError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError([_cited(config, ("api_key_file", "aws_credentials"), str(error))]) from error
     return made
+
+
+def _cited(config: Config, names: Sequence[str], problem: str) -> str:
+    """A problem that begins with the file that it is about, after the option among `names` that names this file."""
+    files = {name: getattr(config.server, name) for name in names}
+    named = next((name for name, path in files.items() if path is not None and problem.startswith(str(path))), None)
+    return problem if named is None else f"{config.cite(named)}: {problem}"
 
 
 def tls_of(config: Config) -> Tls | None:
@@ -68,7 +78,7 @@ def tls_of(config: Config) -> Tls | None:
     try:
         return Tls(TlsFiles(server.tls_cert, server.tls_key, server.tls_client_ca))
     except TlsError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError([_cited(config, ("tls_cert", "tls_client_ca"), str(error))]) from error
 
 
 def _traces(config: Config) -> TraceExport | None:

@@ -78,7 +78,7 @@ class Processor:
     """This machine's processor. `capabilities`: the runtime's words for its kinds of arithmetic.
 
     `has_integer_dot_products` is False on x86 processors without VNNI, whose kernels therefore unpack int8 weights to f32.
-    `has_paged_attention` is False on Arm processors without SVE, for which there are no such kernels.
+    `has_paged_attention` is False on Arm processors without SVE and on x86 ones without AVX2: there are no such kernels.
     """
 
     name: str
@@ -147,7 +147,7 @@ def this_processor() -> Processor:
     core = ov.Core()
     name, capabilities = (core.get_property("CPU", key) for key in ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES"))
     is_arm = platform.machine() in ("aarch64", "arm64")
-    lacks_attention = is_arm and _lacks_scalable_vectors()
+    lacks_attention = _lacks_scalable_vectors() if is_arm else lacks_avx2()
     return Processor(str(name), tuple(capabilities), is_arm, not lacks_vnni(), not lacks_attention)
 
 
@@ -168,7 +168,8 @@ def kernel_profile(
     """
     processor = processor or this_processor()
     if not processor.has_paged_attention:
-        raise ModelError("this Arm processor has no SVE, and the attention kernels need it")
+        lacking = "Arm processor has no SVE" if processor.is_arm else "processor has no AVX2"
+        raise ModelError(f"this {lacking}, and the attention kernels need it; `dragoman doctor` tells what it has")
     inference_type, kv_type = _precisions(options, processor, has_states)
     is_exact = options.weight_type == "f32"
     activation_group = _activation_group(options, smallest_group)
@@ -271,9 +272,20 @@ def _lacks_scalable_vectors() -> bool:
 
 def lacks_vnni(cpu_info: Path = CPU_INFO) -> bool:
     """True if this is surely an x86 processor without VNNI."""
+    flags = _flags(cpu_info)
+    return bool(flags) and "vnni" not in flags
+
+
+def lacks_avx2(cpu_info: Path = CPU_INFO) -> bool:
+    """True if this is surely an x86 processor without AVX2: there the kernels of paged attention cannot be made."""
+    flags = _flags(cpu_info)
+    return bool(flags) and "avx2" not in flags.split()
+
+
+def _flags(cpu_info: Path) -> str:
+    """What an x86 processor can do, in Linux' words; "" = another one, or it is not told."""
     try:
         with cpu_info.open(encoding="ascii", errors="replace") as lines:
-            flags = next((line for line in lines if line.startswith("flags")), "")  # "Features" elsewhere than on x86
+            return next((line for line in lines if line.startswith("flags")), "")  # "Features" elsewhere than on x86
     except OSError:
-        return False
-    return bool(flags) and "vnni" not in flags
+        return ""

@@ -22,10 +22,11 @@ from dragoman.evaluate.measures import Measures
 from dragoman.evaluate.models import LoadedModel, load
 from dragoman.evaluate.reader import WindowReader, piece_tokens
 from dragoman.evaluate.windows import cut_text
+from dragoman.memory_speed import memory_bandwidth
 from dragoman.models.facts import ExpertFacts
 from dragoman.selftest.parity import LONG_ANSWER, Parity
 from dragoman.selftest.report import Check, SelfTest
-from dragoman.selftest.speed import ROWS, memory_bandwidth, speed_checks
+from dragoman.selftest.speed import ROWS, speed_checks
 from dragoman.selftest.texts import TEXTS
 
 Progress = Callable[[str, float], None]

@@ -1,18 +1,13 @@
 """Checks how fast steps are, measured by this machine's own memory: a step of one row reads all weights once.
 
-Does: measure memory's bandwidth, steps of one and of several rows. Does not: know what another machine does. On the thread
+Does: measure steps of one and of several rows. Does not: know what another machine does. On the thread
 that asked; nothing else should compute meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from statistics import median
-from time import perf_counter
-from typing import Any
-
-import numpy as np
 
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
@@ -25,23 +20,7 @@ LEAST_WEIGHTS = 256 << 20  # bytes: of smaller models caches hold too much, and 
 LEAST_SHARE = 0.2  # of the bandwidth that a step of one row has to use
 MOST_ROW_COST = 1.0  # of a further row, in steps of one: above, batching would lose time
 
-_BUFFER = 256 << 20  # bytes, more than caches hold
-_REPEATS = 3
 _GIGABYTE = 1e9
-
-
-def memory_bandwidth(num_threads: int) -> float:
-    """Bytes per second that so many threads read together, the best of some tries."""
-    parts = np.array_split(np.ones(_BUFFER // 4, np.float32), num_threads)
-    with ThreadPoolExecutor(num_threads) as pool:
-        best = min(_seconds(pool, parts) for _ in range(_REPEATS))
-    return _BUFFER / best
-
-
-def _seconds(pool: ThreadPoolExecutor, parts: Sequence[np.ndarray[Any, Any]]) -> float:
-    begin = perf_counter()
-    list(pool.map(np.max, parts))
-    return perf_counter() - begin
 
 
 def speed_checks(

@@ -42,6 +42,7 @@ class ServerConfig:
     """What the HTTP side may be told. Without keys it is open to all.
 
     `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
+    `left_out`: names of APIs that are not served.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -54,6 +55,7 @@ class ServerConfig:
     metrics_compat: tuple[str, ...] = ()
     switches: Switches = field(default_factory=Switches)
     traces: TraceExport | None = None
+    left_out: frozenset[str] = frozenset()
 
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
@@ -119,7 +121,7 @@ def build_app(
     `hosting` None = models do not come and go. Reads the files of keys. Raises: KeysError.
     """
     gate = gate or Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
-    apis = all_apis()
+    apis = tuple(api for api in all_apis() if api.name not in config.left_out)
     rules = HeaderRules(
         sent=CACHE_HEADERS,
         naming=("x-request-id", *(name for api in apis for name in api.request_id_headers)),

@@ -16,6 +16,7 @@ MAX_NESTING = 100  # levels of arrays and objects; more would exhaust the decode
 
 # The UTF-32 marks begin with a UTF-16 one; which of them it is matters to nobody.
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PLACE = re.compile(r"\(byte (\d+)\)")
 _LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|\xed[\xa0-\xbf][\x80-\xbf]"
@@ -65,7 +66,10 @@ def not_json(content: bytes, error: Exception) -> NotJson:
         return NotJson(f"it is not UTF-8: {error.reason}")
     if "truncated" in text:
         return NotJson("it ends too early" if content.strip() else "it is empty")
-    return NotJson(text.removeprefix("JSON is malformed: ").partition(" - at ")[0])
+    reason = text.removeprefix("JSON is malformed: ").partition(" - at ")[0]
+    if (place := _PLACE.search(reason)) and content[int(place[1]) :].startswith(b"'"):
+        return NotJson(f"texts stand in double quotes, not in single ones (byte {place[1]})")
+    return NotJson(reason)
 
 
 def _may_be_half(error: Exception) -> bool:

@@ -299,7 +299,8 @@ def bind(host: str, port: int, backlog: int = 2048) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=backlog)
     except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        reason = (error.strerror or str(error)).partition(" (while ")[0]  # Python adds the address once more
+        raise OSError(error.errno, f"cannot listen on {host} port {port}: {reason}") from error
 
 
 def _uvicorn_config(app: object, listen: ListenConfig) -> uvicorn.Config:

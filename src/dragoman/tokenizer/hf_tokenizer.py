@@ -54,7 +54,9 @@ def load_tokenizer(model_dir: Path) -> HfTokenizer:
     except ModelError:
         raise
     except Exception as error:  # the library raises bare Exception for a file it cannot read
-        raise ValueError(f"{path} cannot be used: {error}") from error
+        if isinstance(error, ValueError) and str(error).startswith(str(model_dir)):
+            raise  # it names the file already, another one
+        raise ValueError(f"{path} cannot be used: {error}; bring it again from where the model came from") from error
 
 
 class HfTokenizer:

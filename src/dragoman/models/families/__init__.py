@@ -101,7 +101,10 @@ def read_model(raw_config: dict[str, Any], *, sees: bool = False) -> Family:
         if refused is not None:
             raise ModelError(f"architecture {refused} is not supported: {REFUSED[refused]}")
         supported = ", ".join(FAMILIES)
-        raise ModelError(f"architectures {shown(names)} are not supported; supported: {supported}")
+        raise ModelError(
+            f"architectures {shown(names)} are not supported by the built-in engine (--engine vllm has others: "
+            f"docs/vllm.md); supported: {supported}"
+        )
     family = find_family(served)
     config.skip(*QUANTISATION_KEYS)
     read_layout(raw_config, getattr(family, "packings", ()))

@@ -30,6 +30,8 @@ from dragoman.pickles import conversion, is_pickle
 Array: TypeAlias = np.ndarray[Any, Any]
 
 _SINGLE_FILE = "model.safetensors"
+_LFS_BEGINNING = b"version https://git-lfs"
+_LFS_HELP = "it is only git-lfs's note of where the weights are; `git lfs pull` in its directory brings them"
 _LENGTH_BYTES = 8  # of the number a file begins with: the bytes of its header
 # What a header says takes up to 15 times its bytes once it is read, so it is a small part of its file, or describes no more
 # than some ten thousand tensors. Those of models take a thousandth.
@@ -224,7 +226,18 @@ def _header_bytes(path: Path) -> int:
 
 
 def _unreadable(path: Path, error: Exception) -> ModelError:
-    return ModelError(f"{path} is not a readable safetensors file: {error}")
+    why = f"{error}; if it arrived in part, bring it again" if isinstance(error, SafetensorError) else str(error)
+    why = _LFS_HELP if _is_lfs_pointer(path) else why
+    return ModelError(f"{path} is not a readable safetensors file: {why}")
+
+
+def _is_lfs_pointer(path: Path) -> bool:
+    """True for what git leaves in the place of a large file that it did not bring."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_LFS_BEGINNING)) == _LFS_BEGINNING
+    except OSError:
+        return False
 
 
 def weight_files(model_dir: Path) -> list[Path]:
@@ -251,7 +264,7 @@ def _instead(model_dir: Path) -> str:
     """What a directory without safetensors has in their place, if that is known."""
     pickle = next((path.name for path in sorted(model_dir.glob("*")) if is_pickle(path.name)), None)
     if pickle is None:
-        return ""
+        return "; bring them from where the model came from (`dragoman pull ORG/NAME` does, for a model of the hub)"
     target = str(model_dir.resolve()) + "-safetensors"
     return (
         f", but {pickle}, a pickle, which can run code when it is read; convert it, where you trust it: "

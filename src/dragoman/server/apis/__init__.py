@@ -24,6 +24,7 @@ NAMES = (
     "dragoman.server.apis.rerank.api",
     "dragoman.server.apis.anthropic.api",
     "dragoman.server.apis.management.api",
+    "dragoman.server.apis.playground.api",
 )
 """Modules that have an `API`, in the order in which people are shown them."""
 

@@ -99,10 +99,14 @@ class RouteTable:
     def nearest(self, path: str) -> str:
         """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
 
-        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`.
+        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. A path that
+        goes on where this one ends comes before those that look alike: `/v1/chat` is meant for `/v1/chat/completions`.
         """
         seen = path[:MAX_COMPARED_LENGTH]
-        related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
+        whole = seen.rstrip("/")
+        is_part = whole and whole not in self._fixed
+        longer = [known for known in self.paths if is_part and known.startswith(f"{whole}/")]
+        related = longer or [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
         return max(related or self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
 
 

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dragoman.server.security.callers import Caller, KeysError, Limits, read_caller
+from dragoman.server.security.callers import Caller, KeysError, Limits, read_caller, unreadable
 
 _ID, _SECRET, _TOKEN = "aws_access_key_id", "aws_secret_access_key", "aws_session_token"
 _ID_FORM = re.compile(r"\w{1,128}", re.ASCII)
@@ -50,7 +50,7 @@ def read_credentials_file(path: Path, usual: Limits) -> list[KeyPair]:
     try:
         parser.read_string(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise KeysError(f"{path}: must be a readable UTF-8 file: {type(error).__name__}") from error
+        raise unreadable(path, error) from error
     except configparser.Error as error:  # its text would show the line, secret and all
         raise KeysError(f"{path}: must have the form of AWS's credentials file: {type(error).__name__}") from None
     if not parser.sections():

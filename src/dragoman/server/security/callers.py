@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from dragoman.server.security.scopes import ALL_SCOPES, Scope, read_scopes
 
@@ -44,6 +45,12 @@ class Caller:
     name: str
     scopes: frozenset[Scope] = ALL_SCOPES
     limits: Limits = UNLIMITED
+
+
+def unreadable(path: Path, error: OSError | UnicodeDecodeError) -> KeysError:
+    """What is said of a file of keys that cannot be read: nothing of what is in it."""
+    why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    return KeysError(f"{path}: must be a readable UTF-8 file: {why}")
 
 
 def read_caller(name: str, facts: Mapping[str, str], usual: Limits) -> Caller:

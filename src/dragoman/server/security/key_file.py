@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dragoman.server.security.callers import Caller, KeysError, Limits, read_caller
+from dragoman.server.security.callers import Caller, KeysError, Limits, read_caller, unreadable
 
 HASHED = "sha256:"
 
@@ -42,7 +42,7 @@ def read_key_file(path: Path, usual: Limits) -> list[NamedKey]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise KeysError(f"{path}: must be a readable UTF-8 file: {type(error).__name__}") from error
+        raise unreadable(path, error) from error
     keys = list(_keys(path, lines, usual))
     if not keys:
         raise KeysError(f"{path}: must hold at least one key, one per line")

@@ -89,8 +89,12 @@ API = Api(
         _get(
             path="/",
             summary="What this server is, as ready as `/ping`",
-            description="Browsers get the page of `/docs`.",
-            answers={status: _index_answer(words) for status, words in _WORDS.items()},
+            description="Browsers are sent to `/playground` once the server is ready, and get that page at once until then; "
+            "where it is switched off, they get the page of `/docs`.",
+            answers={
+                307: Answer("browsers are sent to the playground", headers=("Location", "Vary")),
+                **{status: _index_answer(words) for status, words in _WORDS.items()},
+            },
             answer=index,
             in_banner=False,
         ),
@@ -149,5 +153,5 @@ API = Api(
         ),
     ),
     parameters={"request_id": parameter("path", "request_id", "the request's id", TEXT)},
-    headers={"Vary": header("the answer depends on `Accept`")},
+    headers={"Vary": header("the answer depends on `Accept`"), "Location": header("where it is")},
 )

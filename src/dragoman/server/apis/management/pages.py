@@ -1,8 +1,8 @@
 """`GET /openapi.json`, `GET /docs`, `GET /` and the metrics: what the server says of itself.
 
 Does: build the document at the first request and keep its bytes; hand out the page, which needs nothing from elsewhere; say
-at the root what this server is. Does not: describe anything itself. On the event loop. Open to all: none of them tells about
-models' use but in totals.
+at the root what this server is, or send browsers to the playground. Does not: describe anything itself. On the event loop.
+Open to all: none of them tells about models' use but in totals.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dragoman.server.apis.management.health import Statuses, readiness
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
 from dragoman.server.openapi import openapi_document
-from dragoman.server.operations import Api, Server
+from dragoman.server.operations import AnswerOperation, Api, Server
 
 HTML_MEDIA_TYPE = "text/html; charset=utf-8"
+PLAYGROUND = "/playground"  # where browsers are sent that ask for the root, if an API serves it
 
 # The page may run what it brings along and ask this server, nothing else.
 PAGE_HEADERS = {
@@ -89,10 +90,24 @@ async def index(http: HttpCall, server: Server) -> Reply:
     """What people and load balancers see who know only the address: the page, or what is here; as ready as `/ping`."""
     status, statuses = readiness(server.models)
     if "text/html" in http.accept:
-        reply = msgspec.structs.replace(_page(), status=status)
+        reply = await _for_browsers(http, server, status)
     else:
         reply = json_reply(status, index_of(server.apis, statuses))
-    return msgspec.structs.replace(reply, headers={**reply.headers, "vary": "accept"})
+    vary = ", ".join(name for name in ("accept", reply.headers.get("vary", "")) if name)
+    return msgspec.structs.replace(reply, headers={**reply.headers, "vary": vary})
+
+
+async def _for_browsers(http: HttpCall, server: Server, status: int) -> Reply:
+    """The way to the playground; the page itself with the status of a server that is not ready, which it tells about."""
+    operations = [one for api in server.apis for one in api.operations]
+    found = next((one for one in operations if one.path == PLAYGROUND and isinstance(one, AnswerOperation)), None)
+    if found is None:
+        return msgspec.structs.replace(_page(), status=status)
+    if status == 200:
+        return Reply(307, b"", "", {"location": PLAYGROUND.removeprefix("/")})  # relative: proxies may add a prefix
+    always = msgspec.structs.replace(http, headers={**http.headers, "if-none-match": ""})
+    page: Reply = await found.answer(always, server)
+    return msgspec.structs.replace(page, status=status)
 
 
 def index_of(apis: Sequence[Api], statuses: Statuses) -> Index:

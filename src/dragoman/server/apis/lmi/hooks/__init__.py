@@ -12,7 +12,7 @@ from dragoman.server.apis.lmi.hooks.content import decode, encode
 from dragoman.server.apis.lmi.hooks.handler import Handler, StartRefused
 from dragoman.server.apis.lmi.hooks.handler_loop import HandlerLoop
 from dragoman.server.apis.lmi.hooks.inputs import Input
-from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, load_hooks, own_traceback
+from dragoman.server.apis.lmi.hooks.loader import HookLoadError, Hooks, is_own_entry_point, load_hooks, own_traceback
 from dragoman.server.apis.lmi.hooks.marks import input_formatter, output_formatter
 from dragoman.server.apis.lmi.hooks.outputs import Output
 from dragoman.server.apis.lmi.hooks.pool import HookPool
@@ -48,6 +48,7 @@ __all__ = [
     "encode",
     "handle_streaming_response",
     "input_formatter",
+    "is_own_entry_point",
     "load_hooks",
     "output_formatter",
     "own_traceback",

@@ -110,7 +110,7 @@ def find_file(entry_point: str | None, directories: Sequence[Path]) -> Path | No
         if path.is_file() and path.suffix == ".py":
             return path
     raise HookLoadError(
-        f"option.entryPoint={entry_point}: must be a Python file in {_listed(directories)} or a path to one; "
+        f"option.entryPoint={entry_point}: must be a Python file in {_listed(directories)}, or a whole path to one; "
         "there is none of that name"
     )
 

@@ -1,7 +1,12 @@
-"""Formatters of your own: put this file beside the model's weights (or name it with option.entryPoint) and adapt it.
+r"""Formatters of your own: requests look like {"question": "...", "length": 64, "live": true, "tag": "..."}, answers alike.
 
-Requests look like {"question": "...", "length": 64, "live": true, "tag": "..."}; answers are JSON lines of the same style.
-It imports what LMI's containers offer, so the same file runs there; `from dragoman.hooks import ...` works here as well.
+Install: nothing
+Run:     dragoman serve --entry-point examples/formatter/model.py
+         curl -s http://127.0.0.1:8080/invocations -H 'Content-Type: application/json' \
+              -d '{"question": "What is a river?", "length": 24, "live": true, "tag": "blue"}'
+
+Adapt it, and put it beside your model's weights: there it is found by its name, model.py. It imports what LMI's containers
+offer, so the same file runs there; `from dragoman.hooks import ...` works here as well. docs/hooks.md tells the rest.
 """
 
 import json

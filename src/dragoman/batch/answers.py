@@ -1,0 +1,224 @@
+"""The file of a batch's answers: a line for each request, in the order in which they were finished.
+
+Does: lock the file, mend its torn last line, tell what it holds, add lines, make them last. Does not: know requests.
+Called by the batch command and by `run`; `sync` may run on another thread than `add`.
+
+A line is written at once and in one piece, so that a process that is killed leaves whole lines: what a process wrote is the
+kernel's. Only a machine that loses its power loses what was not synced; `run` syncs once a second, since a sync for each
+line would cost more than most answers, and a second of answers can be had again.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dragoman.batch.requests import BadLine, BatchError, key_of
+
+_BEGIN = b'{"id":"batch_req_'
+_ALLOWED = "must be a file of a batch's answers, or one that is not there yet"
+_PIECE = 1 << 20  # bytes that are read at once, looking for the end of the last whole line
+
+
+class _Failure(msgspec.Struct):
+    code: str | None = None
+    message: str | None = None
+    param: str | None = None
+    line: int | None = None
+
+
+class _Response(msgspec.Struct):
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class _AnswerLine(msgspec.Struct):
+    """Source: OpenAI API reference, the request output object of batches; `error.line` is as in its `errors.data`."""
+
+    id: str
+    custom_id: str | None
+    response: _Response | None
+    error: _Failure | None
+
+
+class _ReadResponse(msgspec.Struct):
+    status_code: int
+
+
+class _ReadLine(msgspec.Struct):
+    custom_id: str | None
+    response: _ReadResponse | None
+    error: _Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What a line of the file answers. `key`: see `requests.key_of`. `is_error`: it holds no good answer."""
+
+    line: int
+    custom_id: str | None
+    key: bytes
+    is_error: bool
+
+
+def answer_line(custom_id: str, status: int, request_id: str, body: bytes) -> bytes:
+    """The line of an answer; `body` is JSON, or else becomes a JSON string."""
+    response = _Response(status, request_id, msgspec.Raw(_one_line(body)))
+    return msgspec.json.encode(_AnswerLine(_new_id(), custom_id, response, None)) + b"\n"
+
+
+def bad_line(bad: BadLine) -> bytes:
+    """The line that says what is wrong with a request's line."""
+    failure = _Failure(bad.code, bad.message, bad.param, bad.line)
+    return msgspec.json.encode(_AnswerLine(_new_id(), bad.custom_id, None, failure)) + b"\n"
+
+
+class AnswerFile:
+    """The file, open and locked. Use it in a `with` block."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens the file, or makes it, and cuts off what is left of a line that was not written to its end.
+
+        Raises: BatchError if another process writes it, or it is no file of answers; OSError.
+        """
+        self.path = path
+        self._file = _locked(path)
+        self._is_dirty = False
+        try:
+            self._mend()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def answered(self) -> Iterator[Answered]:
+        """What each line answers. Raises: BatchError naming a line that is no answer; OSError."""
+        with self.path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    read = msgspec.json.decode(line, type=_ReadLine)
+                except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                    told = " ".join(str(error).split())
+                    raise BatchError(f"{self.path} line {number}: {told}; {_ALLOWED}") from None
+                source = read.error.line if read.error is not None and read.error.line is not None else 0
+                is_error = read.error is not None or read.response is None or read.response.status_code >= 400
+                yield Answered(number, read.custom_id, key_of(read.custom_id, source), is_error)
+
+    def drop(self, is_dropped: Callable[[Answered], bool]) -> int:
+        """Leave these lines out: another file, written to its end, takes this one's place. How many they were.
+
+        Raises: BatchError, OSError; the file is as it was then.
+        """
+        marks = bytearray(is_dropped(one) for one in self.answered())
+        if not any(marks):
+            return 0
+        place = self.path.resolve()  # a link stays one
+        beside = place.with_name(place.name + ".new")
+        kept = _locked(beside)  # before it takes the place: from then on others may find it
+        try:
+            os.ftruncate(kept, 0)
+            with self.path.open("rb") as lines, open(os.dup(kept), "ab") as file:
+                file.writelines(line for line, mark in zip(lines, marks, strict=True) if not mark)
+            os.fsync(kept)
+            beside.replace(place)
+            _sync_directory(place.parent)
+        except BaseException:
+            os.close(kept)
+            beside.unlink(missing_ok=True)
+            raise
+        os.close(self._file)
+        self._file = kept
+        return sum(marks)
+
+    def add(self, line: bytes) -> None:
+        """Write one line, in one piece. Raises: OSError, as if the disk is full; part of it may be written then."""
+        self._is_dirty = True
+        rest = memoryview(line)
+        while rest:  # a disk that is nearly full takes a part
+            rest = rest[os.write(self._file, rest) :]
+
+    def sync(self) -> None:
+        """Have what was written last whatever happens to the machine. Raises: OSError."""
+        if self._is_dirty:
+            self._is_dirty = False
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Sync, and give the file free."""
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+
+    def __enter__(self) -> AnswerFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _mend(self) -> None:
+        """Cut the file behind its last line that is whole; one that only lacks its end of line gets that."""
+        size = end = os.fstat(self._file).st_size
+        tail = b""
+        while end and b"\n" not in tail:
+            begin = max(0, end - _PIECE)
+            tail = os.pread(self._file, end - begin, begin) + tail
+            end = begin
+        torn = tail.rpartition(b"\n")[2]
+        if not torn:
+            return
+        try:
+            msgspec.json.decode(torn, type=_ReadLine)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # A file that is no batch's must not lose its text: what is cut is the beginning of a line, as we write them,
+            # or behind lines that are judged when they are read.
+            if size == len(torn) and not (torn.startswith(_BEGIN) or _BEGIN.startswith(torn)):
+                raise BatchError(f"{self.path}: {_ALLOWED}") from None
+            os.ftruncate(self._file, size - len(torn))
+        else:
+            self.add(b"\n")
+
+
+def _sync_directory(path: Path) -> None:
+    """Have the directory's names last as well: what is added from now on must not be in a file that nobody finds."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _locked(path: Path) -> int:
+    """The descriptor of the file, which nobody else writes meanwhile. Raises: BatchError, OSError."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        except BaseException as error:
+            os.close(file)
+            if isinstance(error, BlockingIOError):
+                raise BatchError(f"{path}: another batch writes it; must be another file, or wait") from None
+            raise
+        os.close(file)  # another one took its place, between opening and locking
+
+
+def _one_line(body: bytes) -> bytes:
+    """The body as JSON without line ends."""
+    try:
+        value = msgspec.json.decode(body, type=msgspec.Raw if b"\n" not in body else object)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = body.decode("utf-8", "replace")
+    return msgspec.json.encode(value)
+
+
+def _new_id() -> str:
+    return "batch_req_" + os.urandom(16).hex()

@@ -1,0 +1,232 @@
+"""Runs a batch: asks what is not answered, many requests at once, and writes each answer as soon as it is there.
+
+Does: hold the number of requests that run, repeat what a busy or unreachable server did not take, count. Does not: know
+where answers come from (`senders`) or how files look (`requests`, `answers`). Called by the batch command, on the
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from dragoman.batch.answers import Answered, AnswerFile, answer_line, bad_line
+from dragoman.batch.requests import BadLine, BatchError, BatchRequest, RequestIndex, numbered_lines, read_line
+from dragoman.batch.senders import Answer, Sender, Unreachable
+
+SYNC_S = 1.0  # see `answers`
+BUSY = (429, 503)
+MAX_REPEATS = 12  # of a request that a busy server does not take: with the delays below, some five minutes
+FIRST_DELAY_S, MAX_DELAY_S = 0.5, 30.0
+PATIENCE_S = 60.0  # a server that answers nothing for so long is not there any more
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has come of a batch so far. `num_before`: lines that an earlier run had answered, `num_errors_before`: of these,
+    those with errors. Of this run: `num_answered` lines with good answers, `num_errors` with errors, of which `num_bad` are
+    lines that cannot be asked. `seconds`: that this run took.
+    """
+
+    num_lines: int
+    num_before: int = 0
+    num_errors_before: int = 0
+    num_answered: int = 0
+    num_errors: int = 0
+    num_bad: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    @property
+    def num_done(self) -> int:
+        """Lines that are answered, with errors or without."""
+        return self.num_before + self.num_answered + self.num_errors
+
+    @property
+    def num_left(self) -> int:
+        """Lines that are not answered."""
+        return self.num_lines - self.num_done
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the file of answers holds errors."""
+        return bool(self.num_errors or self.num_errors_before)
+
+
+Watch = Callable[[Tally], None]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """The two files of a batch, and what is answered already."""
+
+    requests: Path
+    answers: AnswerFile
+    index: RequestIndex
+    tally: Tally
+
+
+def open_files(requests: Path, answers: AnswerFile, *, retries_errors: bool) -> BatchFiles:
+    """Read what there is to ask and what is answered. `retries_errors`: answers with errors are left out of their file,
+    and asked anew.
+
+    Raises: BatchError if the files do not belong together, or one has a mistake that would spoil the other; OSError.
+    """
+    index = RequestIndex(requests)
+    tally = _noted(requests, answers, index)
+    if retries_errors and tally.num_errors_before:
+        answers.drop(lambda one: one.is_error)
+        index.is_answered[:] = False
+        tally = _noted(requests, answers, index)
+    return BatchFiles(requests, answers, index, tally)
+
+
+def _noted(requests: Path, answers: AnswerFile, index: RequestIndex) -> Tally:
+    """What is answered already, noted in the index. Raises: BatchError, OSError."""
+    tally = Tally(index.num_lines)
+    read: deque[Answered] = deque()  # those whose keys are looked up together
+
+    def keys() -> Iterator[bytes]:
+        for one in answers.answered():
+            read.append(one)
+            yield one.key
+
+    for is_there, was_answered in index.note_answers(keys()):
+        one = read.popleft()
+        if not is_there or was_answered:
+            raise BatchError(_misplaced(one, requests, answers.path, is_there=is_there))
+        tally.num_before += 1
+        tally.num_errors_before += one.is_error
+    return tally
+
+
+def _misplaced(one: Answered, requests: Path, answers: Path, *, is_there: bool) -> str:
+    shown = "" if one.custom_id is None else " " + msgspec.json.encode(one.custom_id).decode()
+    which = f"custom_id{shown}" if shown else "a line without custom_id"
+    wrong = "is answered there twice" if is_there else f"is not in {requests}"
+    return (
+        f"{answers} line {one.line}: {which} {wrong}; must be the answers of that file, or a file that is not there yet"
+    )
+
+
+@dataclass(slots=True)
+class Batch:
+    """One run over the files. `concurrency`: requests that run at a time. `watch` is told after each answer.
+
+    `patience_s`: how long a server may answer nothing at all.
+    """
+
+    files: BatchFiles
+    sender: Sender
+    concurrency: int
+    watch: Watch
+    patience_s: float = PATIENCE_S
+
+    async def run(self) -> Tally:
+        """Ask everything that is not answered; what came of it.
+
+        Raises: BatchError if it is no use to go on; OSError of the files. Cancelling it ends the requests that run, and what
+        was answered is in the file.
+        """
+        begin = time.monotonic()
+        tally = self.files.tally
+        left = self._left()
+        syncing = asyncio.create_task(self._sync_regularly())
+        workers = [
+            asyncio.create_task(self._work(left)) for _ in range(min(self.concurrency, self.files.index.num_left))
+        ]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for task in (*workers, syncing):
+                task.cancel()
+            await asyncio.gather(*workers, syncing, return_exceptions=True)
+            tally.seconds = time.monotonic() - begin
+            await asyncio.to_thread(self.files.answers.sync)
+        return tally
+
+    def _left(self) -> Iterator[BatchRequest | BadLine]:
+        """What is not answered, in the order of the file, read as it is asked for."""
+        index = self.files.index
+        lines = zip(index.is_answered, numbered_lines(self.files.requests), strict=False)  # it may grow meanwhile
+        for is_answered, (number, line) in lines:
+            if not is_answered:
+                yield read_line(number, line)
+
+    async def _work(self, left: Iterator[BatchRequest | BadLine]) -> None:
+        """Answer one line after the other; all workers take from the same `left`."""
+        tally = self.files.tally
+        for asked in left:
+            if isinstance(asked, BadLine):
+                self.files.answers.add(bad_line(asked))
+                tally.num_bad += 1
+                tally.num_errors += 1
+                await asyncio.sleep(0)  # a file of bad lines must not keep everything else
+            else:
+                answer = await self._answer(asked)
+                request_id = answer.headers.get("x-request-id", "")
+                self.files.answers.add(answer_line(asked.custom_id, answer.status, request_id, answer.body))
+                self._count(answer)
+            self.watch(tally)
+
+    async def _answer(self, asked: BatchRequest) -> Answer:
+        """Raises: BatchError."""
+        num_repeats, delay_s, failing_since = 0, FIRST_DELAY_S, 0.0
+        while True:
+            wait_s = delay_s
+            try:
+                answer = await self.sender.send(asked.path, asked.body)
+            except Unreachable as error:
+                failing_since = failing_since or time.monotonic()
+                if time.monotonic() - failing_since >= self.patience_s:
+                    raise BatchError(f"{error}; gave up after {self.patience_s:g} s") from error
+            else:
+                failing_since = 0.0
+                num_repeats += 1
+                if answer.status not in BUSY or num_repeats > MAX_REPEATS:
+                    return answer
+                wait_s = _asked_delay(answer) or delay_s
+            await asyncio.sleep(wait_s * random.uniform(0.75, 1.25))  # not all at the same moment
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+
+    def _count(self, answer: Answer) -> None:
+        tally = self.files.tally
+        if answer.status >= 400:
+            tally.num_errors += 1
+            return
+        tally.num_answered += 1
+        usage = _usage(answer.body)
+        tally.prompt_tokens += usage.get("prompt_tokens") or usage.get("input_tokens") or 0
+        tally.completion_tokens += usage.get("completion_tokens") or usage.get("output_tokens") or 0
+
+    async def _sync_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_S)
+            await asyncio.to_thread(self.files.answers.sync)
+
+
+class _Used(msgspec.Struct):
+    usage: dict[str, object] | None = None
+
+
+def _usage(body: bytes) -> dict[str, int]:
+    """The counts of tokens in an answer, under the names of its API; nothing where there are none."""
+    try:
+        usage = msgspec.json.decode(body, type=_Used).usage or {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+    return {name: count for name, count in usage.items() if isinstance(count, int)}
+
+
+def _asked_delay(answer: Answer) -> float | None:
+    """Seconds that a busy server asks for; None = it does not say, or no number."""
+    value = answer.headers.get("retry-after", "")
+    return min(float(value), MAX_DELAY_S) if value.isdecimal() else None

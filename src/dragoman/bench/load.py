@@ -1,0 +1,55 @@
+"""What is asked of a server, and when: numbers of requests, their lengths, the points of a sweep.
+
+Does: hold it, draw lengths and arrivals from a seed. Does not: send anything. Used by the loops.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+LoadKind = Literal["concurrency", "rate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A number of tokens: drawn from `low` to `high`, both included, each as likely."""
+
+    low: int
+    high: int
+
+    def draw(self, dice: random.Random) -> int:
+        """One of them."""
+        return dice.randint(self.low, self.high) if self.low < self.high else self.low
+
+    def __str__(self) -> str:
+        return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One point of a sweep: so many clients, each of which waits for its answer, or so many requests a second."""
+
+    kind: LoadKind
+    value: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """When a point ends: after so many requests, or when so many seconds have passed, whichever comes first; None = not."""
+
+    requests: int | None = None
+    duration_s: float | None = None
+
+
+def arrivals(rate: float, seed: int | str) -> Iterator[float]:
+    """When requests come, in seconds from the start, without end: a Poisson process of `rate` a second."""
+    dice, time_s = random.Random(seed), 0.0
+    while True:
+        time_s += dice.expovariate(rate)
+        yield time_s

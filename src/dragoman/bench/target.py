@@ -1,0 +1,65 @@
+"""Where requests go: the parts of a server's URL, and the path of an API below it.
+
+Does: take a URL apart, join paths. Does not: open connections. Used by the client and by who asks what a URL speaks.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+_PORTS = {"http": 80, "https": 443}
+_VERSION = re.compile(r"/v[0-9]+")  # the first part of an OpenAI API's path: /v1 of most servers, /v3 of OpenVINO's
+ALLOWED = "http://HOST:PORT or https://HOST, perhaps with a path, without a user and a query"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server. `path`: of the URL, without a slash at its end, "" if there is none."""
+
+    host: str
+    port: int
+    is_secure: bool
+    path: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, as they are written in a URL."""
+        return f"{'https' if self.is_secure else 'http'}://{self.netloc}"
+
+    @property
+    def netloc(self) -> str:
+        """Host and port, as they stand in the header `Host`."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    def endpoint(self, path: str) -> str:
+        """The path of an API's operation on this server: `path` below the URL, unless the URL names it already.
+
+        A version in the URL stands for the one of the path: http://host/v3 and /v1/completions make /v3/completions.
+        """
+        if self.path.endswith(path):
+            return self.path
+        version = _VERSION.match(path)
+        if version is not None and _VERSION.fullmatch("/" + self.path.rpartition("/")[2]):
+            return self.path + path[version.end() :]
+        return self.path + path
+
+    def models_path(self, path: str) -> str | None:
+        """Where a server that answers on `path` as OpenAI's API does lists its models; None if nothing in it says so."""
+        found = list(_VERSION.finditer(path))
+        return f"{path[: found[-1].end()]}/models" if found else None
+
+
+def read_target(url: str) -> Target:
+    """The target at `url`. Raises: ValueError with what is allowed."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"must be {ALLOWED}") from None
+    is_plain = not (parts.query or parts.fragment or parts.username is not None)
+    if parts.scheme not in _PORTS or not parts.hostname or not is_plain or port == 0:
+        raise ValueError(f"must be {ALLOWED}")
+    return Target(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https", parts.path.rstrip("/"))

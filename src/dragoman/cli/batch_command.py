@@ -1,0 +1,176 @@
+"""`dragoman batch`: a file of requests answered, by a model that is loaded for it or by a server elsewhere.
+
+Does: from the command line to the summary: files, the sender, signals, progress, errors on one line. Does not: run the batch
+(`dragoman.batch` does) or load the model (`batch_model`
+does). Called by `main`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from dragoman.batch.answers import AnswerFile
+from dragoman.batch.requests import BatchError
+from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
+from dragoman.batch.senders import HttpSender
+from dragoman.cli.batch_arguments import BatchArguments
+from dragoman.cli.progress import REDRAW_S, ProgressDisplay
+from dragoman.config.resolve import Config, ConfigError
+
+FAILED, HAS_ERRORS = 1, 3
+SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
+FILLS_ENGINE = 2  # times max_num_seqs: as many wait as run, so that whoever finishes is followed at once
+CONCURRENCY_ELSEWHERE = 32  # of a server whose options are not known
+_LINE_S = 30.0  # between lines of progress where there is no terminal
+
+
+def run_batch(config: Config | None, asked: BatchArguments, stdout: TextIO, stderr: TextIO, api_key: str = "") -> int:
+    """Answer the file; the exit code: 0, 3 if there are errors among the answers, 1 if it could not be run to its end, or
+    128 and the number of the signal that stopped it. `config` None = the server at `asked.url` answers, if that is its key.
+    """
+    display = ProgressDisplay(stderr)
+    try:
+        with AnswerFile(asked.answers) as answers:
+            display("reading", 0.0)
+            files = open_files(asked.requests, answers, retries_errors=asked.retry_errors)
+            display.finish()
+            with asyncio.Runner() as runner:
+                stopped_by = runner.run(_run(config, asked, files, api_key, (display, stderr)))
+    except (BatchError, ConfigError, OSError) as error:
+        display.finish()
+        stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
+        return FAILED
+    stdout.write(_summary(files.tally))
+    if stopped_by is not None:
+        stderr.write(
+            f"dragoman: stopped; the same command goes on with the {files.tally.num_left} lines that are left\n"
+        )
+        return SIGNALLED + stopped_by
+    return HAS_ERRORS if files.tally.has_errors else 0
+
+
+async def _run(
+    config: Config | None, asked: BatchArguments, files: BatchFiles, api_key: str, out: tuple[ProgressDisplay, TextIO]
+) -> int | None:
+    """The signal that stopped it, None = it came to its end. Raises: what `run_batch` tells."""
+    task = asyncio.current_task()
+    assert task is not None
+    found: list[int] = []
+    loop = asyncio.get_running_loop()
+
+    def stop(number: int) -> None:
+        found.append(number)
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)  # a second one ends at once; the file has whole lines
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await _asked_all(config, asked, files, api_key, out)
+    except asyncio.CancelledError:
+        if not found:
+            raise
+        return found[0]
+    return None
+
+
+async def _asked_all(
+    config: Config | None, asked: BatchArguments, files: BatchFiles, api_key: str, out: tuple[ProgressDisplay, TextIO]
+) -> None:
+    if not files.tally.num_left:
+        return
+    display, stderr = out
+    progress = AnswerDisplay(stderr)
+    if config is None:
+        concurrency = asked.concurrency or CONCURRENCY_ELSEWHERE
+        sender = HttpSender(str(asked.url), api_key, concurrency)
+        try:
+            await Batch(files, sender, concurrency, progress).run()
+        finally:
+            progress.finish()
+            sender.close()
+        return
+    from dragoman.cli.batch_model import batch_model  # with the server, which takes a second to import
+
+    async with batch_model(config, display) as app_sender:
+        concurrency = asked.concurrency or FILLS_ENGINE * config.engine.max_num_seqs
+        try:
+            await Batch(files, app_sender, concurrency, progress).run()
+        finally:
+            progress.finish()
+
+
+class AnswerDisplay:
+    """Shows how many lines are answered: redrawn on a terminal, elsewhere a plain line from time to time."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._is_terminal = stream.isatty()
+        self._begin_s = self._drawn_s = clock()
+        self._begin_done: int | None = None
+        self._is_drawn = False
+
+    def __call__(self, tally: Tally) -> None:
+        """Note how far it is."""
+        now = self._clock()
+        if self._begin_done is None:
+            self._begin_done = tally.num_before
+        if now - self._drawn_s < (REDRAW_S if self._is_terminal else _LINE_S):
+            return
+        self._drawn_s, self._is_drawn = now, True
+        line = _progress_line(tally, now - self._begin_s, self._begin_done)
+        self._stream.write(f"\r\x1b[K{line}" if self._is_terminal else f"{line}\n")
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Take the line away."""
+        if self._is_terminal and self._is_drawn:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+
+
+_BAR = 24
+
+
+def _progress_line(tally: Tally, seconds: float, num_before: int) -> str:
+    part = tally.num_done / tally.num_lines
+    bar = ("#" * round(_BAR * part)).ljust(_BAR, ".")
+    errors = f", {tally.num_errors} errors" if tally.num_errors else ""
+    left_s = seconds * tally.num_left / max(1, tally.num_done - num_before)
+    rate = tally.completion_tokens / max(seconds, 1e-9)
+    speed = f", {rate:.0f} tokens/s" if tally.completion_tokens else ""
+    return f"  [{bar}] {tally.num_done} of {tally.num_lines}{errors}{speed}, {_time(left_s)} left"
+
+
+def _time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _summary(tally: Tally) -> str:
+    """One line."""
+    counts = [f"{tally.num_answered} answered"]
+    if tally.num_errors:
+        bad = f", {tally.num_bad} of them lines that cannot be asked" if tally.num_bad else ""
+        counts.append(f"{tally.num_errors} with errors{bad}")
+    if tally.num_before:
+        errors = f" ({tally.num_errors_before} with errors)" if tally.num_errors_before else ""
+        counts.append(f"{tally.num_before} before{errors}")
+    if tally.num_left:
+        counts.append(f"{tally.num_left} left")
+    told = f"{tally.num_lines} lines: {', '.join(counts)}; {tally.seconds:.1f} s"
+    if tally.prompt_tokens or tally.completion_tokens:
+        total = tally.prompt_tokens + tally.completion_tokens
+        told += f", {tally.prompt_tokens} prompt and {tally.completion_tokens} completion tokens"
+        told += (
+            f", {tally.completion_tokens / tally.seconds:.0f} completion tokens/s ({total / tally.seconds:.0f} of all)"
+        )
+    return told + "\n"

@@ -1,0 +1,89 @@
+"""`dragoman bench`: how fast a server answers, by asking it.
+
+Does: from the command line to tables, files and an exit code; errors on one line. Does not: ask (`dragoman.bench` does).
+Called by `main`, on the main thread, which it lends to an event loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from dragoman.bench.errors import BenchError, OptionError
+from dragoman.bench.plot import draw
+from dragoman.bench.report import report_json, report_text
+from dragoman.bench.sweep import Benchmark, Report
+from dragoman.cli.bench_arguments import BenchArguments, bench_help, cite, read_bench_arguments
+from dragoman.cli.bench_progress import BenchDisplay
+
+FAILED = 1
+USAGE_ERROR = 2  # as argument parsers and shells use it
+INTERRUPTED = 130  # as shells report a process that Ctrl-C ended
+
+
+def run_bench(words: Sequence[str], environ: Mapping[str, str], stdout: TextIO, stderr: TextIO) -> int:
+    """Measure and print; the exit code: 0, 1 if nothing was answered, 2 for wrong options, 130 if interrupted."""
+    if "--help" in words or "-h" in words:
+        stdout.write(bench_help())
+        return 0
+    asked, problems = read_bench_arguments(words, environ)
+    stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
+    if asked is None:
+        return USAGE_ERROR
+    display = BenchDisplay(stderr)
+    benchmark = Benchmark(asked.settings, display)
+    code = 0
+    try:
+        _drive(benchmark)
+    except BenchError as error:
+        display.finish()
+        stderr.write(f"dragoman: {_told(error)}\n")
+        code = FAILED
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    display.finish()
+    if code == 0 or benchmark.report.points:
+        stdout.write(report_text(benchmark.report))
+        problems = _written(benchmark.report, asked)
+        stderr.writelines(f"dragoman: {problem}\n" for problem in problems)
+        is_answered = any(point.measures.answered for point in benchmark.report.points)
+        code = code or (FAILED if problems or not is_answered else 0)
+    return code
+
+
+def _drive(benchmark: Benchmark) -> None:
+    """Run to the end. Raises: BenchError; KeyboardInterrupt after what was measured has been noted."""
+    try:
+        import uvloop
+    except ImportError:  # on Windows
+        asyncio.run(benchmark.run())
+        return
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(benchmark.run())
+
+
+def _told(error: BenchError) -> str:
+    """The error in a line, with the option that it is about."""
+    return f"--{error.option.replace('_', '-')}: {error}" if isinstance(error, OptionError) else str(error)
+
+
+def _written(report: Report, asked: BenchArguments) -> list[str]:
+    """Write the files; one line for each that could not be."""
+    problems = []
+
+    def write(name: str, path: Path | None) -> None:
+        if path is None:
+            return
+        try:
+            if name == "json":
+                path.write_text(report_json(report), encoding="utf-8")
+            else:
+                draw(report, path)
+        except (OSError, ValueError) as error:
+            problems.append(f"{cite(name, path)}: {error}")
+
+    write("json", asked.json)
+    write("plot", asked.plot)
+    return problems

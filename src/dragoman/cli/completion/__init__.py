@@ -1,0 +1,1 @@
+"""`dragoman completion`: scripts by which shells complete the commands."""

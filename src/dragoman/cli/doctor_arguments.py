@@ -1,0 +1,30 @@
+"""The options of `dragoman doctor` itself; all others are the server's, because it says what a server with these would be.
+
+Does: list them, for `--help` too. Does not: read the server's options. Called by `main`.
+"""
+
+from __future__ import annotations
+
+from dragoman.cli.command_options import CommandOption, options_text
+from dragoman.config.kinds import Switch
+
+OPTIONS = (CommandOption("json", Switch(), "print JSON instead of a table", False),)
+
+_USAGE = """\
+usage: dragoman doctor [MODEL] [options]
+
+Examines this machine in a few seconds: what its processor can do, how many cores and how much memory there are and how fast
+it is, where models are kept and how fast that is read, versions, the port; then what MODEL would be here: how it is stored,
+the memory it takes, an estimate of its speed. What is wrong is told with how to mend it. Nothing is loaded or downloaded.
+All options of `dragoman serve` may be given too. The exit code is 1 if a server would not start. See docs/doctor.md.
+
+  dragoman doctor
+  dragoman doctor ./my-model --dtype int4 --port 9000
+  dragoman doctor --json
+
+"""
+
+
+def doctor_help() -> str:
+    """How it is used, and the options, a line each."""
+    return _USAGE + options_text(OPTIONS)

@@ -1,0 +1,97 @@
+"""`dragoman doctor`: what this machine is to the server, and what is wrong with it.
+
+Does: resolve the options, read what the model's files tell, print the report. Does not: examine (`dragoman.doctor` does).
+Called by `main`, on the main thread. What needs the runtime is imported last: it may be what does not work here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from dragoman.cli.arguments import read_arguments
+from dragoman.config.resolve import Config, ConfigError, demo_model_dir
+from dragoman.config.several import resolve_all
+from dragoman.config.sources import cache_home
+from dragoman.doctor.examine import Question, ToldModel, examine
+from dragoman.doctor.findings import Places
+from dragoman.doctor.report import prevents_serving, report_json, report_text
+from dragoman.doctor.storage import Cache
+from dragoman.hub.environment import hub_environment
+
+FAILED = 1
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8080  # where options that cannot be resolved would not say
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the options come to; without a configuration, what is wrong with them."""
+
+    config: Config | None
+    num_models: int
+    problem: str
+
+
+def run_doctor(
+    words: Sequence[str], environ: Mapping[str, str], stdout: TextIO, *, as_json: bool, places: Places | None = None
+) -> int:
+    """Print the report; the exit code: 0, or 1 if a server would not start. `places`: tests have their own."""
+    read = _read(words, environ)
+    server = None if read.config is None else read.config.server
+    sections = examine(
+        Question(
+            host=DEFAULT_HOST if server is None else server.host,
+            port=DEFAULT_PORT if server is None else server.port,
+            caches=_caches(read.config, environ),
+            tell_model=lambda available: _tell(read, available),
+            is_offline=hub_environment(environ).is_offline,
+            places=places or Places(),
+        )
+    )
+    stdout.write((report_json if as_json else report_text)(sections))
+    return FAILED if prevents_serving(sections) else 0
+
+
+def _read(words: Sequence[str], environ: Mapping[str, str]) -> _Read:
+    arguments = read_arguments(words)
+    try:
+        if arguments.problems:
+            raise ConfigError(arguments.problems)
+        resolved = resolve_all(arguments.givens, environ, demo_model_dir())
+    except ConfigError as error:
+        return _Read(None, 0, "\n".join(error.problems))
+    return _Read(resolved.process, len(resolved.models), "")
+
+
+def _caches(config: Config | None, environ: Mapping[str, str]) -> tuple[Cache, ...]:
+    graphs = (config.model.cache_dir if config is not None else None) or cache_home(environ) / "dragoman"
+    return (
+        Cache(
+            "graphs",
+            graphs,
+            "built models",
+            "each start builds its model anew, which takes several times longer",
+            "serve with --cache-dir on a disk that can be written (in a container: a volume)",
+        ),
+        Cache(
+            "hub",
+            hub_environment(environ).cache,
+            "models of the hub",
+            "models that are not there yet cannot be downloaded",
+            "set HF_HUB_CACHE to a directory that can be written, or pass a model's directory",
+        ),
+    )
+
+
+def _tell(read: _Read, available: int) -> ToldModel:
+    """What the model's files tell; see `examine.Question`."""
+    if read.config is None:
+        return ToldModel("could not be resolved", read.problem)
+    if read.num_models != 1:
+        return ToldModel(f"{read.num_models} models would be served; name one of them for its memory and speed")
+    try:
+        from dragoman.cli.doctor_model import tell_model
+    except (ImportError, OSError) as error:
+        return ToldModel("cannot be examined", f"the server cannot be imported: {error}")
+    return tell_model(read.config, available)

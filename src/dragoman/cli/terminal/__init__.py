@@ -1,0 +1,1 @@
+"""Talking to a model from a terminal: `dragoman chat` and `dragoman complete`."""

@@ -1,0 +1,113 @@
+"""Takes one streamed chat answer in: its pieces to the screen as they come, the whole for the conversation, and its pace.
+
+Does: fold OpenAI's chunks, whoever sent them; measure. Does not: send calls or keep conversations.
+Used by `chat`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dragoman.cli.terminal.screen import Screen
+
+
+@dataclass(slots=True)
+class Pace:
+    """How an answer came. Seconds since it was asked for; None = not yet, or not told."""
+
+    first_s: float | None = None
+    last_s: float | None = None
+    num_pieces: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Behind the first piece, in tokens where the server counts them, else in pieces."""
+        count = self.completion_tokens or self.num_pieces
+        if self.first_s is None or self.last_s is None or self.last_s <= self.first_s or count < 2:
+            return None
+        return (count - 1) / (self.last_s - self.first_s)
+
+    def __str__(self) -> str:
+        counted = f"{self.completion_tokens} tokens" if self.completion_tokens else f"{self.num_pieces} pieces"
+        parts = [counted]
+        if self.prompt_tokens is not None:
+            cached = f" ({self.cached_tokens} of them cached)" if self.cached_tokens else ""
+            parts.append(f"behind {self.prompt_tokens} prompt tokens{cached}")
+        if self.tokens_per_s is not None:
+            unit = "tokens" if self.completion_tokens else "pieces"
+            parts.append(f"{self.tokens_per_s:.1f} {unit} a second")
+        if self.first_s is not None:
+            parts.append(f"the first after {self.first_s:.2f} s")
+        return ", ".join(parts)
+
+
+@dataclass(slots=True)
+class ReadAnswer:
+    """What has arrived of one answer; complete if `finish_reason` is not "". `tool_calls` by their index.
+
+    To be made right before the call is sent: time counts from then on, by `clock`, in seconds.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    finish_reason: str = ""
+    pace: Pace = field(default_factory=Pace)
+    clock: Callable[[], float] = time.monotonic
+    begin_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.begin_s = self.clock()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to keep."""
+        return not self.content and not self.tool_calls
+
+    def read(self, events: Iterable[Mapping[str, Any]], screen: Screen) -> None:
+        """Take all of the answer in. Raises: what `events` raises; what came until then is kept."""
+        for event in events:
+            self._take_usage(event.get("usage"))
+            for choice in event.get("choices") or ():
+                self._take_choice(choice, screen, self.clock() - self.begin_s)
+        for call in self.tool_calls.values():
+            screen.tool_call(call["function"]["name"], call["function"]["arguments"])
+        screen.end_line()
+
+    def _take_choice(self, choice: Mapping[str, Any], screen: Screen, now_s: float) -> None:
+        delta = choice.get("delta") or {}
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        content = delta.get("content") or ""
+        screen.reasoning(reasoning)
+        screen.content(content)
+        self.reasoning += reasoning
+        self.content += content
+        for piece in delta.get("tool_calls") or ():
+            self._take_tool_call(piece)
+        if reasoning or content or delta.get("tool_calls"):
+            self.pace.num_pieces += 1
+            self.pace.last_s = now_s
+            if self.pace.first_s is None:
+                self.pace.first_s = now_s
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+
+    def _take_tool_call(self, piece: Mapping[str, Any]) -> None:
+        empty = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+        call = self.tool_calls.setdefault(int(piece.get("index") or 0), empty)
+        function = piece.get("function") or {}
+        call["id"] = piece.get("id") or call["id"]
+        call["function"]["name"] += function.get("name") or ""
+        call["function"]["arguments"] += function.get("arguments") or ""
+
+    def _take_usage(self, usage: Any) -> None:
+        if not isinstance(usage, dict):
+            return
+        self.pace.prompt_tokens = usage.get("prompt_tokens")
+        self.pace.completion_tokens = usage.get("completion_tokens")
+        self.pace.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")

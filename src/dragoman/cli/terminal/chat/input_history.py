@@ -1,0 +1,85 @@
+"""What was typed before, kept between runs in a file that only its owner reads.
+
+Does: read and write it: one line of JSON for each entry, the oldest first. Does not: edit lines or read the terminal.
+Used by the line editors of `chat`, on the main thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+MAX_ENTRIES = 1000
+_FILE = Path("dragoman") / "chat_history"
+
+
+def history_path(environ: Mapping[str, str]) -> Path | None:
+    """Where it is kept, by the XDG base directories; None if there is no home."""
+    state, home = environ.get("XDG_STATE_HOME", ""), environ.get("HOME", "")
+    if os.path.isabs(state):  # others are to be ignored, says the specification
+        return Path(state) / _FILE
+    return Path(home) / ".local" / "state" / _FILE if home else None
+
+
+class InputHistory:
+    """The entries. `problem`: why they are not kept, "" while they are."""
+
+    def __init__(self, path: Path | None) -> None:
+        """`path` None = nothing is kept. An unreadable file leaves no entries and is told in `problem`."""
+        self.entries: list[str] = []
+        self.problem = ""
+        self._path = path
+        if path is not None:
+            try:
+                self._begin(path)
+            except OSError as error:
+                self._give_up(error)
+
+    def add(self, entry: str) -> None:
+        """Keep one more, unless it is the last one again."""
+        if not entry.strip() or (self.entries and self.entries[-1] == entry):
+            return
+        self.entries.append(entry)
+        if self._path is not None:
+            try:
+                _write(self._path, [entry], os.O_APPEND)
+            except OSError as error:
+                self._give_up(error)
+
+    def _begin(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.exists():
+            path.chmod(0o600)
+            self.entries = _read(path)
+        else:
+            _write(path, [], os.O_APPEND)
+        if len(self.entries) > MAX_ENTRIES:
+            self.entries = self.entries[-MAX_ENTRIES // 2 :]  # half, so that this is rare
+            new = path.with_name(f"{path.name}.{os.getpid()}")
+            _write(new, self.entries, os.O_TRUNC)
+            new.replace(path)
+
+    def _give_up(self, error: OSError) -> None:
+        self.problem = f"what you type is not kept for the next time: {error.filename}: {error.strerror}"
+        self._path = None
+
+
+def _read(path: Path) -> list[str]:
+    """The entries; lines of another form, which an interrupted write may leave, are passed over."""
+    entries: list[str] = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(entry, str):
+            entries.append(entry)
+    return entries
+
+
+def _write(path: Path, entries: list[str], flag: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(json.dumps(entry, ensure_ascii=True) + "\n" for entry in entries)

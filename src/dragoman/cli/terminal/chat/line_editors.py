@@ -1,0 +1,185 @@
+"""Reads what a user types: a line editor of the extra `dragoman[terminal]`, else the terminal's own with readline.
+
+Does: edit, recall earlier entries, join the lines of one message. Does not: understand what was typed.
+Used by `chat` on the main thread, when the standard input is a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from dragoman.cli.terminal.chat.input_history import InputHistory
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+QUOTES = '"""'
+MORE = "... "  # stands before the further lines of a message
+PLAIN_EDITOR_NOTE = "pip install 'dragoman[terminal]' brings editing of several lines and completion of commands"
+
+Complete = Callable[[str], Iterable[str]]
+"""What a line that begins so could be: whole lines."""
+
+
+class Dropped(Exception):
+    """Ctrl-C while something was typed: that is dropped."""
+
+
+class LineEditor(Protocol):
+    """Reads single entries."""
+
+    def read(self, prompt: str) -> str:
+        """One entry, which may have several lines where the editor lets them be typed.
+
+        Raises: EOFError for Ctrl-D, Dropped for Ctrl-C behind some text, KeyboardInterrupt for Ctrl-C at an empty prompt.
+        """
+        ...
+
+
+def read_message(editor: LineEditor, history: InputHistory, prompt: str) -> str:
+    """One message: an entry, with those that follow it if it ends with a backslash or begins with three quotes.
+
+    Raises: as `LineEditor.read`.
+    """
+    text = _joined(editor, editor.read(prompt))
+    history.add(text)
+    return text
+
+
+def _joined(editor: LineEditor, entry: str) -> str:
+    if entry.lstrip().startswith(QUOTES):
+        text = entry.lstrip()[len(QUOTES) :]
+        while not text.rstrip().endswith(QUOTES):
+            text += "\n" + _further(editor)
+        return text.rstrip()[: -len(QUOTES)].strip("\n")
+    while entry.endswith("\\"):
+        entry = entry[:-1] + "\n" + _further(editor)
+    return entry
+
+
+def _further(editor: LineEditor) -> str:
+    """Another line of a message that has begun. Raises: Dropped for Ctrl-C, EOFError."""
+    try:
+        return editor.read(MORE)
+    except KeyboardInterrupt:
+        raise Dropped from None
+
+
+def open_editor(history: InputHistory, complete: Complete) -> tuple[LineEditor, bool]:
+    """(The best editor there is, whether it is that of the extra)."""
+    try:
+        return FullEditor(history, complete), True
+    except ImportError:
+        return PlainEditor(history), False
+
+
+class PlainEditor:
+    """`input`, with readline where Python has it."""
+
+    def __init__(self, history: InputHistory) -> None:
+        self._history = history
+        try:
+            import readline
+        except ImportError:  # Python was built without
+            self._readline = None
+            return
+        self._readline = readline
+        readline.set_auto_history(False)
+        readline.clear_history()
+        for entry in history.entries:
+            readline.add_history(entry)
+
+    def read(self, prompt: str) -> str:
+        """See `LineEditor`."""
+        try:
+            entry = input(prompt)
+        except KeyboardInterrupt:
+            print()
+            if self._readline is not None and self._readline.get_line_buffer():
+                raise Dropped from None
+            raise
+        if self._readline is not None and entry.strip():
+            self._readline.add_history(entry)
+        return entry
+
+
+class FullEditor:
+    """prompt_toolkit's editor: Esc-Enter begins another line, Tab completes commands."""
+
+    def __init__(self, history: InputHistory, complete: Complete) -> None:
+        """Raises: ImportError if the extra is not installed."""
+        from prompt_toolkit import PromptSession
+
+        self._session: PromptSession[str] = PromptSession(
+            history=_shared_history(history),
+            completer=_completer(complete),
+            complete_while_typing=False,
+            key_bindings=_keys(),
+            multiline=True,  # or Esc-Enter could not begin a line; Enter is bound to end the entry
+            prompt_continuation=MORE,
+        )
+
+    def read(self, prompt: str) -> str:
+        """See `LineEditor`."""
+        try:
+            return self._session.prompt(prompt)
+        except KeyboardInterrupt:
+            if self._session.default_buffer.text:
+                raise Dropped from None
+            raise
+
+
+def _keys() -> KeyBindings:
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys
+
+
+def _completer(complete: Complete) -> Completer:
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+    class Commands(Completer):
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            before = document.text_before_cursor
+            return [Completion(line, start_position=-len(before)) for line in complete(before)]
+
+    return Commands()
+
+
+def _shared_history(kept: InputHistory) -> History:
+    """The entries for the arrow keys; what is added is whole messages, which `read_message` keeps."""
+    from prompt_toolkit.history import History
+
+    class Kept(History):
+        async def load(self) -> AsyncGenerator[str, None]:
+            for entry in reversed(kept.entries):
+                yield entry
+
+        def get_strings(self) -> list[str]:
+            return list(kept.entries)
+
+        def append_string(self, string: str) -> None:
+            """Nothing: `read_message` adds the whole message."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            return reversed(kept.entries)
+
+        def store_string(self, string: str) -> None:
+            """Nothing, likewise."""
+
+    return Kept()

@@ -1,0 +1,98 @@
+"""What `chat` and `complete` write: answers as they come, reasoning dim, tool calls, notes and errors.
+
+Does: keep text of a model from controlling the terminal. Does not: know servers or conversations.
+Used by the terminal commands, on the main thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TextIO
+
+# What moves the cursor, rings, or begins a sequence that a terminal obeys; line ends and tabs stay.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_DIM, _BOLD, _PLAIN = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+
+def tame(text: str) -> str:
+    """The text without what a terminal would obey: that is written as Python would."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text.replace("\r\n", "\n"))
+
+
+class Screen:
+    """Where an answer goes. On a terminal reasoning is dim; elsewhere only the answer itself is written."""
+
+    def __init__(self, stream: TextIO, errors: TextIO, environ: Mapping[str, str]) -> None:
+        self._stream = stream
+        self._errors = errors
+        self.is_terminal = stream.isatty()
+        self._has_styles = self.is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self._is_dim = False
+        self._is_at_start = True  # of a line
+
+    def content(self, text: str) -> None:
+        """A piece of the answer."""
+        if self._is_dim and text:
+            self._undim()
+        self._write(text)
+
+    def reasoning(self, text: str) -> None:
+        """A piece of what the model thinks before it answers."""
+        if not self.is_terminal or not text:
+            return
+        if not self._is_dim:
+            self._is_dim = True
+            self._raw(_DIM)
+        self._write(text)
+
+    def tool_call(self, name: str, arguments: str) -> None:
+        """A call that the model makes."""
+        self.end_line()
+        style, end = (_BOLD, _PLAIN) if self._has_styles else ("", "")
+        self._stream.write(f"{style}tool call{end} {tame(name)}({tame(arguments)})\n")
+        self._stream.flush()
+
+    def end_line(self) -> None:
+        """Go to the beginning of a line, if one has begun."""
+        if self._is_dim:
+            self._undim()
+        if not self._is_at_start:
+            self._write("\n")
+
+    def say(self, text: str) -> None:
+        """A line of the command itself; several may be in one text."""
+        self.end_line()
+        self._write(text.rstrip("\n") + "\n")
+
+    def dim(self, text: str) -> None:
+        """A line beside the matter."""
+        self.end_line()
+        self._raw(_DIM)
+        self._write(text)
+        self._raw(_PLAIN)
+        self.end_line()
+
+    def error(self, text: str) -> None:
+        """What went wrong, on one line."""
+        self.end_line()
+        self._errors.write(f"dragoman: {tame(text)}\n")
+        self._errors.flush()
+
+    def _undim(self) -> None:
+        self._is_dim = False
+        self._raw(_PLAIN)
+        if not self._is_at_start:
+            self._write("\n")
+
+    def _raw(self, style: str) -> None:
+        if self._has_styles:
+            self._stream.write(style)
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        shown = tame(text) if self.is_terminal else text
+        self._stream.write(shown)
+        self._stream.flush()
+        self._is_at_start = shown.endswith("\n")

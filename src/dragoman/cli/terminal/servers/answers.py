@@ -1,0 +1,115 @@
+"""Calls to a server that speaks OpenAI's API, and their answers, wherever it is.
+
+Does: say what asking needs, split an event stream, tell errors on one line. Does not: open connections or load models.
+Used by the terminal commands, on the main thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+CHAT_PATH, COMPLETIONS_PATH, MODELS_PATH = "/chat/completions", "/completions", "/models"
+MAX_ERROR_CHARS = 500
+
+
+class AskFailed(Exception):
+    """There is no answer, or it broke off; the message is one line for people."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+class Answer(Protocol):
+    """An answer on its way. `close` before its end cancels it at the server."""
+
+    status: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """The body as it arrives. Raises: AskFailed if it breaks off."""
+        ...
+
+    def close(self) -> None:
+        """Take no more of it; calling it again does nothing."""
+        ...
+
+
+class ModelServer(Protocol):
+    """Who answers calls. `model`: the name that calls are to carry; `label`: what it is called for people."""
+
+    model: str
+    label: str
+
+    def send(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+        """Post `body`, or get without one. Raises: AskFailed if nobody is there."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+def read_json(server: ModelServer, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The whole answer. Raises: AskFailed, also for what the server refuses."""
+    answer = server.send(path, body)
+    try:
+        raw = b"".join(answer.chunks())
+    finally:
+        answer.close()
+    if answer.status != 200:
+        raise AskFailed(refusal(answer.status, raw))
+    try:
+        return json.loads(raw)
+    except ValueError:
+        raise AskFailed(f"{server.label} did not answer with JSON: {_shown(raw)}") from None
+
+
+def events(answer: Answer) -> Iterator[Mapping[str, Any]]:
+    """The objects of an event stream, until its end. Raises: AskFailed if it is refused, or tells an error."""
+    if answer.status != 200:
+        raise AskFailed(refusal(answer.status, b"".join(answer.chunks())))
+    for line in _lines(answer.chunks()):
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        try:
+            event = json.loads(data)
+        except ValueError:
+            raise AskFailed(f"an event of the stream is not JSON: {_shown(data)}") from None
+        if not isinstance(event, dict) or event.get("error"):
+            raise AskFailed(_error_text(event) or f"an event of the stream is no object: {_shown(data)}")
+        yield event
+
+
+def refusal(status: int, raw: bytes) -> str:
+    """What a server's refusal says, for people."""
+    try:
+        text = _error_text(json.loads(raw))
+    except ValueError:
+        text = ""
+    return f"refused with {status}: {text or _shown(raw) or 'without a reason'}"
+
+
+def _error_text(body: Any) -> str:
+    """The message in an error's body, "" if there is none: OpenAI's object, or a text as others have it."""
+    if not isinstance(body, dict):
+        return ""
+    error = body.get("error") or body.get("message") or body.get("detail") or ""
+    if isinstance(error, dict):
+        error = error.get("message") or json.dumps(error)
+    return str(error)
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    yield rest
+
+
+def _shown(raw: bytes) -> str:
+    return raw[:MAX_ERROR_CHARS].decode("utf-8", "replace")

@@ -1,0 +1,141 @@
+"""A model that is loaded into this process, behind the same application that a server has, without a port.
+
+Does: load it, hand calls to the application, take its answers. Does not: know what is asked. The model and its event loop
+run on a thread of their own; calls come from the main thread, where Ctrl-C ends a wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import threading
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping
+from typing import Any, TypeVar
+
+from dragoman.cli.terminal.servers.answers import AskFailed
+from dragoman.compose import ComposedModel, build_served_model
+from dragoman.config.resolve import Config
+from dragoman.engine.factory import Progress
+from dragoman.server.app import App, ServerConfig, build_app
+from dragoman.server.http.protocol import CUT_EXTENSION
+from dragoman.server.http.switches import Switches
+from dragoman.server.registry import ModelRegistry
+
+T = TypeVar("T")
+
+_BASE_PATH = "/v1"
+_Message = MutableMapping[str, Any]
+_END = None
+
+
+class LocalAnswer:
+    """An answer of the application in this process."""
+
+    def __init__(self, app: App, scope: _Message, body: bytes, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin the call; returns once its head is there. Raises: AskFailed if it ends without one."""
+        self._messages: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+        self._loop = loop
+        self._gone = asyncio.Event()
+        self._body: bytes | None = body
+        self._call = asyncio.run_coroutine_threadsafe(self._run(app, scope), loop)
+        try:
+            head = self._messages.get()
+        except BaseException:
+            self.close()
+            raise
+        if head is _END:
+            raise AskFailed("the call ended without an answer")
+        self.status = int(head["status"])
+
+    def chunks(self) -> Iterator[bytes]:
+        """See `Answer`."""
+        while (message := self._messages.get()) is not _END:
+            if message["type"] == CUT_EXTENSION:
+                raise AskFailed("the answer broke off")
+            if message["type"] == "http.response.body":
+                yield message.get("body", b"")
+
+    def close(self) -> None:
+        """See `Answer`; returns when the model has stopped working for it."""
+        self._loop.call_soon_threadsafe(self._gone.set)
+        self._call.exception()
+
+    async def _run(self, app: App, scope: _Message) -> None:
+        try:
+            await app(scope, self._receive, self._send)
+        finally:
+            self._messages.put(_END)
+
+    async def _receive(self) -> _Message:
+        body, self._body = self._body, None
+        if body is not None:
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: _Message) -> None:
+        self._messages.put(message)
+
+
+class LocalModel:
+    """The model of a configuration; loads when it is made. Use `close` at the end."""
+
+    def __init__(self, config: Config, progress: Progress) -> None:
+        """Raises: ConfigError, ModelError, EngineDead as loading does."""
+        self.model = config.name
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="dragoman-terminal", daemon=True)
+        self._thread.start()
+        try:
+            self._composed, self._app = self._wait(_built(config, progress))
+        except BaseException:
+            self._stop_loop()
+            raise
+        self.label = f"in this process ({', '.join(self._composed.facts)})"
+
+    def send(self, path: str, body: Mapping[str, Any] | None = None) -> LocalAnswer:
+        """See `ModelServer`."""
+        whole_path = _BASE_PATH + path
+        scope: _Message = {
+            "type": "http",
+            "method": "GET" if body is None else "POST",
+            "path": whole_path,
+            "raw_path": whole_path.encode(),
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json"), (b"accept", b"text/event-stream")],
+            "extensions": {CUT_EXTENSION: {}},
+        }
+        return LocalAnswer(self._app, scope, b"" if body is None else json.dumps(body).encode(), self._loop)
+
+    def close(self) -> None:
+        """See `ModelServer`: gives all memory back."""
+        self._wait(self._composed.served.engine.shutdown(0.0))
+        self._composed.close()
+        self._stop_loop()
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.run_until_complete(self._loop.shutdown_default_executor())
+        self._loop.close()
+
+
+async def _built(config: Config, progress: Progress) -> tuple[ComposedModel, App]:
+    """The model and the application over it, which asks nobody for keys: there is no port. Raises: as loading does."""
+    composed = await build_served_model(config, progress)
+    served = composed.served
+    registry = ModelRegistry(served.dialects, profile=served.profile)
+    registry.add(served)
+    registry.mark_ready()
+    settings = config.server
+    switches = Switches(settings.strict, settings.timings)
+    return composed, build_app(registry, ServerConfig(settings.max_request_size, switches=switches))

@@ -1,0 +1,17 @@
+"""Who is to answer, as the command line says it.
+
+Does: hold it. Does not: look whether there is anybody. Made by the commands' arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """`url` None = a model that is loaded here. `model` None = the server's first. `key_variable`: of the environment."""
+
+    url: str | None = None
+    model: str | None = None
+    key_variable: str = ""

@@ -1,0 +1,64 @@
+"""What the doctor finds: sections of facts, and what is wrong, each with how to mend it.
+
+Does: hold values, read the small files in which Linux tells of itself. Does not: examine or print. Immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Level = Literal["problem", "warning", "note"]
+"""A problem would prevent serving; a warning costs speed or comfort; a note is good to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be, in a line, and in another one what to do about it."""
+
+    level: Level
+    text: str
+    mend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of the machine. `lines`: for people; `facts`: the same for programs, in bytes, seconds and counts."""
+
+    name: str
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where Linux tells of itself; tests have places of their own."""
+
+    root: Path = Path("/")
+
+    def text(self, path: str) -> str:
+        """The file's text without blanks around it; "" if it cannot be read."""
+        try:
+            return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            return ""
+
+    def number(self, path: str) -> int | None:
+        """The number in the file; None if there is none."""
+        text = self.text(path)
+        return int(text) if text.isdecimal() else None
+
+    def names(self, path: str, pattern: str) -> Iterator[str]:
+        """The names in that directory that match."""
+        yield from sorted(entry.name for entry in (self.root / path).glob(pattern))
+
+
+def in_gb(num_bytes: float) -> str:
+    """A size as people read it, in powers of ten."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes / 1e3:.0f} kB"

@@ -1,0 +1,26 @@
+"""Says so where built models cannot be kept, because the directory that is nobody's choice cannot be written.
+
+Does: look. Does not: choose another directory; one that somebody named and that cannot be made ends the start (`loading`).
+Called by the command line before it serves.
+"""
+
+from __future__ import annotations
+
+import os
+
+from dragoman.config.resolve import Config
+
+
+def cache_note(config: Config) -> str:
+    """A line for people, "" where all is well."""
+    path = config.model.cache_dir
+    if path is None or config.origins["cache_dir"].is_given:
+        return ""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if os.access(path, os.W_OK | os.X_OK):
+            return ""
+        reason = "Permission denied"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    return f"{path} cannot be written ({reason}): each start builds its model anew; --cache-dir names another directory"

@@ -1,0 +1,31 @@
+"""How fast this machine's memory is read, which bounds how fast one sequence is decoded.
+
+Does: measure, for some tenths of a second. Does not: judge. Called by the self-test and by the doctor, on any thread;
+nothing else should compute meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+BUFFER_BYTES = 256 << 20  # more than caches hold
+_REPEATS = 3
+
+
+def memory_bandwidth(num_threads: int, size_bytes: int = BUFFER_BYTES) -> float:
+    """Bytes per second that so many threads read together, the best of some tries. Takes `size_bytes` of memory."""
+    parts = np.array_split(np.ones(size_bytes // 4, np.float32), num_threads)
+    with ThreadPoolExecutor(num_threads) as pool:
+        best = min(_seconds(pool, parts) for _ in range(_REPEATS))
+    return size_bytes / best
+
+
+def _seconds(pool: ThreadPoolExecutor, parts: Sequence[np.ndarray[Any, Any]]) -> float:
+    begin = perf_counter()
+    list(pool.map(np.max, parts))
+    return perf_counter() - begin

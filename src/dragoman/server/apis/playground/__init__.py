@@ -1,0 +1,1 @@
+"""A page on which people try the models in a browser: `/playground`."""

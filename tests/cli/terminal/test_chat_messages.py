@@ -1,0 +1,206 @@
+"""`dragoman chat` and `complete` without a terminal: one message from the standard input, against a scripted server."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from tests.support.scripted_chat_server import ScriptedChatServer, said, scripted_chat_server
+
+PNG = b"\x89PNG\r\n\x1a\n and so on"
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # where no directory is called like a bundled model
+    for name in os.environ:
+        if name.startswith(("OPTION_", "SERVING_", "HF_", "DRAGOMAN_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedChatServer]:
+    with scripted_chat_server() as running:
+        yield running
+
+
+def run(monkeypatch: pytest.MonkeyPatch, stdin: str, *words: str) -> int:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+    return main(words)
+
+
+def test_the_standard_input_is_one_message(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers.append(said("It is", " blue."))
+    words = ("chat", server.url, "--system", "Be brief.", "--temperature", "0", "--stop", '["\\n\\n"]')
+    assert run(monkeypatch, "What colour\nis the sky?\n", *words) == 0
+    assert capsys.readouterr().out == "It is blue.\n"
+    assert server.bodies == [
+        {
+            "model": "first",
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "What colour\nis the sky?"},
+            ],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0.0,
+            "stop": ["\n\n"],
+        }
+    ]
+
+
+def test_only_the_answer_is_written_where_no_terminal_is(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = {"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"city": '}}
+    rest = {"index": 0, "function": {"arguments": '"Rome"}'}}
+    server.answers.append(
+        [{"reasoning_content": "hm"}, {"content": "I look."}, {"tool_calls": [call]}, {"tool_calls": [rest]}]
+    )
+    assert run(monkeypatch, "weather?", "chat", server.url) == 0
+    assert capsys.readouterr().out == 'I look.\ntool call weather({"city": "Rome"})\n'
+
+
+def test_model_key_and_picture_are_sent(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "tools.json").write_text('[{"type": "function", "function": {"name": "f"}}]', encoding="utf-8")
+    monkeypatch.setenv("MY_KEY", "hush")
+    server.answers.append(said("a cat"))
+    words = ["--remote-model", "other", "--api-key-env", "MY_KEY", "--image", str(tmp_path / "a.png")]
+    assert run(monkeypatch, "what?", "chat", f"{server.url}/v1/", *words, "--tools", str(tmp_path / "tools.json")) == 0
+    (body,) = server.bodies
+    assert (body["model"], body["tools"][0]["function"]["name"]) == ("other", "f")
+    picture, text = body["messages"][0]["content"]
+    assert picture["image_url"]["url"] == "data:image/png;base64," + base64.b64encode(PNG).decode()
+    assert text == {"type": "text", "text": "what?"}
+    assert server.headers[0]["authorization"] == "Bearer hush"
+
+
+def test_without_a_key_none_is_sent(server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.answers.append(said("a"))
+    assert run(monkeypatch, "b", "chat", server.url) == 0
+    assert "authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((400, {"error": {"message": "temperature: must\nbe less"}}), "refused with 400: temperature: must be less"),
+        ((424, {"error": "no", "code": 424}), "refused with 424: no"),
+        ((500, {"detail": "oh"}), "refused with 500: oh"),
+        ([{"content": "half"}, {"error": {"message": "the engine died"}}], "the engine died"),
+    ],
+)
+def test_a_failure_is_one_line_and_the_exit_code(
+    answer: tuple[int, dict[str, object]] | list[dict[str, object]],
+    told: str,
+    server: ScriptedChatServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    server.answers.append(answer)
+    assert run(monkeypatch, "hello", "chat", server.url) == 1
+    assert capsys.readouterr().err == f"dragoman: {told}\n"
+
+
+def test_nobody_there_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with scripted_chat_server() as gone:
+        url = gone.url
+    assert run(monkeypatch, "hello", "chat", url) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"dragoman: {url} does not list its models ({url}/v1/models cannot be reached: ")
+    assert error.endswith("name one with --remote-model\n")
+    assert error.count("\n") == 1
+
+
+def test_an_empty_standard_input_is_an_error(
+    server: ScriptedChatServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, " \n", "chat", server.url) == 1
+    assert capsys.readouterr().err.startswith("dragoman: the standard input: must hold a message")
+    assert run(monkeypatch, "", "complete", server.url) == 1
+    assert capsys.readouterr().err.startswith("dragoman: PROMPT: must be a text that is not empty")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["chat", "--temperature", "3"], "--temperature=3 (command line): must be a number >= 0 and <= 2"),
+        (["chat", "http://a b"], "http://a b (command line): must be an address as http://HOST:PORT"),
+        (["chat", "http://127.0.0.1:1", "--dtype", "int4"], "--dtype (command line): is not for http://127.0.0.1:1"),
+        (["chat", "--remote-model", "m"], "--remote-model=m (command line): is for a URL"),
+        (["chat", "--stop", "[1]"], "--stop=[1] (command line): must be a text that is not empty, or a JSON array"),
+        (["complete", "--logprobs", "99", "x"], "--logprobs=99 (command line): must be an integer from 0 to 20"),
+        (["complete", "demo", ""], "PROMPT (command line): must be a text that is not empty"),
+        (["chat", "--tmperature", "1"], "--tmperature=1 (command line): unknown option"),
+    ],
+)
+def test_mistakes_on_the_command_line_are_told(
+    words: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "hello", *words) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith(f"dragoman: {told}")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "told"),
+    [("--image", "no picture", "must be a picture: PNG"), ("--tools", "{}", "must hold a JSON array of objects")],
+)
+def test_files_that_do_not_fit_are_told(
+    option: str,
+    content: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "file"
+    path.write_text(content, encoding="utf-8")
+    assert run(monkeypatch, "hello", "chat", "http://127.0.0.1:1", option, str(path)) == 1
+    assert capsys.readouterr().err.startswith(f"dragoman: {option}={path} (command line): {told}")
+
+
+def test_complete_streams_prints_json_and_logprobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the bundled model in this process: the three forms tell of the same greedy text."""
+    words = ["--dtype", "f32", "--temperature", "0", "--max-tokens", "8"]
+    assert run(monkeypatch, "", "complete", "The sky is", *words) == 0
+    text = capsys.readouterr().out.removesuffix("\n")
+    assert text
+    assert run(monkeypatch, "The sky is\n", "complete", "demo", "--json", *words) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["choices"][0]["text"].rstrip("\n") == text
+    assert answer["usage"]["completion_tokens"] == 8
+    assert run(monkeypatch, "The sky is", "complete", "-", "--logprobs", "2", *words) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert "".join(json.loads(row[1]) for row in rows).rstrip("\n") == text
+    for row in rows:
+        likeliest, second = (one.rpartition(" ") for one in row[2:])
+        assert (likeliest[0], float(likeliest[2])) == (row[1], float(row[0]))
+        assert float(second[2]) <= float(likeliest[2]) <= 0
+    assert run(monkeypatch, "", "complete", "The sky is", *words[:4], "--max-tokens", "3000") == 1
+    assert "maximum context length" in capsys.readouterr().err
+
+
+def test_chat_with_a_model_in_this_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["chat", "demo", "--dtype", "f32", "--temperature", "0", "--max-tokens", "12"]
+    assert run(monkeypatch, "What is Deep Learning?", *words) == 0
+    assert capsys.readouterr().out.startswith("Deep learning is ")
+    assert run(monkeypatch, "hello", "chat", "./nowhere") == 2
+    assert "nowhere" in capsys.readouterr().err

@@ -1,0 +1,80 @@
+"""Starts on machines that are not as they should be: each ends, or goes on, with one line that helps."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from tests.support.server_process import serve
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def old_python() -> str | None:
+    """A Python that is too old, if this machine has one."""
+    found = [*map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python")), shutil.which("python3.10")]
+    for path in filter(None, found):  # a name on PATH may only tell that it is not chosen
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
+
+
+@pytest.mark.skipif(old_python() is None, reason="there is no Python 3.10 here")
+def test_a_python_that_is_too_old_says_so_in_a_line() -> None:
+    result = subprocess.run(
+        [str(old_python()), "-m", "dragoman", "serve"], cwd=SOURCE, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    [line] = result.stderr.splitlines()
+    assert line.startswith("dragoman: this is Python 3.10.")
+    assert "3.11 or newer is needed" in line
+
+
+def test_the_line_of_an_old_python_does_not_need_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 2, "final", 0))
+    assert main(["serve"]) == 1
+    assert capsys.readouterr().err.startswith("dragoman: this is Python 3.10.2 (")
+
+
+def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
+    """Not even root makes files in /sys."""
+    home = {"HOME": "/sys", "XDG_CACHE_HOME": "/sys/cache", "HF_HOME": ""}
+    with serve("--max-model-len", "64", "--max-num-seqs", "1", environ=home) as running:
+        [note] = [line for line in running.output if "note:" in line]
+    assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be written (")
+    assert "--cache-dir names another directory" in note
+
+
+def test_a_model_of_the_hub_without_a_network_is_told_in_a_line(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "dragoman", "serve", "some-org/some-model", "--port", "0"],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert result.returncode != 0
+    [line] = [line for line in result.stderr.splitlines() if "some-org/some-model" in line]
+    assert "HF_HUB_OFFLINE" in line
+    assert "Traceback" not in result.stderr
+
+
+def test_two_gigabytes_of_memory_are_enough_for_the_bundled_model() -> None:
+    """As a process that may map no more: its libraries, its weights and its cache are within."""
+
+    def bound() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+
+    words = [sys.executable, "-m", "dragoman", "selftest", "--quick", "--json", "--max-num-seqs", "2"]
+    result = subprocess.run(
+        [*words, "--max-model-len", "256"],
+        preexec_fn=bound, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,152 @@
+"""Mistakes that people make at their first starts: each is told in a line that says what is wrong, and what helps."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.config.kinds import Value
+from dragoman.config.resolve import ConfigError, demo_model_dir
+from dragoman.errors import ModelError
+from dragoman.llm import LLM
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Whatever the developer exports must not change what these tests see; names are those of an empty folder."""
+    for name in os.environ:
+        if name.startswith(("OPTION_", "SERVING_", "SAGEMAKER_", "HF_", "MAX_", "DRAGOMAN_", "API_KEY")):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line that the command writes before it gives up."""
+    assert main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("./models/no-such", "there is none of that name"),
+        ("no-such", "there is none of that name; a model of the hub is named ORG/NAME, as in Qwen/Qwen3-0.6B"),
+        ("notes.txt", "this is a file of another kind"),
+        ("--model-store empty", "must be a directory that holds at least one model; it is empty"),
+        ("--model-store none", "must be a directory that holds at least one model; there is no directory of that name"),
+    ],
+)
+def test_what_is_no_model_is_told_before_anything_is_loaded(
+    words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("hello", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    assert told(capsys, "serve", *words.split()).endswith(says)
+
+
+def refusal(model: Path | None = None, **options: Value) -> str:
+    """What is said of a model, or an option, that cannot be served."""
+    with pytest.raises((ConfigError, ModelError)) as caught:
+        LLM(model, **options)  # type: ignore[arg-type]  # an option of the table, not `progress`
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the demo model, to be spoiled."""
+    directory = tmp_path / "model"
+    shutil.copytree(demo_model_dir(), directory)
+    return directory
+
+
+def test_an_empty_directory_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    says = refusal(tmp_path / "new")
+    assert says == f"{tmp_path}/new is no model: there is neither config.json nor a GGUF file in it; it is empty"
+
+
+def test_a_directory_with_other_things_tells_which(tmp_path: Path) -> None:
+    (tmp_path / "sources").mkdir()
+    for name in ("a.py", "b.py", "c.py", "d.py", "e.py", "f.py"):
+        (tmp_path / "sources" / name).touch()
+    assert refusal(tmp_path / "sources").endswith("it holds a.py, b.py, c.py, d.py, e.py, ...")
+
+
+def test_a_broken_config_is_named_and_not_another_file(model: Path) -> None:
+    (model / "config.json").write_text('{"architectures": [', encoding="utf-8")
+    assert refusal(model).startswith(f"{model}/config.json is not valid JSON: ")
+
+
+def test_a_broken_tokenizer_is_named(model: Path) -> None:
+    (model / "tokenizer.json").write_text("nope", encoding="utf-8")
+    says = refusal(model)
+    assert says.startswith(f"{model}/tokenizer.json cannot be used: ")
+    assert says.endswith("; bring it again from where the model came from")
+
+
+def test_a_gguf_that_is_none_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUFxx")
+    assert refusal(path).startswith(f"{path} is not a readable GGUF file: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+            "`git lfs pull` in its directory brings them",
+        ),
+        (None, "if it arrived in part, bring it again"),
+    ],
+    ids=["lfs", "half"],
+)
+def test_weights_that_did_not_arrive_say_how_to_bring_them(model: Path, content: bytes | None, says: str) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(content or path.read_bytes()[:100_000])
+    assert refusal(model).endswith(says)
+
+
+def test_a_model_without_weights_says_where_they_come_from(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    assert "holds no *.safetensors file" in refusal(model)
+    assert "`dragoman pull ORG/NAME`" in refusal(model)
+
+
+def test_another_architecture_is_told_with_what_serves_it(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchForCausalLM"]}), encoding="utf-8")
+    says = refusal(model)
+    assert says.startswith(
+        'architectures ["NoSuchForCausalLM"] are not supported by the built-in engine (--engine vllm '
+    )
+    assert "LlamaForCausalLM" in says
+
+
+def test_a_template_that_is_a_misspelt_file_is_not_taken_for_a_template() -> None:
+    says = refusal(chat_template="./chat-template.jinja")
+    assert says.startswith(
+        "chat_template=./chat-template.jinja (argument of LLM): must be a file or a Jinja template; "
+    )
+
+
+def test_a_template_file_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{% if %}", encoding="utf-8")
+    says = refusal(chat_template=str(tmp_path / "mine.jinja"))
+    assert says.startswith(
+        f"chat_template={tmp_path}/mine.jinja (argument of LLM): chat template default does not compile"
+    )
+
+
+def test_code_is_looked_for_where_one_is_only_if_its_name_was_typed_there(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("raise RuntimeError('read')\n", encoding="utf-8")
+    assert refusal(entry_point="mine.py").endswith("there is none of that name")

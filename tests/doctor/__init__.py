@@ -1,0 +1,1 @@
+"""`dragoman doctor`."""
