@@ -99,11 +99,14 @@ class RouteTable:
     def nearest(self, path: str) -> str:
         """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
 
-        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`.
+        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. Of its paths
+        those come first that end in the same word: `/v2/ready` is not meant for `/v2/rerank`.
         """
         seen = path[:MAX_COMPARED_LENGTH]
-        related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
-        return max(related or self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
+        related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]] or self.paths
+        word = seen.rpartition("/")[2]
+        of_that_name = [known for known in related if word and known.rpartition("/")[2] == word]
+        return max(of_that_name or related, key=lambda known: SequenceMatcher(None, seen, known).ratio())
 
 
 def shown(path: str) -> str:
