@@ -30,14 +30,15 @@ test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-
 	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray
 	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
+# A package of LlamaIndex brings pytest-asyncio along, which nothing here uses; what clients warn of is not our concern.
 test-clients: $(VENV)/.installed  ## run clients of other projects, Python and npm, in environments of their own
 	@for tool in node npm; do command -v $$tool >/dev/null || { \
 		echo "make test-clients needs node and npm (Node 20 or newer): there is no $$tool on PATH"; exit 1; }; done
 	$(MAKE) --no-print-directory .venv-clients-python/.installed .venv-clients-litellm/.installed \
 		tests/clients/npm/node_modules/.package-lock.json
-	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W default \
-		--ignore tests/clients/python/test_embedding_clients.py tests/clients/python tests/clients/npm $(ARGS)
-	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W default tests/clients/litellm $(ARGS)
+	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-python/bin/python -m pytest -W ignore -p no:asyncio \
+		tests/clients/python tests/clients/npm $(ARGS)
+	DRAGOMAN_TEST_SERVER_PYTHON=$(RUN) .venv-clients-litellm/bin/python -m pytest -W ignore tests/clients/litellm $(ARGS)
 
 fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of all APIs; ARGS="--cases 100000" for more
 	$(RUN) -m tests.fuzz $(ARGS)
@@ -65,7 +66,7 @@ costs: $(VENV)/.installed-dev  ## record the instructions that guarded work take
 
 docs: $(VENV)/.installed-dev  ## write the generated pages and the answers that pages show, and build the site into build/site
 	$(VENV)/bin/dragoman config --docs > docs/options.md
-	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py
+	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py tests/test_client_versions.py
 	$(RUN) scripts/models_page.py
 	$(MAKE) --no-print-directory site
 

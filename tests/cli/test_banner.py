@@ -14,6 +14,7 @@ from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai.api import CHAT_ROUTE
 from dragoman.server.apis.openai.negotiate import negotiate_shape
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
+from dragoman.server.pooling import PoolingKind
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,23 @@ def test_the_line_to_copy_is_a_whole_curl_command_for_this_model(has_template: b
     words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
     assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
     assert "max_tokens" in json.loads(words[words.index("-d") + 1])
+
+
+@pytest.mark.parametrize(
+    ("pooling", "path", "names"),
+    [
+        (PoolingKind.EMBED, "/v1/embeddings", {"input"}),
+        (PoolingKind.SCORE, "/v1/rerank", {"query", "documents"}),
+    ],
+)
+def test_a_model_that_generates_nothing_is_asked_for_what_it_does(
+    pooling: PoolingKind, path: str, names: set[str]
+) -> None:
+    text = banner(BannerFacts("m", "/models/m", "127.0.0.1", 8080, pooling=pooling))
+    words = shlex.split(text.partition("Try it:")[2].replace("\\\n", " "))
+    assert words[:2] == ["curl", f"http://127.0.0.1:8080{path}"]
+    assert set(json.loads(words[words.index("-d") + 1])) == names
+    assert "LMI's shape" not in text  # of conversations
 
 
 def test_the_block_names_model_place_facts_and_routes() -> None:

@@ -11,6 +11,7 @@ from dragoman.server.api import HttpCall, Reply
 from dragoman.server.apis import all_apis
 from dragoman.server.apis.rerank.score import ScoreDialect
 from dragoman.server.endpoints import dialect_of
+from dragoman.server.http.switches import Switches
 from dragoman.server.operations import GenerateOperation
 from dragoman.server.pooling import PoolingKind
 from dragoman.server.responder import error_reply
@@ -46,7 +47,7 @@ def reply_of(http: HttpCall, service: FakePooling | None) -> Reply:
         try:
             answer = dialect.open(http).answer
             assert answer is not None
-            made = await answer()
+            made = await answer(Switches().for_call(http.headers))
         except ServerError as error:
             return error_reply(dialect, error, http)
         assert isinstance(made, Reply)

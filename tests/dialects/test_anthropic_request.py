@@ -180,6 +180,17 @@ class TestParameters:
         }  # fmt: skip
         assert set(call.ignored) - set(call.reasons) == {"nonsense"}
 
+    def test_what_nobody_knows_inside_other_parameters_is_named(self) -> None:
+        call = ask(
+            thinking={"type": "disabled", "mode": "x"},
+            output_config={"effort": "low", "task_budget": {"type": "tokens", "total": 20000}},
+            tools=[{**WEATHER, "colour": 1}, {**WEATHER, "name": "other", "colour": 2}],
+            tool_choice={"type": "auto", "hint": "x"},
+        )
+        named = {"thinking.mode", "output_config.task_budget", "tools.colour", "tool_choice.hint"}
+        assert set(call.ignored) == named
+        assert len(call.ignored) == len(named)
+
     def test_markers_for_the_cache_are_found_wherever_they_are(self) -> None:
         marked = text("x", cache_control={"type": "ephemeral", "ttl": "1h"})
         for body in (

@@ -77,7 +77,7 @@ def test_texts_and_token_ids_come_back_as_vectors_in_their_order(path: str, give
 )
 def test_what_is_no_text_is_refused_by_its_place(path: str, given: Any, says: str) -> None:
     status, answer = called(path, body_for(path, given), embedding())
-    assert status in (400, 413)
+    assert status in (400, 422)
     if path == "/v3/embeddings" and given == 7:
         says = "input should be string or array of strings"  # that server's words
     assert says in message_of(answer)
@@ -167,7 +167,7 @@ def test_what_has_no_effect_is_named_or_refused(path: str) -> None:
     body = body_for(path, "a", colour="red")
     assert "colour" in reply_of(http_call(path, body), embedding()).headers["x-dragoman-ignored"]
     status, answer = called(path, body, embedding(), x_dragoman_strict="1")
-    assert status in (400, 413)
+    assert status in (400, 422)
     assert "colour" in message_of(answer)
 
 
@@ -203,19 +203,21 @@ def test_tei_normalizes_unless_it_is_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("more", "truncation"),
     [
-        ({}, Truncation.NONE),
-        ({"truncation_direction": "Left"}, Truncation.NONE),
+        ({}, Truncation.RIGHT),
+        ({"truncation_direction": "Left"}, Truncation.LEFT),
         ({"truncate": True}, Truncation.RIGHT),
-        ({"truncate": True, "truncation_direction": "Left"}, Truncation.LEFT),
+        ({"truncate": True, "truncation_direction": "left"}, Truncation.LEFT),
+        ({"truncate": False}, Truncation.NONE),
+        ({"truncate": False, "truncation_direction": "right"}, Truncation.NONE),
     ],
 )
-def test_tei_cuts_where_it_is_asked_to(more: dict[str, Any], truncation: Truncation) -> None:
+def test_tei_cuts_unless_it_is_told_not_to(more: dict[str, Any], truncation: Truncation) -> None:
     service = embedding()
     status, answer = called("/embed", {"inputs": ["b " * 20], **more}, service)
     assert service.embedded[0].truncation is truncation
     if truncation is Truncation.NONE:
         says = "inputs[0] has 22 tokens, allowed: at most 12"
-        assert (status, answer) == (413, {"error": says, "error_type": "Validation"})
+        assert (status, answer) == (422, {"error": says, "error_type": "Validation"})
     else:
         assert status == 200
 
@@ -229,7 +231,7 @@ def test_tei_tells_what_is_wrong_in_its_own_shape() -> None:
     status, answer = called("/embed", b"{", embedding())
     assert (status, answer["error_type"]) == (422, "Validation")
     status, answer = called("/embed", {"inputs": "a", "truncation_direction": "up"}, embedding())
-    assert (status, answer["error"]) == (413, 'truncation_direction must be Left or Right, got "up"')
+    assert (status, answer["error"]) == (422, 'truncation_direction must be left or right, got "up"')
 
 
 @pytest.mark.parametrize("kind", ALL_KINDS)

@@ -156,11 +156,15 @@ def test_tei_tells_texts_and_the_output_itself() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "says"),
     [
-        ({"query": QUERY, "texts": ["a", "b " * 20]}, 413, "texts[1] has 27 tokens, allowed: at most 12"),
-        ({"query": QUERY, "texts": ["a", 7]}, 413, "texts[1] must be a string, got 7"),
+        (
+            {"query": QUERY, "texts": ["a", "b " * 20], "truncate": False},
+            422,
+            "texts[1] has 27 tokens, allowed: at most 12",
+        ),
+        ({"query": QUERY, "texts": ["a", 7]}, 422, "texts[1] must be a string, got 7"),
         ({"query": QUERY, "texts": []}, 400, "texts must hold at least one text, got none"),
-        ({"query": QUERY}, 413, "texts is missing"),
-        ({"texts": TEXTS}, 413, "query is missing"),
+        ({"query": QUERY}, 422, "texts is missing"),
+        ({"texts": TEXTS}, 422, "query is missing"),
     ],
 )
 def test_tei_tells_what_is_wrong(body: dict[str, Any], status: int, says: str) -> None:

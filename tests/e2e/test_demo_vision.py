@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
+import anthropic
 import httpx
+import ollama
 import openai
 import pytest
 
@@ -62,6 +64,117 @@ def test_every_api_that_takes_pictures_gives_the_same_answers(server: ServerProc
         assert through_client(server, case, "v3") == expected
         for path in ("/invocations", "/predictions/demo-vision", "/v1/chat/completions"):
             assert through_lmi(server, case, path) == expected
+
+
+@pytest.fixture
+def official(server: ServerProcess) -> Iterator[ollama.Client]:
+    client = ollama.Client(host=server.base_url)
+    yield client
+    client._client.close()
+
+
+@pytest.fixture
+def claude(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.base_url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def opened(server: ServerProcess) -> Iterator[Any]:
+    """OpenAI's client; typed loosely, as messages are dictionaries here."""
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+class Told(NamedTuple):
+    """An answer: its text, its tokens where the API shows them, and how many tokens prompt and answer have."""
+
+    text: str
+    tokens: list[str] | None
+    num_prompt_tokens: int
+    num_tokens: int
+
+
+def parts_of(case: Case) -> tuple[str, str, bool]:
+    """The question, the picture's base64, and whether the picture comes first."""
+    [message] = messages(case)
+    urls = [part["image_url"]["url"] for part in message["content"] if part["type"] == "image_url"]
+    return case.question, urls[0].partition(",")[2], message["content"][0]["type"] == "image_url"
+
+
+def ordered(picture: dict[str, Any], text: dict[str, Any], comes_first: bool) -> list[dict[str, Any]]:
+    return [picture, text] if comes_first else [text, picture]
+
+
+def of_text(told: Sequence[Any]) -> list[str]:
+    """The tokens without the end of the turn, which some APIs show and others do not."""
+    return [one.token for one in told if one.token != "<|im_end|>"]
+
+
+def told_by_chat(client: Any, case: Case) -> Told:
+    made = client.chat.completions.create(
+        model="demo-vision", messages=messages(case), temperature=0, max_tokens=MAX_TOKENS, logprobs=True
+    )
+    [choice] = made.choices
+    tokens = of_text(choice.logprobs.content)
+    return Told(choice.message.content, tokens, made.usage.prompt_tokens, made.usage.completion_tokens)
+
+
+def told_by_responses(client: Any, case: Case) -> Told:
+    question, data, comes_first = parts_of(case)
+    picture = {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+    made = client.responses.create(
+        model="demo-vision",
+        input=[{"role": "user", "content": ordered(picture, {"type": "input_text", "text": question}, comes_first)}],
+        temperature=0,
+        max_output_tokens=MAX_TOKENS,
+        include=["message.output_text.logprobs"],
+    )
+    tokens = of_text(made.output[0].content[0].logprobs)
+    return Told(made.output_text, tokens, made.usage.input_tokens, made.usage.output_tokens)
+
+
+def told_by_messages(client: Any, case: Case) -> Told:
+    question, data, comes_first = parts_of(case)
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+    sent = [{"role": "user", "content": ordered(picture, {"type": "text", "text": question}, comes_first)}]
+    made = client.messages.create(
+        model="demo-vision", messages=sent, max_tokens=MAX_TOKENS, extra_body={"temperature": 0}
+    )
+    num_prompt_tokens = made.usage.input_tokens + made.usage.cache_read_input_tokens
+    assert client.messages.count_tokens(model="demo-vision", messages=sent).input_tokens > 0
+    return Told(made.content[0].text, None, num_prompt_tokens, made.usage.output_tokens)
+
+
+def told_by_ollama(client: ollama.Client, case: Case) -> Told:
+    question, data, _ = parts_of(case)
+    made = client.chat(
+        "demo-vision",
+        [{"role": "user", "content": question, "images": [data]}],
+        options={"temperature": 0, "num_predict": MAX_TOKENS},
+        logprobs=True,
+    )
+    assert made.message.content is not None
+    assert made.logprobs is not None
+    tokens = of_text(made.logprobs)
+    assert made.prompt_eval_count is not None
+    assert made.eval_count is not None
+    return Told(made.message.content, tokens, made.prompt_eval_count, made.eval_count)
+
+
+def test_the_same_picture_gives_the_same_tokens_through_every_api(
+    opened: Any, claude: anthropic.Anthropic, official: ollama.Client, asked: list[Case]
+) -> None:
+    seeing = [case for case in asked if case.scene is not None]
+    begun = [case for case in seeing if parts_of(case)[2]]  # Ollama's pictures come before the text
+    assert begun
+    for case in {id(case): case for case in (*seeing[:2], *begun[:2])}.values():
+        expected = told_by_chat(opened, case)
+        assert expected.num_tokens > 1
+        assert told_by_responses(opened, case) == expected
+        assert told_by_messages(claude, case) == expected._replace(tokens=None)
+        if case in begun:
+            assert told_by_ollama(official, case) == expected
 
 
 def with_logprobs(server: ServerProcess, case: Case) -> tuple[str, list[float]]:

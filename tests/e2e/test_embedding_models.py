@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from tests.support.pooling_checkpoint import write_pooling_case
 from tests.support.server_process import ServerProcess, serve
+
+SUGGESTED = re.compile(r"Try it:\n\s*(curl .*\\\n.*)\n")
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +55,18 @@ def test_a_model_that_embeds_tokenizes(server: ServerProcess) -> None:
     body = {"model": "embedder", "prompt": "the way of water"}
     answer = httpx.post(f"{server.base_url}/tokenize", json=body, timeout=60).json()
     assert (answer["count"], answer["max_model_len"]) == (6, 128)
+
+
+@pytest.mark.parametrize(
+    ("case", "route", "key"),
+    [("bert_mean", "/v1/embeddings", "data"), ("bert_reranker", "/v1/rerank", "results")],
+)
+def test_the_command_that_a_server_of_such_a_model_suggests_is_answered(
+    case: str, route: str, key: str, tmp_path: Path
+) -> None:
+    with serve(str(write_pooling_case(case, tmp_path))) as server:
+        while (said := SUGGESTED.search("".join(server.output))) is None:  # the block's last lines are on their way
+            assert httpx.get(f"{server.base_url}/ping", timeout=60).status_code == 200
+        assert shlex.split(said[1])[1] == server.base_url + route
+        made = subprocess.run(["bash", "-c", said[1]], capture_output=True, check=True, timeout=60).stdout
+    assert msgspec.json.decode(made)[key]

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import ollama
 import openai
 import pytest
 from huggingface_hub import InferenceClient
@@ -53,6 +54,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
         yield client
+
+
+@pytest.fixture
+def official(server: ServerProcess) -> Iterator[ollama.Client]:
+    client = ollama.Client(host=server.base_url)
+    yield client
+    client._client.close()
 
 
 def post(server: ServerProcess, path: str, **body: Any) -> Any:
@@ -127,6 +135,39 @@ def test_the_other_apis_tell_the_same_numbers(server: ServerProcess, path: str) 
     else:
         rows = post(server, path, inputs=TEXTS)
     np.testing.assert_allclose(rows, expected(list(range(6))), atol=TOLERANCE)
+
+
+def test_ollamas_client_gets_what_sentence_transformers_computes(
+    server: ServerProcess, official: ollama.Client
+) -> None:
+    for name in ("embedder", "embedder:latest"):
+        made = official.embed(name, TEXTS)
+        np.testing.assert_allclose(made.embeddings, expected(list(range(6))), atol=TOLERANCE)  # the last one is cut
+        assert made.model == name
+    known = official.embed("embedder", TEXTS[2])
+    np.testing.assert_allclose(known.embeddings, expected([2]), atol=TOLERANCE)
+    tokens = post(server, "/tokenize", model="embedder", prompt=TEXTS[2])
+    assert known.prompt_eval_count == tokens["count"]
+    assert known.total_duration is not None
+    assert known.load_duration is not None
+    assert known.total_duration > known.load_duration > 0
+    [row] = expected([2])[:, :8]
+    shortened = official.embed("embedder", TEXTS[2], dimensions=8).embeddings
+    np.testing.assert_allclose(shortened, [row / np.linalg.norm(row)], atol=TOLERANCE)
+    older = official.embeddings("embedder", TEXTS[2]).embedding
+    np.testing.assert_allclose([older], expected([2]), atol=TOLERANCE)
+    assert "embedding" in (official.show("embedder").capabilities or [])
+    assert {"demo:latest", "embedder:latest", "scorer:latest"} <= {one.model for one in official.list().models}
+
+
+def test_ollamas_client_is_told_what_does_not_embed(official: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match=r"input\[1\] has \d+ tokens, allowed: at most 128"):
+        official.embed("embedder", ["a", words(300)], truncate=False)
+    with pytest.raises(ollama.ResponseError, match="model demo generates text and does not embed"):
+        official.embed("demo", "a")
+    with pytest.raises(ollama.ResponseError, match="model 'nobody' not found") as caught:
+        official.embed("nobody", "a")
+    assert caught.value.status_code == 404
 
 
 def test_pairs_are_scored_as_a_cross_encoder_does(server: ServerProcess) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import Any, Literal
 
 import httpx
@@ -13,8 +15,10 @@ import openai
 import pytest
 from pydantic import BaseModel, Field
 
+from tests.support.console_blocks import DOCUMENTED_URL
 from tests.support.server_process import ServerProcess
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "responses.md"
 QUESTION = "What is deep learning?"
 LIGHT: Any = {
     "type": "function",
@@ -144,6 +148,20 @@ def test_a_conversation_that_is_too_long_is_refused_or_made_to_fit(client: opena
     assert ask(client, [*long, question], truncation="auto").output_text
     with refused(r"max_output_tokens|max tokens value"):
         ask(client, max_output_tokens=10_000_000)
+
+
+def test_the_pages_example_in_python_runs(server: ServerProcess) -> None:
+    (source,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert DOCUMENTED_URL in source
+    found: dict[str, Any] = {}
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(
+            compile(source.replace(DOCUMENTED_URL, server.base_url), PAGE.name, "exec"), found
+        )  # as a reader would run it
+    found["client"].close()
+    assert found["second"].previous_response_id == found["first"].id
+    assert out.getvalue().strip()
 
 
 def test_a_picture_for_a_model_of_texts_is_refused(client: openai.OpenAI) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from dragoman.types import EngineRequest
 from tests.engine.naive import make_request
 from tests.support.api_document import Checker
-from tests.support.every_api import Calling, document_of, name_of_dialect
+from tests.support.every_api import Calling, document_of, kind_of
 from tests.support.small_server import CALLS, PROFILE, AppCall, Parts, SmallServer, id_of, run, small_server
 
 MARK = ord("?")  # is in the prompts of victims, and in no neighbour's
@@ -99,6 +99,9 @@ def with_grammars() -> list[Calling]:
         "tgi": {"grammar": value},
         "chat": {"response_format": {"type": "json_object"}},
         "completions": {"response_format": {"type": "json_object"}},
+        "responses": {"text": {"format": {"type": "json_object"}}},
+        "anthropic": {"output_format": {"type": "json_schema", "schema": {"type": "object"}}},
+        "ollama": {"format": "json"},
     }
-    kinds = ((calling, name_of_dialect(calling).rpartition(".")[2]) for calling in CALLS)
+    kinds = ((calling, kind_of(calling)) for calling in CALLS)
     return [asking(calling, **of_dialects[kind]) for calling, kind in kinds if kind in of_dialects]

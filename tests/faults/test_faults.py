@@ -36,7 +36,7 @@ from tests.faults.neighbours import (
     with_mark,
 )
 from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
-from tests.support.every_api import Calling, name_of_dialect
+from tests.support.every_api import Calling, kind_of, name_of_dialect
 from tests.support.small_server import (
     CALLS,
     TEMPLATE,
@@ -169,7 +169,7 @@ def copying() -> list[Calling]:
         "chat": [{"n": 2, "temperature": 1.0}],
         "completions": [{"n": 2, "temperature": 1.0}, {"best_of": 2, "use_beam_search": True}],
     }
-    kinds = ((calling, name_of_dialect(calling).rpartition(".")[2]) for calling in CALLS)
+    kinds = ((calling, kind_of(calling)) for calling in CALLS)
     return [
         asking(calling, **parameters)
         for calling, kind in kinds

@@ -74,6 +74,8 @@ def test_a_slip_is_told_the_path_that_was_meant(server: RunningServer, client: h
         ("/v1/messages/count-tokens", "/v1/messages/count_tokens"),
         ("/anthropic/v1/messages", "/v1/messages"),
         ("/v1/complete", "/v1/completions"),
+        ("/v2/ready", "/v2/health/ready"),
+        ("/ready", "/v2/health/ready"),
     ],
 )
 def test_what_clients_with_their_own_words_get_wrong(client: httpx.Client, path: str, nearest: str) -> None:

@@ -21,7 +21,9 @@ from dragoman.server.http.switches import Switches, refuse_ignored
 from dragoman.server.observation.measured import timings_of
 from dragoman.server.observation.record import RequestRecord, SequenceRecord
 from dragoman.server.operations import GenerateOperation, PoolingOperation
+from dragoman.server.pooling import PoolingKind
 from tests.support.every_api import APIS, dialects_of, filled
+from tests.support.fake_pooling import FakePooling
 from tests.support.real_dialects import fake_profile
 from tests.support.running_server import RunningServer, running_server
 
@@ -80,6 +82,57 @@ def test_the_operator_decides_for_calls_that_say_nothing() -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "colour")
         lax = httpx.post(f"{strict.url}/v1/completions", json=body, headers={"x-dragoman-strict": "0"})
         assert lax.status_code == 200
+
+
+EMBED, SCORE = PoolingKind.EMBED, PoolingKind.SCORE
+ANSWERED = [
+    pytest.param(SCORE if "score" in operation.path or "rerank" in operation.path else EMBED, operation.path, example)
+    for api in APIS
+    for operation in api.operations
+    if isinstance(operation, PoolingOperation)
+    for example in [operation.example]
+] + [
+    pytest.param(EMBED, "/invocations", {"inputs": "a"}),
+    pytest.param(EMBED, "/endpoints/fake/invocations", {"inputs": "a"}),
+    pytest.param(SCORE, "/predictions/fake", {"inputs": [{"key": "a", "value": "b"}]}),
+    pytest.param(SCORE, "/rerank", {"query": "a", "documents": ["b"]}),
+]
+"""Calls that are answered without generating."""
+
+
+@pytest.fixture(scope="module")
+def strict_servers() -> Iterator[dict[PoolingKind, RunningServer]]:
+    """Servers of models that embed, and that score, whose operator wants strict reading."""
+    config = ServerConfig(switches=Switches(is_strict=True))
+    with (
+        running_server(config, dialects=dialects_of(fake_profile(pooling=FakePooling(EMBED)))) as embeds,
+        running_server(config, dialects=dialects_of(fake_profile(pooling=FakePooling(SCORE)))) as scores,
+    ):
+        yield {EMBED: embeds, SCORE: scores}
+
+
+@pytest.mark.parametrize(("kind", "path", "body"), ANSWERED)
+def test_the_operator_decides_for_calls_that_are_answered_without_generating(
+    kind: PoolingKind, path: str, body: dict[str, Any], strict_servers: dict[PoolingKind, RunningServer]
+) -> None:
+    url, odd = f"{strict_servers[kind].url}{path}", body | {"colour": 1}
+    assert httpx.post(url, json=body).status_code == 200
+    refused = httpx.post(url, json=odd)
+    assert refused.status_code in (400, 413, 422, 424)
+    assert "colour" in refused.text
+    lax = httpx.post(url, json=odd, headers={"x-dragoman-strict": "0"})
+    assert lax.status_code == 200
+    assert lax.headers["x-dragoman-ignored"] == "colour"
+
+
+@pytest.mark.parametrize(("path", "body"), [("/api/generate", {"model": "fake"}), ("/api/chat", {"model": "fake"})])
+def test_the_operator_decides_for_calls_that_only_load(path: str, body: dict[str, Any]) -> None:
+    with running_server(ServerConfig(switches=Switches(is_strict=True)), dialects=DIALECTS) as strict:
+        assert httpx.post(f"{strict.url}{path}", json=body).json()["done_reason"] == "load"
+        for name, value in (("colour", 1), ("keep_alive", "5m"), ("options", {"num_ctx": 5})):
+            answer = httpx.post(f"{strict.url}{path}", json=body | {name: value})
+            assert answer.status_code == 400
+            assert name in answer.json()["error"]
 
 
 def test_a_switch_that_says_neither_is_refused(server: RunningServer) -> None:

@@ -12,6 +12,7 @@ import pytest
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig
 from dragoman.server.generation.service import Service
+from dragoman.server.http.switches import Switches
 from dragoman.server.registry import ServedModel
 from dragoman.tokenizer.chat_template import ChatTemplate
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
@@ -49,6 +50,47 @@ def client() -> Iterator[httpx.Client]:
         server.registry.add(replace(served("remote", None), service=remote))
         with httpx.Client(base_url=server.url, timeout=30) as client:
             yield client
+
+
+@pytest.fixture(scope="module")
+def strict_client() -> Iterator[httpx.Client]:
+    """Of a server whose operator wants strict reading."""
+    with running_server(ServerConfig(switches=Switches(is_strict=True)), dialects=real_dialects()) as server:
+        server.registry.add(served("bytes", TEMPLATE))
+        with httpx.Client(base_url=server.url, timeout=30) as client:
+            yield client
+
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/tokenize": {"prompt": "Hi"},
+    "/detokenize": {"tokens": [72]},
+    "/v3/tokenize": {"text": "Hi"},
+    "/v1/messages/count_tokens": {"messages": MESSAGES},
+    "/v1/responses/input_tokens": {"input": "Hi"},
+    "/v3/responses/input_tokens": {"input": "Hi"},
+    "/api/show": {},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_what_has_no_effect_is_named_or_refused_as_the_operator_wants(
+    path: str, client: httpx.Client, strict_client: httpx.Client
+) -> None:
+    body = {"model": "bytes", **BODIES[path]}
+    odd = body | {"colour": 1}
+    assert "x-dragoman-ignored" not in client.post(path, json=body).headers
+    assert client.post(path, json=odd).headers["x-dragoman-ignored"] == "colour"
+    assert client.post(path, json=odd, headers={"x-dragoman-strict": "true"}).status_code == 400
+    assert strict_client.post(path, json=body).status_code == 200
+    refused = strict_client.post(path, json=odd)
+    assert refused.status_code == 400
+    assert "colour" in refused.text
+    assert strict_client.post(path, json=odd, headers={"x-dragoman-strict": "0"}).status_code == 200
+
+
+def test_what_does_not_shape_a_prompt_is_named(client: httpx.Client) -> None:
+    answer = client.post("/tokenize", json={"model": "bytes", "messages": MESSAGES, "temperature": 0, "seed": 1})
+    assert answer.headers["x-dragoman-ignored"] == "temperature,seed"
 
 
 def post(client: httpx.Client, path: str, **body: Any) -> Any:

@@ -57,10 +57,10 @@ class Calling:
 
 
 def callings(api: Api) -> Iterator[Calling]:
-    """Calls of the API's operations with everybody's examples, among which are those of all dialects to choose from."""
+    """Calls of the API's operations, first with their own examples, then with everybody's: some choose a dialect by them."""
     for operation in api.operations:
         if isinstance(operation, GenerateOperation):
-            for body in example_bodies():
+            for body in example_bodies(operation):
                 headers = {"content-type": "application/json"}
                 params = dict.fromkeys(re.findall(r"{(\w+)}", operation.path), "fake")
                 path = filled(operation.path)
@@ -75,9 +75,16 @@ def name_of_dialect(calling: Calling) -> str:
     return pick if isinstance(pick, str) else pick(calling.http)
 
 
-def example_bodies() -> list[Any]:
+def kind_of(calling: Calling) -> str:
+    """What the call's body is written in: chat and completions are the same in every API that has them."""
+    family, _, name = name_of_dialect(calling).rpartition(".")
+    return family if family in ("responses", "anthropic", "ollama") else name
+
+
+def example_bodies(first: Operation | None = None) -> list[Any]:
     """The examples of all operations, each as it is, streamed and whole, without those that say the same."""
-    examples = [operation.example for operation in operations() if operation.example is not None]
+    asked = operations() if first is None else [first, *operations()]
+    examples = [operation.example for operation in asked if operation.example is not None]
     bodies = [changed for example in examples for changed in (example, *_streamed_or_not(example))]
     return [json.loads(text) for text in dict.fromkeys(json.dumps(body) for body in bodies)]
 

@@ -2,7 +2,8 @@
 
 Does: makes the same bytes for the same case on every machine, without torch. Does not: know any family; what a case's file
 says is all there is. Used by the tests of embedding and reranking and by scripts/record_embedding_references.py, which must
-see identical directories.
+see identical directories. `python -m tests.support.pooling_checkpoint ROOT CASE...` writes some below ROOT, for tests whose
+own Python has no dragoman, and prints what is known of them.
 
 A case is tests/models/pooling/<case>.json with these keys:
     config         config.json as checkpoints of the family have it, with tiny sizes
@@ -18,6 +19,7 @@ A case is tests/models/pooling/<case>.json with these keys:
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -104,6 +106,12 @@ def write_pooling_case(name: str, root: Path, case: Case | None = None) -> Path:
     return directory
 
 
+def describe(name: str, root: Path) -> dict[str, Any]:
+    """Write a case below `root`: its `directory`, its `texts`, and as lists what was recorded of it, by its names."""
+    known = {key: array.tolist() for key, array in recorded(name).items()}
+    return {"directory": str(write_pooling_case(name, root)), "texts": case_texts(read_case(name)), **known}
+
+
 def vocabulary(case: Case) -> int:
     """How many tokens the case's tokenizer has."""
     size: int = TOKENIZERS[case["tokenizer"]]()[0].get_vocab_size()
@@ -188,3 +196,7 @@ def _qwen_plain() -> tuple[Tokenizer, dict[str, str]]:
 
 
 TOKENIZERS = {"bert": _bert, "roberta": _roberta, "qwen": _qwen, "qwen_plain": _qwen_plain}
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: describe(name, Path(sys.argv[1])) for name in sys.argv[2:]}))

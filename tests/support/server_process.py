@@ -38,13 +38,17 @@ class ServerProcess:
         return self.process.wait(timeout=60)
 
 
+def server_python() -> str:
+    """The Python that has dragoman: the tests' own, unless the environment names another one."""
+    return os.environ.get("DRAGOMAN_TEST_SERVER_PYTHON", sys.executable)
+
+
 @contextmanager
 def serve(
     *arguments: str, environ: Mapping[str, str] | None = None, patience_s: float = 120
 ) -> Iterator[ServerProcess]:
     """A server on a free port, ready to answer; it is stopped at the end of the block."""
-    python = os.environ.get("DRAGOMAN_TEST_SERVER_PYTHON", sys.executable)  # where the tests' own has no dragoman
-    command = [python, "-m", "dragoman", "serve", "--port", "0", "--host", "127.0.0.1", *arguments]
+    command = [server_python(), "-m", "dragoman", "serve", "--port", "0", "--host", "127.0.0.1", *arguments]
     env = {**os.environ, **(environ or {})}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     output: list[str] = []

@@ -314,14 +314,22 @@ def generating_calls() -> list[Calling]:
             try:
                 wrap = calling.operation.wrap
                 dialect = dialects[name] if wrap is None else wrap(dialects[name])
-                call = dialect.open(calling.http).parse()
+                opening = dialect.open(calling.http)
+                call = opening.parse()
             except Exception:
                 continue  # an example of another operation
+            if opening.answer is not None:
+                continue  # nothing is generated: Ollama's calls without text
             found.setdefault((calling.operation.path, name, call.stream), calling)
     return list(found.values())
 
 
 CALLS = generating_calls()
+
+
+def length_of(body: bytes) -> int:
+    """Of an answer, without how long it took."""
+    return len(re.sub(rb'_duration": ?\d+', b"", body))
 
 
 def id_of(calling: Calling) -> str:

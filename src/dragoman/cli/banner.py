@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from dragoman import __version__
 from dragoman.server.apis import all_apis
 from dragoman.server.operations import Api
+from dragoman.server.pooling import PoolingKind
 
 PLACEHOLDER = re.compile(r"{\w+}")
 
@@ -24,7 +25,7 @@ class BannerFacts:
 
     `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
     `chat_format`: the option of that name. `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
-    try the model in a browser.
+    try the model in a browser. `pooling`: what the model does with texts if it generates none.
     """
 
     name: str
@@ -39,6 +40,7 @@ class BannerFacts:
     chat_format: str = "auto"
     is_tls: bool = False
     has_playground: bool = True
+    pooling: PoolingKind | None = None
 
 
 def base_url(host: str, port: int, *, is_tls: bool = False) -> str:
@@ -61,7 +63,7 @@ def banner(facts: BannerFacts) -> str:
         lines.append(f"  {'browsers':<{TITLE_WIDTH}} {url}/playground")
     if not facts.can_generate:
         return "\n".join([*lines, ""])  # what the handler wants to be asked, only its author knows
-    if facts.has_chat_template:
+    if facts.has_chat_template and facts.pooling is None:
         lines += ["", _shape_line(facts)]
     return "\n".join([*lines, "", "Try it:", *_curl_lines(facts, url), ""])
 
@@ -101,10 +103,21 @@ def _shape_line(facts: BannerFacts) -> str:
 
 def _curl_lines(facts: BannerFacts, url: str) -> list[str]:
     key = " -H 'Authorization: Bearer YOUR_KEY'" if facts.needs_key else ""
-    body: dict[str, object]
-    if facts.has_chat_template:
-        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "What is deep learning?"}]}
-    else:
-        path, body = "/v1/completions", {"prompt": "Deep learning is"}
-    text = json.dumps({**body, "max_tokens": 64, "temperature": 0})
+    path, body = _call_to_try(facts)
+    text = json.dumps(body)
     return [f"  curl {url}{path} -H 'Content-Type: application/json'{key} \\", f"    -d '{text}'"]
+
+
+def _call_to_try(facts: BannerFacts) -> tuple[str, dict[str, object]]:
+    """A path and a body that the model answers."""
+    question, beginning = "What is deep learning?", "Deep learning is"
+    match facts.pooling:
+        case PoolingKind.EMBED:
+            return "/v1/embeddings", {"input": [question]}
+        case PoolingKind.SCORE:
+            documents = [f"{beginning} a kind of machine learning.", "Bread is made of flour."]
+            return "/v1/rerank", {"query": question, "documents": documents}
+    sampling = {"max_tokens": 64, "temperature": 0}
+    if facts.has_chat_template:
+        return "/v1/chat/completions", {"messages": [{"role": "user", "content": question}], **sampling}
+    return "/v1/completions", {"prompt": beginning, **sampling}

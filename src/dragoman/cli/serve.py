@@ -111,6 +111,7 @@ class _Startup:
 
     def _facts(self, composed: Sequence[ComposedModel]) -> BannerFacts:
         first, server = self.serving.process, self.serving.process.server
+        pooling = composed[0].served.pooling
         return BannerFacts(
             name=first.name,
             model_dir=str(first.model_dir),
@@ -119,6 +120,7 @@ class _Startup:
             details=composed[0].facts,
             has_chat_template=composed[0].has_chat_template,
             can_generate=composed[0].can_generate,
+            pooling=None if pooling is None else pooling.facts.kind,
             needs_key=server.has_keys and "inference" not in server.open_scopes,
             is_tls=server.tls_cert is not None,
             has_playground=server.playground,

@@ -7,8 +7,10 @@ Does not: simulate, or serve. Called by the plan, on the main thread; nothing el
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 from typing import Protocol
 
@@ -32,9 +34,13 @@ from dragoman.types import EngineRequest
 _SHORT_PROMPT = 8  # tokens of those that only are there to decode
 _SMALLEST_PIECE = 16
 _NUM_LONG = 4  # sequences with a long context
-_LONGEST = 1024  # tokens of it: costs grow evenly with the context, and computing it takes time
-_DECODE_STEPS = 6
-_REPEATS = 4
+# Tokens of it: costs grow evenly with the context, and are the surer the longer it is, but computing it takes time.
+_LONG, _LONGEST = 512, 1024
+_DECODE_STEPS = 4
+_REPEATS = 2
+# Everything is measured so many times, in another order each time: a machine is slower in one second than in the next, and
+# what was measured in a slow one alone would be thought dear.
+_NUM_ROUNDS = 3
 # Prompts that share a step: without such steps, tokens and what they see would only be known together.
 _NUM_TOGETHER = 4
 _LEAST_ANSWER = 64  # tokens of those that decode while others' prompts are computed
@@ -178,7 +184,7 @@ class Cases:
     def of(cls, planned: Replica, num_tokens: int) -> Cases:
         """Those that tell what a replica with these limits costs."""
         limits, size = planned.limits, planned.block_size
-        long = max(min(num_tokens, _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
+        long = max(min(max(num_tokens, _LONG), _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
         counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
         powers = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
         sizes = sorted({*powers, *(power + 1 for power in powers[:-1])})  # kernels compute rows in panels of such sizes
@@ -215,39 +221,40 @@ def measure_costs(
 
 
 def _measure(bench: _Bench, cases: Cases, report: Report) -> None:
-    """Run all that is to be measured."""
+    """Run all that is to be measured, in rounds."""
+    todo = _stages(bench, cases)
+    order = random.Random(0)
+    report("measuring steps", 0.0)
+    for number in range(_NUM_ROUNDS):
+        for done, stage in enumerate(order.sample(todo, len(todo)), start=1):
+            stage()
+            report("measuring steps", (number + done / len(todo)) / _NUM_ROUNDS)
+
+
+def _stages(bench: _Bench, cases: Cases) -> list[Callable[[], None]]:
+    """What a round consists of, each to be run by itself; none leaves a sequence behind."""
     counts, pieces = cases.counts, cases.pieces
     num_beside = max(min(counts[-1] // 2, _NUM_LONG), 1)
     besides = sorted({piece // 2 for piece in pieces}) if counts[-1] > num_beside else []
-    num_cases, num_done = len(counts) + len(pieces) + len(cases.parts) + len(besides) + 1, 0
 
-    def done() -> None:
-        nonlocal num_done
-        num_done += 1
-        report("measuring steps", num_done / num_cases)
+    def decode(count: int, prompt_tokens: int) -> None:
+        bench.stop(bench.decode(count, prompt_tokens))
 
-    report("measuring steps", 0.0)
-    for count in counts:
-        bench.stop(bench.decode(count, _SHORT_PROMPT))
-        done()
-    for piece in pieces:
+    def compute(prompt_tokens: int, count: int) -> None:
         for _ in range(_REPEATS):
-            bench.compute_prompts(piece)
-        done()
-    for part in cases.parts:
-        for _ in range(_REPEATS):
-            bench.compute_prompts(part, _NUM_TOGETHER)
-        done()
-    keys = bench.decode(min(_NUM_LONG, counts[-1]), cases.long)
-    bench.stop(keys)
-    done()
-    keys = bench.decode(num_beside, _SHORT_PROMPT)
-    for piece in besides:
-        for _ in range(_REPEATS):
-            bench.compute_prompts(piece)
-        done()
-    bench.stop(keys)
-    report("measuring steps", 1.0)
+            bench.compute_prompts(prompt_tokens, count)
+
+    def compute_beside() -> None:
+        keys = bench.decode(num_beside, _SHORT_PROMPT)
+        for piece in besides:
+            compute(piece, 1)
+        bench.stop(keys)
+
+    stages = [partial(decode, count, _SHORT_PROMPT) for count in counts]
+    stages += [partial(compute, piece, 1) for piece in pieces]
+    stages += [partial(compute, part, _NUM_TOGETHER) for part in cases.parts]
+    stages.append(partial(decode, min(_NUM_LONG, counts[-1]), cases.long))
+    return [*stages, compute_beside]
 
 
 def _powers(least: int, most: int) -> list[int]:

@@ -205,8 +205,20 @@ class ErrorTeller(Protocol):
         ...
 
 
-Answerer = Callable[[], Awaitable[Reply | StreamedReply | None]]
-"""Answers a call without generating; None = the call is to be parsed and generated for. Raises: ServerError."""
+class CallSwitches(Protocol):
+    """What is switched for one call."""
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether parameters without effect are errors."""
+        ...
+
+
+Answerer = Callable[[CallSwitches], Awaitable[Reply | StreamedReply | None]]
+"""Answers a call without generating; what is switched for the call, it heeds.
+
+None = the call is to be parsed and generated for. Raises: ServerError.
+"""
 
 
 class Opening(msgspec.Struct, frozen=True):

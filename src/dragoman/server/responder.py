@@ -31,6 +31,7 @@ from dragoman.errors import (
 )
 from dragoman.server.api import (
     Call,
+    CallSwitches,
     Dialect,
     ErrorTeller,
     HttpCall,
@@ -91,13 +92,13 @@ class Responder:
         try:
             model.admission.check("" if record is None else record.caller)  # before any work is done for the call
             opening = dialect.open(http)
-            if opening.answer is not None:
-                with model.admission.permit(1, record):
-                    if await _answer(exchange, opening.answer(), http):
-                        return
             switches = self._switches
             if STRICT_HEADER in http.headers or TIMINGS_HEADER in http.headers:
                 switches = switches.for_call(http.headers)
+            if opening.answer is not None:
+                with model.admission.permit(1, record):
+                    if await _answer(exchange, opening.answer(switches), http):
+                        return
             call = await _parse(exchange, model, opening)
             check_number(call, model)
             if switches.is_strict:
@@ -342,6 +343,13 @@ def error_reply(dialect: ErrorTeller, error: ServerError, http: HttpCall) -> Rep
     if isinstance(error, WrongMethod):
         headers.setdefault("allow", error.allow)
     return Reply(reply.status, reply.body, reply.media_type, headers)
+
+
+def note_ignored(switches: CallSwitches, names: Sequence[str]) -> dict[str, str]:
+    """`ignored_header` of these names. Raises: InvalidParameter if parameters without effect are errors for the call."""
+    if switches.is_strict:
+        refuse_ignored(names)
+    return ignored_header(names)
 
 
 def ignored_header(names: Sequence[str]) -> dict[str, str]:

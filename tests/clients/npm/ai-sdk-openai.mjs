@@ -56,6 +56,19 @@ const checks = {
     const output = Output.object({ schema: jsonSchema(room) });
     const answer = await generateText({ ...hello, maxOutputTokens: 60, output });
     assert.ok(["kitchen", "bath"].includes(answer.output.room));
+    const streamed = streamText({ ...hello, maxOutputTokens: 60, output });
+    let last;
+    for await (last of streamed.partialOutputStream);
+    assert.ok(["kitchen", "bath"].includes(last.room));
+  },
+  async "its calls of chat and completions"() {
+    for (const other of [openai.chat("default"), openai.completion("default")]) {
+      const asked = { ...hello, model: other, temperature: 0 };
+      const streamed = streamText(asked);
+      await streamed.consumeStream();
+      assert.equal(await streamed.text, (await generateText(asked)).text);
+      assert.ok((await streamed.usage).outputTokens > 0);
+    }
   },
   async "an error"() {
     await assert.rejects(generateText({ ...hello, tools: { search: openai.tools.webSearch({}) } }), /web_search/);

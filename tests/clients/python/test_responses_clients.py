@@ -26,6 +26,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, base_url: str) -> None:
     """What these clients read."""
     monkeypatch.setenv("OPENAI_BASE_URL", f"{base_url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", base_url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     monkeypatch.setenv("OPENAI_AGENTS_DISABLE_TRACING", "1")
 
 
@@ -99,10 +101,36 @@ def test_an_agent_answers_in_a_type() -> None:
     assert isinstance(run(agents.Runner.run(typed, "Which light?")).final_output, Light)
 
 
+def test_an_agent_hands_over_to_another() -> None:
+    agents: Any = import_module("agents")
+    second = agents.Agent(name="Second", model=MODEL, model_settings=agents.ModelSettings(temperature=0))
+    settings = agents.ModelSettings(tool_choice="required", temperature=0)
+    first = agents.Agent(name="First", model=MODEL, handoffs=[second], model_settings=settings)
+    result = run(agents.Runner.run(first, "Hello!", max_turns=3))
+    assert result.last_agent.name == "Second"
+    assert result.final_output
+
+
+def test_a_session_keeps_what_was_said() -> None:
+    agents: Any = import_module("agents")
+    plain = agents.Agent(name="Plain", model=MODEL, model_settings=agents.ModelSettings(temperature=0))
+    session = agents.SQLiteSession("conversation")  # in memory
+    sizes = [
+        run(agents.Runner.run(plain, text, session=session)).raw_responses[0].usage.input_tokens
+        for text in ("Hello!", "And now?")
+    ]
+    assert sizes[0] < sizes[1]
+    assert len(run(session.get_items())) == 4
+    session.close()
+
+
 # --- pydantic-ai ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["openai", "openai-responses"])
+OPENAI = ["openai", "openai-responses", "openai-chat"]
+
+
+@pytest.mark.parametrize("name", [*OPENAI, "anthropic"])
 def test_pydantic_ai_answers_streams_and_calls(name: str) -> None:
     ai = import_module("pydantic_ai")
     model = f"{name}:{MODEL}"
@@ -118,5 +146,10 @@ def test_pydantic_ai_answers_streams_and_calls(name: str) -> None:
     assert asyncio.run(stream())
     typed = ai.Agent(model, output_type=Light)  # pydantic-ai asks for a call of a tool that it makes of the type
     assert isinstance(typed.run_sync("Which light?").output, Light)
-    native = ai.Agent(model, output_type=ai.NativeOutput(Light))
+
+
+@pytest.mark.parametrize("name", OPENAI)  # of Anthropic's models it knows by name which take schemas
+def test_pydantic_ai_asks_for_a_schema(name: str) -> None:
+    ai = import_module("pydantic_ai")
+    native = ai.Agent(f"{name}:{MODEL}", output_type=ai.NativeOutput(Light))
     assert isinstance(native.run_sync("Which light?").output, Light)

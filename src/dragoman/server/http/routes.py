@@ -100,14 +100,16 @@ class RouteTable:
         """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
 
         An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. A path that
-        goes on where this one ends comes before those that look alike: `/v1/chat` is meant for `/v1/chat/completions`.
+        goes on where this one ends comes first, as `/v1/chat` is meant for `/v1/chat/completions`; then those of the API that
+        end in the same word, as `/v2/ready` is not meant for `/v2/rerank`; then all of the API.
         """
         seen = path[:MAX_COMPARED_LENGTH]
-        whole = seen.rstrip("/")
+        whole, word = seen.rstrip("/"), seen.rpartition("/")[2]
         is_part = whole and whole not in self._fixed
         longer = [known for known in self.paths if is_part and known.startswith(f"{whole}/")]
-        related = longer or [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]]
-        return max(related or self.paths, key=lambda known: SequenceMatcher(None, seen, known).ratio())
+        related = [known for known in self.paths if known.split("/")[1:2] == seen.split("/")[1:2]] or self.paths
+        of_that_name = [known for known in related if word and known.rpartition("/")[2] == word]
+        return max(longer or of_that_name or related, key=lambda known: SequenceMatcher(None, seen, known).ratio())
 
 
 def shown(path: str) -> str:

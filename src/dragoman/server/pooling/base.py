@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, ModelProfile, Opening, Reply
 from dragoman.tokenizer.base import Tokenizer
 
 Text = str | tuple[int, ...]
@@ -189,7 +189,7 @@ def scorer(profile: ModelProfile, *, by_similarity: bool = False) -> PoolingServ
     return service
 
 
-def opening(answer: Callable[[], Awaitable[Reply]]) -> Opening:
+def opening(answer: Callable[[CallSwitches], Awaitable[Reply]]) -> Opening:
     """A call that `answer` answers, without generation. It may raise ServerError at any point, parsing included."""
 
     def parse() -> NoReturn:

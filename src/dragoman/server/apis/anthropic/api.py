@@ -12,15 +12,17 @@ from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
 from dragoman.server.apis.anthropic.describe import schemas
 from dragoman.server.apis.anthropic.dialect import MessagesDialect, prompt_of, read_body
 from dragoman.server.apis.anthropic.errors import ANTHROPIC_ERRORS, REQUEST_ID, AnthropicError, AnthropicErrors
+from dragoman.server.apis.anthropic.parameters import named_without_effect
 from dragoman.server.apis.anthropic.schema import EVENTS, AnthropicMessage, PromptBody, TokenCount
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, shared_options
 from dragoman.server.describe.answers import Answer, json_answer, merged
-from dragoman.server.describe.components import GENERATED, MESSAGES, header
+from dragoman.server.describe.components import GENERATED, IGNORED, MESSAGES, header
 from dragoman.server.describe.json_schema import ref
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Server
+from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
 
 NAME = "anthropic.messages"
@@ -44,9 +46,11 @@ async def count_tokens(http: HttpCall, server: Server) -> object:
     """How many tokens a prompt has, as the model would see it. Raises: ServerError."""
     raw, body = read_body(http, PromptBody)
     model = server.models.find(body.model)
-    prompt = prompt_of(raw, body, model.limits).prompt
-    count = len((await text_service(model).tokenize(prompt)).token_ids)
-    return json_reply(200, TokenCount(count), {REQUEST_ID: http.request_id})
+    shown = prompt_of(raw, body, model.limits)
+    idle = [*named_without_effect(raw, body, is_greedy=False), *shown.ignored]
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    count = len((await text_service(model).tokenize(shown.prompt)).token_ids)
+    return json_reply(200, TokenCount(count), {**headers, REQUEST_ID: http.request_id})
 
 
 async def _refuse_batches(http: HttpCall, server: Server) -> object:
@@ -95,7 +99,7 @@ API = Api(
             path="/v1/messages/count_tokens",
             summary="How many tokens a prompt has",
             answers=merged(
-                {200: json_answer(TokenCount, "the count", REQUEST_ID)},
+                {200: json_answer(TokenCount, "the count", REQUEST_ID, *IGNORED)},
                 ANTHROPIC_ERRORS.answers(_COUNTING),
             ),
             body={JSON_MEDIA_TYPE: ref("CountTokensRequest")},

@@ -9,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.anthropic.errors import ThreadsNotOffered
-from dragoman.server.apis.anthropic.schema import MessagesBody, OutputFormat, PromptBody
-from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown
+from dragoman.server.apis.anthropic.schema import (
+    CustomTool,
+    MessagesBody,
+    OutputConfig,
+    OutputFormat,
+    PromptBody,
+    ThinkingConfig,
+    ToolWish,
+)
+from dragoman.server.apis.openai_wire.fields import UINT32_MAX, check_count, check_word_lengths, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, read_json_schema
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.types import Bounds, Grammar, Limits
@@ -64,6 +74,11 @@ IGNORED_IN_TOOLS: Mapping[str, str] = {
 }
 """The same of tools, where they are named `tools.<name>`."""
 
+_OBJECTS: Mapping[str, type[msgspec.Struct]] = {
+    "thinking": ThinkingConfig,
+    "output_config": OutputConfig,
+    "tool_choice": ToolWish,
+}
 _BUDGET = "thinking.budget_tokens"
 _NO_SAMPLING = "the most likely token is taken, none is drawn"
 _FILTERS: Mapping[str, float] = {"top_k": 0, "top_p": 1.0}  # off at these values
@@ -133,6 +148,15 @@ def named_without_effect(raw: Mapping[str, Any], body: PromptBody, *, is_greedy:
     idle |= dict.fromkeys(_named_in_blocks(raw))
     tools = [tool for tool in raw.get("tools", ()) if isinstance(tool, dict)]
     idle |= {f"tools.{name}": None for name in IGNORED_IN_TOOLS if any(tool.get(name) is not None for tool in tools)}
+    idle |= {
+        f"tools.{name}": None for tool in tools for name in unknown_names(tool, CustomTool) if tool[name] is not None
+    }
+    idle |= {
+        f"{place}.{name}": None
+        for place, kind in _OBJECTS.items()
+        if isinstance(raw.get(place), dict)
+        for name in unknown_names(raw[place], kind)
+    }
     yield from idle
 
 

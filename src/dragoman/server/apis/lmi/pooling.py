@@ -14,15 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import CapacityError, InvalidPayload, InvalidRequest, ServerError
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.lmi.body import Payload, read_payload
 from dragoman.server.apis.lmi.errors import ErrorContext, error_reply, front_error
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
-from dragoman.server.apis.openai_wire.pooling.texts import note_ignored, read_string, read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import EmbedRequest, PoolingKind, ScoreRequest, Truncation, embedder, opening, scorer
+from dragoman.server.responder import note_ignored
 
 WORDS = Profile(name="lmi")
 """How its bodies are read; errors are told in general words."""
@@ -46,14 +47,14 @@ class LmiPoolingDialect:
             return front_error(400, "TranslateException", error.message)
         return error_reply(error, ErrorContext())
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         payload = read_payload(http)
         if payload.inputs is None:
             raise InvalidPayload('Missing "inputs" in json.', param="inputs")
         idle = [f"parameters.{name}" for name in payload.parameters]
         if payload.stream is not None:
             idle.append("stream")
-        headers = note_ignored(http, [*payload.unknown, *idle])
+        headers = note_ignored(switches, [*payload.unknown, *idle])
         is_scorer = self._profile.pooling.facts.kind is PoolingKind.SCORE
         made = await (self._scores if is_scorer else self._vectors)(payload, http.request_id)
         return json_reply(200, made, headers)

@@ -6,7 +6,7 @@ from functools import partial
 
 from dragoman.metrics import METRICS_MEDIA_TYPE, OPENMETRICS_MEDIA_TYPE
 from dragoman.server.apis.management.errors import ERRORS, PlainErrors
-from dragoman.server.apis.management.health import Liveness, ModelStatus, live, ping
+from dragoman.server.apis.management.health import Liveness, ModelStatus, Readiness, live, ping, ready
 from dragoman.server.apis.management.pages import HTML_MEDIA_TYPE, Index, docs, document, index, metrics
 from dragoman.server.apis.management.running import CancelledCalls, RunningCall, cancel_call, running_calls
 from dragoman.server.describe.answers import Answer, json_answer
@@ -26,6 +26,7 @@ _WORDS = {
     503: "loading or shutting down",
 }
 _READY = {status: json_answer(_Statuses, words) for status, words in _WORDS.items()}
+_READY_V2 = {status: json_answer(Readiness, words) for status, words in _WORDS.items()}
 _LIVE = {200: json_answer(Liveness, "the process is alive"), 500: json_answer(Liveness, "only a restart helps")}
 
 
@@ -69,8 +70,13 @@ API = Api(
             answers=_READY,
             answer=ping,
         ),
-        _get(path="/v2/health/live", summary="Liveness", answers=_LIVE, answer=live),
-        _get(path="/v2/health/ready", summary="Readiness", answers=_READY, answer=ping),
+        _get(path="/v2/health/live", summary="Liveness, as KServe's clients ask for it", answers=_LIVE, answer=live),
+        _get(
+            path="/v2/health/ready",
+            summary="Readiness, as KServe's clients ask for it",
+            answers=_READY_V2,
+            answer=ready,
+        ),
         _get(
             path="/metrics",
             summary="Metrics for Prometheus",

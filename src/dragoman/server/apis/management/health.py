@@ -35,10 +35,18 @@ Statuses = Mapping[str, ModelStatus]
 """A status per model."""
 
 
+class Readiness(msgspec.Struct, frozen=True):
+    """Whether every model takes requests, as KServe's clients read it."""
+
+    ready: bool
+    models: Statuses
+
+
 class Liveness(msgspec.Struct, frozen=True):
-    """Whether only a restart helps."""
+    """Whether only a restart helps; `live` is what KServe's clients read."""
 
     status: Literal["Healthy", "Unhealthy"]
+    live: bool
 
 
 async def ping(http: HttpCall, server: Server) -> Reply:
@@ -46,10 +54,16 @@ async def ping(http: HttpCall, server: Server) -> Reply:
     return json_reply(*readiness(server.models))
 
 
+async def ready(http: HttpCall, server: Server) -> Reply:
+    """The same in KServe's words."""
+    status, statuses = readiness(server.models)
+    return json_reply(status, Readiness(status == 200, statuses))
+
+
 async def live(http: HttpCall, server: Server) -> Reply:
     """Liveness: 200 as long as a restart would not help: loading, draining and a dead engine that is renewed are alive."""
     is_dead = _is_dead(server.models, for_good=True)
-    return json_reply(500 if is_dead else 200, Liveness("Unhealthy" if is_dead else "Healthy"))
+    return json_reply(500 if is_dead else 200, Liveness("Unhealthy" if is_dead else "Healthy", not is_dead))
 
 
 def readiness(models: ModelRegistry) -> tuple[int, Statuses]:

@@ -15,8 +15,12 @@ from dragoman.server.apis.ollama.schema import OllamaChatBody, OllamaGenerateBod
 from dragoman.server.describe.json_schema import (
     LENIENT_BOOLEAN,
     NON_EMPTY_TEXT,
+    NUMBER,
     TEXT,
     Schema,
+    an_object,
+    any_of,
+    array,
     described,
     nullable,
     range_of,
@@ -46,7 +50,29 @@ def schemas(profile: ModelProfile) -> dict[str, Schema]:
     told = {kind.__name__ for kind in _COMPONENTS.values()} | {OllamaOptions.__name__}  # with more than their types
     parts = {name: schema for name, schema in made.items() if name.startswith("Ollama") and name not in told}
     bodies = {name: _body(made[kind.__name__], profile.limits) for name, kind in _COMPONENTS.items()}
-    return {**parts, **bodies, "OllamaRequestOptions": _options(made[OllamaOptions.__name__], profile.limits)}
+    options = _options(made[OllamaOptions.__name__], profile.limits)
+    return {**parts, **bodies, **_other_bodies(), "OllamaRequestOptions": options}
+
+
+def _other_bodies() -> dict[str, Schema]:
+    """The bodies of calls that ask for no text."""
+    model = {"model": described(TEXT, _TEXTS["model"])}
+    more: dict[str, Schema] = {
+        "keep_alive": described(nullable(any_of(NUMBER, TEXT)), _TEXTS["keep_alive"]),
+        "options": described(nullable({"type": "object"}), "without effect"),
+    }
+    cuts = described(nullable(LENIENT_BOOLEAN), "false: a text that is too long is refused", True)
+    size = described(nullable({"type": "integer", "minimum": 1}), "keep so many of the first components")
+    texts = described(nullable(any_of(TEXT, array(TEXT))), "one text or several")
+    verbose = described(nullable(LENIENT_BOOLEAN), "true is named as without effect")
+    older_name = {"name": described(TEXT, "an older name of `model`")}
+    return {
+        "OllamaEmbedRequest": an_object(model, {"input": texts, "truncate": cuts, "dimensions": size, **more}),
+        "OllamaEmbeddingsRequest": an_object(model, {"prompt": described(nullable(TEXT), "the text"), **more}),
+        "OllamaShowRequest": any_of(
+            an_object(model, {"verbose": verbose}), an_object(older_name, {"verbose": verbose})
+        ),
+    }
 
 
 def _body(schema: Schema, limits: Limits) -> Schema:

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.api import Call, HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import Call, CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.ollama.encoder import AnswerFacts, Clock, OllamaEncoder, rfc3339
 from dragoman.server.apis.ollama.errors import OllamaErrors
 from dragoman.server.apis.ollama.options import WORDS
 from dragoman.server.apis.ollama.request import (
-    KEPT,
     BodyT,
     Sent,
     content_of,
+    idle_without_text,
     neutral_request,
     read_body,
     reasons_of,
@@ -45,7 +45,7 @@ from dragoman.server.apis.openai_wire.fields import check_count
 from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
-from dragoman.server.responder import ignored_header
+from dragoman.server.responder import note_ignored
 from dragoman.types import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 
 CLOCK = Clock(time.time, time.perf_counter)
@@ -87,8 +87,9 @@ class _Dialect(OllamaErrors):
             reasons=reasons_of(names),
         )
 
-    def _done(self, sent: Sent[BodyT], *, is_chat: bool) -> Reply:
-        """The answer to a call that asks for no text: the model is there, and stays."""
+    def _done(self, sent: Sent[BodyT], switches: CallSwitches, *, is_chat: bool) -> Reply:
+        """The answer to a call that asks for no text: the model is there, and stays. Raises: InvalidParameter."""
+        headers = note_ignored(switches, idle_without_text(sent))
         reason: DoneReason = "unload" if sent.wants_unload else "load"
         made: OllamaGenerated | OllamaChatted
         created_at = rfc3339(self._clock.now())
@@ -98,9 +99,7 @@ class _Dialect(OllamaErrors):
         else:
             made = OllamaGenerated(model=sent.name, created_at=created_at, response="", done=True)
         made.done_reason = reason
-        return msgspec.structs.replace(
-            json_reply(200, made), headers=ignored_header([KEPT] if KEPT in sent.raw else [])
-        )
+        return json_reply(200, made, headers)
 
 
 class GenerateDialect(_Dialect):
@@ -111,8 +110,8 @@ class GenerateDialect(_Dialect):
         is_empty = not any(http.field(name) for name in ("prompt", "suffix", "images"))
         return Opening(partial(self.parse, http), answer=partial(self._load, http) if is_empty else None)
 
-    async def _load(self, http: HttpCall) -> Reply:
-        return self._done(read_body(http, OllamaGenerateBody), is_chat=False)
+    async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        return self._done(read_body(http, OllamaGenerateBody), switches, is_chat=False)
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: InvalidRequest."""
@@ -166,8 +165,8 @@ class ChatDialect(_Dialect):
         """The call; without messages it is answered at once."""
         return Opening(partial(self.parse, http), answer=None if http.field("messages") else partial(self._load, http))
 
-    async def _load(self, http: HttpCall) -> Reply:
-        return self._done(read_body(http, OllamaChatBody), is_chat=True)
+    async def _load(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        return self._done(read_body(http, OllamaChatBody), switches, is_chat=True)
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: InvalidRequest."""

@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
-import msgspec
-
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.ollama.dialects import CLOCK
 from dragoman.server.apis.ollama.encoder import Clock, nanoseconds
 from dragoman.server.apis.ollama.errors import OllamaErrors
@@ -30,7 +28,7 @@ from dragoman.server.apis.openai_wire.fields import check_count, decode_object, 
 from dragoman.server.http.replies import json_reply
 from dragoman.server.observation.record import current_call
 from dragoman.server.pooling import Embeddings, EmbedRequest, Truncation, embedder, opening
-from dragoman.server.responder import ignored_header
+from dragoman.server.responder import note_ignored
 
 BodyT = TypeVar("BodyT", bound=OllamaEmbedBody | OllamaEmbeddingsBody)
 
@@ -46,10 +44,10 @@ class EmbedDialect(OllamaErrors):
         """The call, which is answered without generating."""
         return opening(partial(self._answer, http))
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         record = current_call()
         begin_s = self._clock.timer() if record is None else record.begin_s
-        body, headers = _read(http, OllamaEmbedBody)
+        body, headers = _read(http, switches, OllamaEmbedBody)
         texts = [body.input] if isinstance(body.input, str) else body.input or []
         check_count("input", len(texts), self._profile.limits.max_prompts, WORDS)
         ready_s = self._clock.timer()
@@ -71,7 +69,7 @@ class EmbedDialect(OllamaErrors):
             load_duration=nanoseconds(ready_s - begin_s),
             prompt_eval_count=0 if made is None else sum(made.num_tokens),
         )
-        return msgspec.structs.replace(json_reply(200, answer), headers=headers)
+        return json_reply(200, answer, headers)
 
 
 class EmbeddingsDialect(OllamaErrors):
@@ -84,24 +82,24 @@ class EmbeddingsDialect(OllamaErrors):
         """The call, which is answered without generating."""
         return opening(partial(self._answer, http))
 
-    async def _answer(self, http: HttpCall) -> Reply:
-        body, headers = _read(http, OllamaEmbeddingsBody)
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
+        body, headers = _read(http, switches, OllamaEmbeddingsBody)
         request = EmbedRequest(
             texts=[body.prompt] if body.prompt else [], request_id=http.request_id, truncation=Truncation.RIGHT
         )
         made = await _embedded(self._profile, request, "prompt")
         answer = OllamaEmbedding([] if made is None else made.vectors[0].tolist())
-        return msgspec.structs.replace(json_reply(200, answer), headers=headers)
+        return json_reply(200, answer, headers)
 
 
-def _read(http: HttpCall, kind: type[BodyT]) -> tuple[BodyT, dict[str, str]]:
+def _read(http: HttpCall, switches: CallSwitches, kind: type[BodyT]) -> tuple[BodyT, dict[str, str]]:
     """The body, and the header that names what has no effect. Raises: InvalidRequest."""
     raw = decode_object(http, WORDS)
     body = read_struct(raw, kind, WORDS)
     named_model(body.model)
     check_keep_alive(body.keep_alive)
     idle = [name for name in raw if name == KEPT] + list(unknown_names(raw, kind))
-    return body, ignored_header(idle + [f"options.{name}" for name in body.options or {}])
+    return body, note_ignored(switches, idle + [f"options.{name}" for name in body.options or {}])
 
 
 async def _embedded(profile: ModelProfile, request: EmbedRequest, name: str) -> Embeddings | None:

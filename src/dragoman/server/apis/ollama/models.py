@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import NotFound
@@ -36,7 +35,7 @@ from dragoman.server.http.replies import json_reply
 from dragoman.server.model_facts import facts_by_name
 from dragoman.server.operations import Server
 from dragoman.server.registry import ServedModel
-from dragoman.server.responder import ignored_header
+from dragoman.server.responder import note_ignored
 
 VERSION = "0.13.5"  # whose API this is: clients compare the number to know what they may send
 NEVER = "9999-12-31T23:59:59Z"  # when a model that stays loaded expires
@@ -86,9 +85,9 @@ async def show(http: HttpCall, server: Server) -> Reply:
         model = server.models.find(model_shown(http, server))
     except NotFound as error:  # told by the owner of the path, who has not read the body
         raise NotFound(not_found(name), param="model") from error
-    reply = json_reply(200, _shown(model))
     idle = [*unknown_names(raw, OllamaShowBody), *(["verbose"] if body.verbose else [])]
-    return msgspec.structs.replace(reply, headers=ignored_header(idle))
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    return json_reply(200, _shown(model), headers)
 
 
 def _named(server: Server) -> Iterator[tuple[ServedModel, str]]:

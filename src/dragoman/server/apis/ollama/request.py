@@ -186,6 +186,13 @@ def without_effect(sent: Sent[BodyT], request: GenerationRequest) -> list[str]:
     return names + idle_options(sent.raw.get("options") or {}, request.sampling)
 
 
+def idle_without_text(sent: Sent[BodyT]) -> list[str]:
+    """The same of a call that asks for no text, of which the model's name counts."""
+    of_no_effect = {KEPT, *unknown_names(sent.raw, type(sent.body))}
+    options = sent.raw.get("options") or {}
+    return [name for name in sent.raw if name in of_no_effect] + [f"options.{name}" for name in options]
+
+
 def reasons_of(names: list[str]) -> dict[str, str]:
     """Why these have no effect; those that are unknown have no reason."""
     known = {**IGNORED, **REASONS}

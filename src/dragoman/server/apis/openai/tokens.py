@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.server.api import HttpCall, model_of_body
+from dragoman.server.api import HttpCall, Reply, model_of_body
 from dragoman.server.apis.openai_wire.chat.messages import (
     check_sizes,
     continues_final_message,
@@ -22,10 +22,10 @@ from dragoman.server.apis.openai_wire.chat.messages import (
 )
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.errors import ERRORS
-from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct
+from dragoman.server.apis.openai_wire.fields import check_count, decode_object, read_struct, unknown_names
 from dragoman.server.apis.openai_wire.profile import V1
 from dragoman.server.describe.answers import Answer, json_answer, merged
-from dragoman.server.describe.components import QUESTION
+from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import (
     INTEGER,
     LENIENT_BOOLEAN,
@@ -37,9 +37,11 @@ from dragoman.server.describe.json_schema import (
     nullable,
     ref,
 )
-from dragoman.server.generation.text_service import text_service
+from dragoman.server.generation.text_service import TextService, text_service
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import AnswerOperation, Server
+from dragoman.server.responder import note_ignored
 from dragoman.server.security.scopes import Scope
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.chat_template import ChatTemplate
@@ -73,6 +75,13 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
     model: str | None = None
 
 
+_READ = frozenset((
+    "prompt", "messages", "model", "add_special_tokens", "return_token_strs", "add_generation_prompt",
+    "continue_final_message", "chat_template_kwargs", "tools", "tool_choice", "functions", "function_call",
+))  # fmt: skip
+"""What shapes a prompt; all else in a body of /tokenize has no effect."""
+
+
 class Tokenized(msgspec.Struct, frozen=True):
     """The answer of /tokenize. `max_model_len`: the context in tokens."""
 
@@ -88,11 +97,15 @@ class Detokenized(msgspec.Struct, frozen=True):
     prompt: str
 
 
-async def tokenize(http: HttpCall, server: Server) -> Tokenized:
+async def tokenize(http: HttpCall, server: Server) -> Reply:
     """The tokens of a prompt or conversation. Raises: ServerError."""
     raw = decode_object(http, V1)
     body = read_struct(raw, TokenizeBody, V1)
-    service = text_service(server.models.find(body.model))
+    headers = note_ignored(server.switches.for_call(http.headers), [name for name in raw if name not in _READ])
+    return json_reply(200, await _tokenized(raw, body, text_service(server.models.find(body.model))), headers)
+
+
+async def _tokenized(raw: Mapping[str, Any], body: TokenizeBody, service: TextService) -> Tokenized:
     token_ids = (await service.tokenize(_prompt(body, raw))).token_ids
     if not body.return_token_strs:
         return Tokenized(len(token_ids), service.max_model_len, token_ids, None)
@@ -103,11 +116,14 @@ async def tokenize(http: HttpCall, server: Server) -> Tokenized:
     return Tokenized(len(token_ids), service.max_model_len, token_ids, texts)
 
 
-async def detokenize(http: HttpCall, server: Server) -> Detokenized:
+async def detokenize(http: HttpCall, server: Server) -> Reply:
     """The text of tokens. Raises: ServerError."""
-    body = read_struct(decode_object(http, V1), DetokenizeBody, V1)
+    raw = decode_object(http, V1)
+    body = read_struct(raw, DetokenizeBody, V1)
     check_count("tokens", len(body.tokens), LIMITS.max_token_ids, V1)
-    return Detokenized(await text_service(server.models.find(body.model)).detokenize(body.tokens))
+    headers = note_ignored(server.switches.for_call(http.headers), unknown_names(raw, DetokenizeBody))
+    text = await text_service(server.models.find(body.model)).detokenize(body.tokens)
+    return json_reply(200, Detokenized(text), headers)
 
 
 async def describe_tokenizer(http: HttpCall, server: Server) -> dict[str, Any]:
@@ -194,7 +210,7 @@ TOKEN_OPERATIONS = (
     _operation(
         path="/tokenize",
         summary="The tokens of a prompt or of a conversation, as vLLM tells them",
-        answers=merged({200: json_answer(Tokenized)}, _FAILURES),
+        answers=merged({200: json_answer(Tokenized, "the tokens", *IGNORED)}, _FAILURES),
         body={JSON_MEDIA_TYPE: ref("TokenizeRequest")},
         example={"prompt": QUESTION},
         answer=tokenize,
@@ -202,7 +218,7 @@ TOKEN_OPERATIONS = (
     _operation(
         path="/detokenize",
         summary="The text of tokens",
-        answers=merged({200: json_answer(Detokenized)}, _FAILURES),
+        answers=merged({200: json_answer(Detokenized, "the text", *IGNORED)}, _FAILURES),
         body={JSON_MEDIA_TYPE: ref("DetokenizeRequest")},
         example={"tokens": [72, 105]},
         answer=detokenize,

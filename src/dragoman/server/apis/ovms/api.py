@@ -24,7 +24,7 @@ from dragoman.server.apis.ovms.pooling import V3_EMBEDDINGS
 from dragoman.server.apis.ovms.profile import V3, V3_CHAT
 from dragoman.server.apis.ovms.tokens import TokenizedV3, request_schema, tokenize
 from dragoman.server.describe.answers import json_answer, merged
-from dragoman.server.describe.components import QUESTION
+from dragoman.server.describe.components import IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api
@@ -103,7 +103,7 @@ API = Api(
             path="/v3/tokenize",
             tag="Tokens",
             summary="The tokens of texts, as OpenVINO Model Server tells them",
-            answers=merged({200: json_answer(TokenizedV3)}, ERRORS.answers(ERROR_KINDS)),
+            answers=merged({200: json_answer(TokenizedV3, "the tokens", *IGNORED)}, ERRORS.answers(ERROR_KINDS)),
             body={JSON_MEDIA_TYPE: ref("TokenizeRequestV3")},
             example={"model": "default", "text": QUESTION},
             in_banner=False,

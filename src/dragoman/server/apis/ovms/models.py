@@ -166,7 +166,7 @@ OPERATIONS = (
         answers=merged(
             {200: json_answer(ModelVersions)},
             ERRORS.answers(("not_found", *LOADING)),
-            OPENAI_ERRORS.answers(("unauthorized",)),
+            OPENAI_ERRORS.answers(_FOUND),  # of whoever owns the paths around it
         ),
         parameters=_BY_VERSION,
         answer=_status,

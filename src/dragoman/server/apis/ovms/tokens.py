@@ -10,13 +10,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai_wire.fields import check_count, check_number, decode_object, read_struct, shown
+from dragoman.server.api import HttpCall, Reply
+from dragoman.server.apis.openai_wire.fields import (
+    check_count,
+    check_number,
+    decode_object,
+    read_struct,
+    shown,
+    unknown_names,
+)
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms.profile import V3
 from dragoman.server.describe.json_schema import BOOLEAN, TEXT, Schema, an_object, any_of, array, nullable
 from dragoman.server.generation.text_service import TextService, text_service
+from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
+from dragoman.server.responder import note_ignored
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.types import Bounds, Limits, TextPrompt
@@ -41,16 +50,20 @@ class TokenizedV3(msgspec.Struct, frozen=True):
     tokens: Sequence[int | list[int]]
 
 
-async def tokenize(http: HttpCall, server: Server) -> TokenizedV3:
+async def tokenize(http: HttpCall, server: Server) -> Reply:
     """The tokens of texts. Raises: ServerError."""
-    body = read_struct(decode_object(http, V3), OvmsTokenizeBody, V3)
+    raw = decode_object(http, V3)
+    body = read_struct(raw, OvmsTokenizeBody, V3)
     if not body.model:
         raise V3.payload_fault("model", "model field is missing in JSON body", param="model")
     service = text_service(server.models.find(body.model))
     _check(body, service.max_model_len)
+    headers = note_ignored(server.switches.for_call(http.headers), unknown_names(raw, OvmsTokenizeBody))
     if isinstance(body.text, str):
-        return TokenizedV3(await _tokens(service, body.text, body))
-    return TokenizedV3([await _tokens(service, text, body) for text in body.text or []])
+        tokens: Sequence[int | list[int]] = await _tokens(service, body.text, body)
+    else:
+        tokens = [await _tokens(service, text, body) for text in body.text or []]
+    return json_reply(200, TokenizedV3(tokens), headers)
 
 
 def _check(body: OvmsTokenizeBody, max_model_len: int) -> None:

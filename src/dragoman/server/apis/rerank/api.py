@@ -81,8 +81,8 @@ API = Api(
     set_up=set_up,
     teller=lambda dialects: _TELLER,
     schemas=lambda profile: {
-        "RerankRequest": rerank_body(profile, requires_model=False),
-        "RerankRequestV3": rerank_body(profile, requires_model=True),
+        "RerankRequest": rerank_body(V1, profile),
+        "RerankRequestV3": rerank_body(V3_RERANK, profile),
         "ScoreRequest": score_body(profile),
     },
     operations=(

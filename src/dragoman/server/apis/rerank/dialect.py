@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidRequest, ServerError, UnsupportedFeature
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.fields import (
     check_count,
@@ -23,7 +23,7 @@ from dragoman.server.apis.openai_wire.fields import (
     shown,
     unknown_names,
 )
-from dragoman.server.apis.openai_wire.pooling.texts import CUT, note_ignored, read_cut, read_string, told_as
+from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_string, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank.schema import (
     IGNORED,
@@ -39,6 +39,7 @@ from dragoman.server.apis.rerank.schema import (
 )
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import ScoreRequest, Truncation, opening, scorer
+from dragoman.server.responder import note_ignored
 from dragoman.types import Bounds, Limits
 
 _TOP_N = Bounds(0, None)
@@ -96,7 +97,7 @@ class RerankDialect:
         """The answer to a call that failed."""
         return self._words.errors.reply(error)
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         words = self._words
         raw = decode_object(http, words)
         service = scorer(self._profile, by_similarity=True)
@@ -106,7 +107,7 @@ class RerankDialect:
         query = read_string("query", body.query, self._profile.limits, words)
         may_cut = Truncation.NONE if body.truncation is False else Truncation.RIGHT
         cut = read_cut(body.truncate_prompt_tokens, words, may_cut)
-        headers = note_ignored(http, idle_names(raw, RerankBody))
+        headers = note_ignored(switches, idle_names(raw, RerankBody))
         with told_as({"pairs": "documents", "texts": "documents", "max_tokens": CUT}, "documents[{}]".format):
             made = await service.score(
                 ScoreRequest(

@@ -15,9 +15,9 @@ from msgspec import UNSET, UnsetType
 from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.common import Created
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL
+from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema
+from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.describe.json_schema import (
-    LENIENT_BOOLEAN,
     TEXT,
     Schema,
     an_object,
@@ -166,15 +166,15 @@ def _idle(*names: str) -> dict[str, Schema]:
 _INSTRUCTION = described(nullable(TEXT), "what relevance means, for models that take that (Qwen3-Reranker)")
 
 
-def rerank_body(profile: ModelProfile, *, requires_model: bool) -> Schema:
+def rerank_body(words: Profile, profile: ModelProfile) -> Schema:
     """The schema of a rerank body."""
-    switch = nullable(LENIENT_BOOLEAN)
+    switch = switch_schema(words)
     document = any_of(TEXT, an_object({"text": TEXT}))
-    model = {"model": TEXT} if requires_model else {}
+    model = {"model": TEXT} if words.requires_model else {}
     return an_object(
         {"query": TEXT, "documents": array(document, minItems=1, maxItems=profile.limits.max_prompts), **model},
         {
-            **({} if requires_model else {"model": MODEL}),
+            **({} if words.requires_model else {"model": MODEL}),
             "top_n": described(nullable({"type": "integer", "minimum": 0}), "tell only the best; 0 tells all"),
             "return_documents": described(switch, "tell the documents' texts", False),
             "rank_fields": nullable(array({"const": "text"})),
@@ -189,7 +189,7 @@ def rerank_body(profile: ModelProfile, *, requires_model: bool) -> Schema:
 
 def score_body(profile: ModelProfile) -> Schema:
     """The schema of a score body."""
-    switch = nullable(LENIENT_BOOLEAN)
+    switch = switch_schema(V1)
     side = any_of(TEXT, array(TEXT, minItems=1, maxItems=profile.limits.max_prompts))
     more = {
         "model": MODEL,

@@ -12,13 +12,12 @@ from functools import partial
 from typing import Any
 
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import TextUsage
 from dragoman.server.apis.openai_wire.errors import OPENAI
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
 from dragoman.server.apis.openai_wire.pooling.texts import (
     CUT,
-    note_ignored,
     read_cut,
     read_string,
     read_strings,
@@ -29,6 +28,7 @@ from dragoman.server.apis.rerank.dialect import idle_names
 from dragoman.server.apis.rerank.schema import SIDES, ScoreBody, ScoreItem, ScoreList
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import ScoreRequest, opening, scorer
+from dragoman.server.responder import note_ignored
 
 Pairs = list[tuple[str, str]]
 
@@ -48,7 +48,7 @@ class ScoreDialect:
         """The answer to a call that failed."""
         return OPENAI.reply(error)
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, V1)
         service = scorer(self._profile, by_similarity=True)
         body = read_struct(raw, ScoreBody, V1)
@@ -56,7 +56,7 @@ class ScoreDialect:
         pairs, is_list = self._pairs(first, raw[first], second, raw[second])
         cut = read_cut(body.truncate_prompt_tokens, V1)
         activation = body.activation if body.use_activation is None else body.use_activation
-        headers = note_ignored(http, idle_names(raw, ScoreBody))
+        headers = note_ignored(switches, idle_names(raw, ScoreBody))
         names = {"pairs": second, "texts": second, "max_tokens": CUT}
         with told_as(names, lambda index: f"{second}[{index}]" if is_list else second):
             made = await service.score(

@@ -17,7 +17,7 @@ from dragoman.server.apis.responses.dialect import ResponsesDialect, ResponsesOp
 from dragoman.server.apis.responses.profiles import OPENAI_RESPONSES, OVMS_RESPONSES
 from dragoman.server.apis.responses.schema import EVENTS, DeletedResponse, InputTokens, ItemList, Response
 from dragoman.server.describe.answers import Answer, ErrorFamily, json_answer, merged
-from dragoman.server.describe.components import GENERATED, QUESTION
+from dragoman.server.describe.components import GENERATED, IGNORED, QUESTION
 from dragoman.server.describe.json_schema import Schema, ref
 from dragoman.server.http.framing import JSON_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import AnswerOperation, Api, GenerateOperation, Operation
@@ -74,7 +74,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
     yield operation(
         path=f"{path}/input_tokens",
         summary="How many tokens the input of a response would have",
-        answers=merged({200: json_answer(InputTokens)}, errors.answers(_COUNTING)),
+        answers=merged({200: json_answer(InputTokens, "the count", *IGNORED)}, errors.answers(_COUNTING)),
         body={JSON_MEDIA_TYPE: ref(body)},
         example={"model": "default", "input": QUESTION},
         answer=stored.input_tokens(dialect),

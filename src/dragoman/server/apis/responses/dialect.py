@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 
 from dragoman.errors import InvalidParameter, NotFound, ServerError, UnsupportedFeature
-from dragoman.server.api import Call, HttpCall, Opening, Reply
+from dragoman.server.api import Call, CallSwitches, HttpCall, Opening, Reply
 from dragoman.server.apis.openai_wire.chat.messages import ToolUse, check_restricted
 from dragoman.server.apis.openai_wire.common import OpenAiOptions, requested_model
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct
@@ -119,7 +119,7 @@ class ResponsesDialect:
         body, response = parsed.body, parsed.response
         if asking is not None:
             asking.store.begin(Running(response, parsed.items, http.caller, http.request_id))
-        ignored = self._ignored(parsed)
+        ignored = self.without_effect(parsed)
         return Call(
             (parsed.request,),
             ResponseEncoder(self._facts(parsed, None if asking is None else asking.store)),
@@ -246,7 +246,7 @@ class ResponsesDialect:
         check_restricted(conversation.messages, profile)
         return ChatPrompt(conversation.messages, tools.tools, template_kwargs=template_kwargs(body))
 
-    async def _fit(self, http: HttpCall, asking: Asking, fit: _Fit) -> None:
+    async def _fit(self, http: HttpCall, asking: Asking, fit: _Fit, switches: CallSwitches) -> None:
         """Make the conversation fit. Raises: ServerError."""
         assert asking.server is not None
         request = self.understood(http, asking).request
@@ -306,7 +306,8 @@ class ResponsesDialect:
             ends_with_done=profile.ends_with_done,
         )
 
-    def _ignored(self, parsed: Parsed) -> list[str]:
+    def without_effect(self, parsed: Parsed) -> list[str]:
+        """Names of what a body says and that changes nothing."""
         body, raw = parsed.body, parsed.raw
         names = without_effect(raw, body, parsed.request, Reading(self._profile.wire, self._options))
         names = [name for name in names if name != "background"]

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from dragoman.errors import UnsupportedFeature
-from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown
+from dragoman.server.apis.openai_wire.fields import BOUNDS, check_number, shown, unknown_names
 from dragoman.server.apis.openai_wire.grammars import GrammarFault, ResponseFormat, read_response_format
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.openai_wire.sampling import IGNORED as SHARED_IGNORED
 from dragoman.server.apis.responses.profiles import ResponsesProfile
-from dragoman.server.apis.responses.schema import ResponsesBody
+from dragoman.server.apis.responses.schema import ReasoningOptions, ResponsesBody, TextOptions
+from dragoman.server.apis.responses.tools import TOOL_FIELDS
 from dragoman.types import Bounds
 
 LOGPROBS = "message.output_text.logprobs"
@@ -25,6 +28,7 @@ INCLUDES = (LOGPROBS, ENCRYPTED, IMAGE_URLS)
 TRUNCATIONS = ("auto", "disabled")
 VERBOSITIES = ("low", "medium", "high")
 SUMMARIES = ("auto", "concise", "detailed")
+_OBJECTS: Mapping[str, type[msgspec.Struct]] = {"text": TextOptions, "reasoning": ReasoningOptions}
 MAX_METADATA, MAX_METADATA_KEY, MAX_METADATA_VALUE = 16, 64, 512  # OpenAI API reference, metadata
 
 REFUSED: Mapping[str, str] = {
@@ -150,4 +154,17 @@ def idle_names(raw: Mapping[str, Any], body: ResponsesBody, logprobs: int | None
         given.add(f"include[{ENCRYPTED}]")
     if body.stream_options is not None and body.stream_options.include_usage is not None:
         given.add("stream_options.include_usage")
-    return [name for name in IGNORED if name in given]
+    return [*(name for name in IGNORED if name in given), *_unknown_inside(raw)]
+
+
+def _unknown_inside(raw: Mapping[str, Any]) -> list[str]:
+    """Names that nobody knows, in the objects of a body: `text.tone`, `tools.defer_loading`."""
+    found = [
+        f"{place}.{name}"
+        for place, kind in _OBJECTS.items()
+        if isinstance(raw.get(place), dict)
+        for name in unknown_names(raw[place], kind)
+    ]
+    tools = raw.get("tools") or ()
+    functions = (tool.get("function", tool) for tool in tools if isinstance(tool, dict))
+    return found + [f"tools.{name}" for one in functions for name in one if name not in (*TOOL_FIELDS, "type")]

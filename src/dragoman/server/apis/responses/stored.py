@@ -23,7 +23,7 @@ from dragoman.server.apis.responses.store import Item, ResponseStore, Running
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.http.replies import json_reply
 from dragoman.server.operations import Server
-from dragoman.types import GenerationRequest
+from dragoman.server.responder import note_ignored
 
 MAX_PAGE = 100  # items; OpenAI API reference, list input items, limit
 PAGE = 20  # the same: the default
@@ -129,13 +129,14 @@ def _check_include(query: Mapping[str, str]) -> None:
 def input_tokens(dialect_name: str) -> Answering:
     """Counts what a body's input would be, for the model that it names."""
 
-    async def answer(http: HttpCall, server: Server) -> InputTokens:
+    async def answer(http: HttpCall, server: Server) -> Reply:
         model = server.models.find(model_named(http))
         dialect = model.dialects[dialect_name]
         assert isinstance(dialect, ResponsesDialect)
-        request: GenerationRequest = dialect.understood(http, Asking(_store(server), server)).request
-        tokens = await text_service(model).tokenize(request.prompt)
-        return InputTokens(len(tokens.token_ids))
+        parsed = dialect.understood(http, Asking(_store(server), server))
+        headers = note_ignored(server.switches.for_call(http.headers), dialect.without_effect(parsed))
+        tokens = await text_service(model).tokenize(parsed.request.prompt)
+        return json_reply(200, InputTokens(len(tokens.token_ids)), headers)
 
     return answer
 

@@ -17,7 +17,8 @@ from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.types import Limits
 
 _WISHES = ("none", "auto", "required")
-_FIELDS = ("name", "description", "parameters", "strict")
+TOOL_FIELDS = ("name", "description", "parameters", "strict")
+"""What is told of a function."""
 
 
 def read_tools(body: ResponsesBody, limits: Limits, profile: Profile) -> ToolUse:
@@ -53,7 +54,7 @@ def _tool(tool: Mapping[str, Any], path: str, profile: Profile) -> dict[str, Any
         value = function.get(name)
         if value is not None and not isinstance(value, kinds):
             raise profile.fault(f"{path}.{name}", "type", f"{path}.{name} must be {words}, got {shown(value)}")
-    own = {name: function[name] for name in _FIELDS if name in function}
+    own = {name: function[name] for name in TOOL_FIELDS if name in function}
     return {"type": "function", "function": checked_function(own, path, profile)}
 
 

@@ -27,6 +27,7 @@ from dragoman.errors import (
 from dragoman.server.api import (
     Answerer,
     Call,
+    CallSwitches,
     Chunks,
     Dialect,
     Encoder,
@@ -101,9 +102,9 @@ class SageMakerDialect:
         call = parse()
         return msgspec.structs.replace(call, encoder=_Encoder(call.encoder, _invoked(http), self.is_stream))
 
-    async def _answer(self, answer: Answerer, http: HttpCall) -> Reply | StreamedReply | None:
+    async def _answer(self, answer: Answerer, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
         """What is answered without generating, as SageMaker delivers it; None = the call is to be generated for."""
-        made = await answer()
+        made = await answer(switches)
         if made is None:
             return None
         headers = _invoked(http)

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import UNSET
 
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
-from dragoman.server.apis.openai_wire.pooling.texts import note_ignored, read_string, read_strings, read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling.texts import read_string, read_strings, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.rerank.dialect import best_first
 from dragoman.server.apis.tei.errors import NothingGiven, TeiErrors
 from dragoman.server.apis.tei.schema import SIDES, TeiEmbedBody, TeiRank, TeiRerankBody
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import EmbedRequest, ScoreRequest, Truncation, embedder, opening, scorer
+from dragoman.server.responder import note_ignored
 
 WORDS = Profile(name="tei")
 """How its bodies are read; errors are told in general words."""
@@ -40,7 +41,7 @@ class TeiEmbedDialect(TeiErrors):
         """The call, which is answered without generating."""
         return opening(partial(self._answer, http))
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
         service = embedder(self._profile)
         body, truncation = _read(raw, TeiEmbedBody)
@@ -48,7 +49,7 @@ class TeiEmbedDialect(TeiErrors):
             raise WORDS.payload_fault("inputs", "inputs is missing", param="inputs")
         _refuse_nothing("inputs", body.inputs)
         given = read_texts("inputs", body.inputs, self._profile.limits, WORDS)
-        headers = note_ignored(http, unknown_names(raw, TeiEmbedBody))
+        headers = note_ignored(switches, unknown_names(raw, TeiEmbedBody))
         with told_as({"texts": "inputs"}, partial(given.place, "inputs")):
             made = await service.embed(
                 EmbedRequest(
@@ -73,14 +74,14 @@ class TeiRerankDialect(TeiErrors):
         """The call, which is answered without generating."""
         return opening(partial(self._answer, http))
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         raw = decode_object(http, WORDS)
         service = scorer(self._profile)
         body, truncation = _read(raw, TeiRerankBody)
         _refuse_nothing("texts", body.texts)
         limits = self._profile.limits
         query, texts = read_string("query", body.query, limits, WORDS), read_strings("texts", body.texts, limits, WORDS)
-        headers = note_ignored(http, unknown_names(raw, TeiRerankBody))
+        headers = note_ignored(switches, unknown_names(raw, TeiRerankBody))
         with told_as({"pairs": "texts", "texts": "texts"}, "texts[{}]".format):
             made = await service.score(
                 ScoreRequest(
@@ -107,11 +108,11 @@ def _read(raw: dict[str, Any], kind: type[BodyT]) -> tuple[BodyT, Truncation]:
     body: BodyT = read_struct(raw, kind, WORDS)
     side = body.truncation_direction or "Right"
     if side not in SIDES:
-        message = f"truncation_direction must be Left or Right, got {shown(side)}"
+        message = f"truncation_direction must be left or right, got {shown(side)}"
         raise WORDS.fault("truncation_direction", "value", message)
-    if not body.truncate:
+    if body.truncate is False:
         return body, Truncation.NONE
-    return body, Truncation.LEFT if side == "Left" else Truncation.RIGHT
+    return body, Truncation.LEFT if side.lower() == "left" else Truncation.RIGHT
 
 
 def _refuse_nothing(name: str, value: Any) -> None:

@@ -1,7 +1,7 @@
 """Errors as Text Embeddings Inference tells them.
 
 Does: status, body and type of every kind. Does not: frame streams, there are none. Used on the event loop.
-Source: TEI's HTTP API (ErrorResponse, ErrorType).
+Source: TEI's HTTP API (ErrorResponse, ErrorType) from version 1.9 on; before, `Validation` was 413.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class TeiRow(NamedTuple):
     error_type: TeiErrorType
 
 
-_VALIDATION = TeiRow(413, "Validation")
+_VALIDATION = TeiRow(422, "Validation")
 _BACKEND = TeiRow(424, "Backend")
 _OVERLOADED = TeiRow(429, "Overloaded")
 _UNHEALTHY = TeiRow(503, "Unhealthy")
 _EMPTY = TeiRow(400, "Empty")
 
 ROWS: Mapping[str, TeiRow] = {
-    "invalid_request": TeiRow(422, "Validation"),
-    "invalid_payload": TeiRow(422, "Validation"),
+    "invalid_request": _VALIDATION,
+    "invalid_payload": _VALIDATION,
     "invalid_parameter": _VALIDATION,
     "unsupported": _BACKEND,
     "capacity": _VALIDATION,
@@ -56,7 +56,7 @@ ROWS: Mapping[str, TeiRow] = {
     "wrong_method": TeiRow(405, "Validation"),
     "unauthorized": TeiRow(401, "Validation"),
     "forbidden": TeiRow(403, "Validation"),
-    "too_large": _VALIDATION,
+    "too_large": TeiRow(413, "Validation"),
     "overloaded": _OVERLOADED,
     "rate_limited": _OVERLOADED,
     "unavailable": _UNHEALTHY,

@@ -15,7 +15,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.apis.openai_wire.pooling.texts import texts_schema
 from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, array, described, nullable
 
-SIDES = ("Left", "Right")
+SIDES = ("Left", "Right", "left", "right")
 
 
 class TeiEmbedBody(msgspec.Struct, kw_only=True):
@@ -50,7 +50,7 @@ class TeiRank(msgspec.Struct):
 
 _SWITCH = nullable(LENIENT_BOOLEAN)
 _CUTTING = {
-    "truncate": described(_SWITCH, "cut what is too long; it is refused if absent or false", False),
+    "truncate": described(_SWITCH, "cut what is too long; false: it is refused", True),
     "truncation_direction": nullable({"enum": list(SIDES), "default": "Right"}),
 }
 

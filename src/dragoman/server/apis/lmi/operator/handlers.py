@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from dragoman.errors import EngineFailed, HookError, RequestTimeout, ServerError
-from dragoman.server.api import Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
+from dragoman.server.api import CallSwitches, Dialect, Dialects, Head, HttpCall, Opening, Reply, StreamedReply
 from dragoman.server.apis.lmi.hooks import Handler, HandlerLoop, HookPool, Output
 from dragoman.server.apis.lmi.operator.handler_call import HandlerCaller
 from dragoman.server.apis.lmi.operator.items import handler_input
@@ -108,7 +108,7 @@ class HandlerDialect:
             return reply_of(Output().error(error.message))
         return self._inner.error_reply(error, http)
 
-    async def answer(self, http: HttpCall) -> Reply | StreamedReply | None:
+    async def answer(self, http: HttpCall, switches: CallSwitches) -> Reply | StreamedReply | None:
         """What the handler answers; None = it leaves the call to generation. Raises: ServerError."""
         run = _Run(self._runtime, http)
         try:

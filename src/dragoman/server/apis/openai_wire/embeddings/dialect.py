@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.errors import ServerError, UnsupportedFeature
-from dragoman.server.api import HttpCall, ModelProfile, Opening, Reply
+from dragoman.server.api import CallSwitches, HttpCall, ModelProfile, Opening, Reply
 from dragoman.server.apis.openai_wire.embeddings.schema import (
     FORMATS,
     NO_EFFECT,
@@ -25,10 +25,11 @@ from dragoman.server.apis.openai_wire.embeddings.schema import (
 )
 from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, shown, unknown_names
 from dragoman.server.apis.openai_wire.pooling.rows import encoded_rows
-from dragoman.server.apis.openai_wire.pooling.texts import CUT, note_ignored, read_cut, read_texts, told_as
+from dragoman.server.apis.openai_wire.pooling.texts import CUT, read_cut, read_texts, told_as
 from dragoman.server.apis.openai_wire.profile import V1, Profile
 from dragoman.server.http.replies import json_reply
 from dragoman.server.pooling import Embeddings, EmbedRequest, embedder, opening
+from dragoman.server.responder import note_ignored
 
 Row = npt.NDArray[np.float32]
 
@@ -48,7 +49,7 @@ class EmbeddingsDialect:
         """The answer to a call that failed."""
         return self._words.errors.reply(error)
 
-    async def _answer(self, http: HttpCall) -> Reply:
+    async def _answer(self, http: HttpCall, switches: CallSwitches) -> Reply:
         words, limits = self._words, self._profile.limits
         raw = decode_object(http, words)
         service = embedder(self._profile)
@@ -57,7 +58,7 @@ class EmbeddingsDialect:
         given = read_texts("input", body.input, limits, words)
         cut = read_cut(body.truncate_prompt_tokens, words)
         ignored = [name for name in raw if name in NO_EFFECT] + list(unknown_names(raw, EmbeddingsBody))
-        headers = note_ignored(http, ignored)
+        headers = note_ignored(switches, ignored)
         with told_as({"texts": "input", "max_tokens": CUT}, partial(given.place, "input")):
             made = await service.embed(
                 EmbedRequest(

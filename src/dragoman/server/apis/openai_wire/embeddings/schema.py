@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from dragoman.server.api import ModelProfile
-from dragoman.server.apis.openai_wire.pooling.texts import MODEL, texts_schema
+from dragoman.server.apis.openai_wire.pooling.texts import MODEL, switch_schema, texts_schema
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import LENIENT_BOOLEAN, TEXT, Schema, an_object, described, nullable
+from dragoman.server.describe.json_schema import TEXT, Schema, an_object, described, nullable
 
 FORMATS = ("float", "base64")
 
@@ -62,7 +62,7 @@ class EmbeddingList(msgspec.Struct):
 
 def embeddings_body(words: Profile, profile: ModelProfile) -> Schema:
     """The schema of the body."""
-    switch = nullable(LENIENT_BOOLEAN)
+    switch = switch_schema(words)
     needed = {"input": texts_schema(profile.limits)}
     return an_object(
         needed | ({"model": TEXT} if words.requires_model else {}),

@@ -12,14 +12,11 @@ from re import compile as pattern
 from typing import Any, NamedTuple
 
 from dragoman.errors import ServerError
-from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.fields import check_count, shown
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.describe.json_schema import NON_EMPTY_TEXT, TEXT, Schema, any_of, array
-from dragoman.server.http.switches import Switches, refuse_ignored
+from dragoman.server.describe.json_schema import BOOLEAN, LENIENT_BOOLEAN, TEXT, Schema, any_of, array, nullable
 from dragoman.server.pooling import Truncation
 from dragoman.server.pooling.base import Text
-from dragoman.server.responder import ignored_header
 from dragoman.types import Limits
 
 _PLACE = pattern(r"(?:text|pair) (\d+) ")
@@ -138,18 +135,16 @@ def _rename(error: ServerError, names: Mapping[str, str], place: Callable[[int],
     error.args = (error.message,)
 
 
-def note_ignored(http: HttpCall, names: Sequence[str]) -> dict[str, str]:
-    """The header that names what has no effect. Raises: InvalidRequest where the call wants to know of such names."""
-    if Switches().for_call(http.headers).is_strict:
-        refuse_ignored(tuple(names))
-    return ignored_header(names)
-
-
 def texts_schema(limits: Limits) -> Schema:
     """What `read_texts` reads, as a schema."""
     ids = array({"type": "integer", "minimum": 0}, minItems=1, maxItems=limits.max_token_ids)
     return any_of(TEXT, ids, array(any_of(TEXT, ids), minItems=1, maxItems=limits.max_prompts))
 
 
-MODEL: Schema = {"anyOf": [NON_EMPTY_TEXT, {"type": "null"}], "description": "the default model if absent"}
+MODEL: Schema = {"anyOf": [TEXT, {"type": "null"}], "description": "the default model if absent"}
 """A body's `model`."""
+
+
+def switch_schema(words: Profile) -> Schema:
+    """A boolean or null, as the profile reads them."""
+    return nullable(BOOLEAN if words.has_strict_types else LENIENT_BOOLEAN)

@@ -28,7 +28,7 @@ from dragoman.server.apis.responses.request import (
 from dragoman.server.apis.responses.schema import ResponsesBody
 from dragoman.server.apis.responses.stored import MAX_PAGE, PAGE
 from dragoman.server.describe.components import parameter
-from dragoman.server.describe.json_schema import TEXT, Schema, any_of, array, described, nullable, struct_schemas
+from dragoman.server.describe.json_schema import NULL, TEXT, Schema, any_of, array, described, nullable, struct_schemas
 from dragoman.tokenizer.message_content import DETAILS
 from dragoman.types import Limits
 
@@ -75,7 +75,8 @@ def request_body(profile: ResponsesProfile, limits: Limits) -> Schema:
     for name, own in _own_types(profile, limits).items():
         kept = {key: properties[name][key] for key in ("description", "default") if key in properties[name]}
         properties[name] = {**nullable(own), **kept}
-    schema["anyOf"] = [{"required": ["input"]}, {"required": ["previous_response_id"]}]
+    names = ("input", "previous_response_id")  # null is as good as absent
+    schema["anyOf"] = [{"required": [name], "properties": {name: {"not": NULL}}} for name in names]
     refused = "; ".join(f"`{name}`: {reason}" for name, reason in {**SHARED_REFUSED, **REFUSED}.items())
     ignored = ", ".join(f"`{name}`" for name in IGNORED)
     schema["description"] = (
