@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 PATIENCE_S = 60.0
 POLL_S = 0.05
+_END = re.compile(r"^\[exit code (\d+)\]$", re.MULTILINE)
 
 HAS_TMUX = shutil.which("tmux") is not None
 
@@ -31,11 +33,17 @@ class Pane:
         """Press keys, by tmux's names: Enter, C-c, Escape."""
         self._tmux("send-keys", *keys)
 
-    def enter(self, text: str) -> None:
-        """Type a line and end it, once the terminal shows the line."""
+    def enter(self, text: str, *, behind: str = ">") -> None:
+        """Wait for the prompt, type a line, and end it once the terminal shows it."""
+        self.wait_for_prompt(behind)
         self.type(text)
-        self.wait_for(text)
+        if text:
+            self._wait_until(lambda seen: seen.rstrip().endswith(text.rstrip()), text)
         self.press("Enter")
+
+    def wait_for_prompt(self, prompt: str = ">") -> None:
+        """Until the last line is the prompt, with nothing behind it: what is typed earlier may get lost."""
+        self._wait_until(lambda seen: seen.rstrip().rpartition("\n")[2].endswith(prompt), prompt)
 
     def text(self) -> str:
         """What is seen, with the lines that a narrow terminal had broken joined again."""
@@ -43,19 +51,19 @@ class Pane:
 
     def wait_for(self, *texts: str, times: int = 1) -> str:
         """What is seen once it holds each of the texts, `times` times each. Raises: AssertionError if it never does."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not all(self.text().count(text) >= times for text in texts):
-            assert time.monotonic() < deadline_s, f"waited for {texts}; seen:\n{self.text()}"
-            time.sleep(POLL_S)
-        return self.text()
+        return self._wait_until(lambda seen: all(seen.count(text) >= times for text in texts), texts)
 
     def wait_for_end(self) -> int:
         """The exit code of the command. Raises: AssertionError if it does not end."""
+        seen = self._wait_until(lambda seen: _END.search(seen) is not None, "the end")
+        return int(_END.findall(seen)[-1])
+
+    def _wait_until(self, is_there: Callable[[str], bool], what: object) -> str:
         deadline_s = time.monotonic() + PATIENCE_S
-        while not (told := self._tmux("display-message", "-p", "#{?pane_dead,#{pane_dead_status},}").strip()):
-            assert time.monotonic() < deadline_s, f"still runs; seen:\n{self.text()}"
+        while not is_there(seen := self.text()):
+            assert time.monotonic() < deadline_s, f"waited for {what}; seen:\n{seen}"
             time.sleep(POLL_S)
-        return int(told)
+        return seen
 
     def _tmux(self, *words: str) -> str:
         command = ["tmux", "-L", self._socket, *words]
@@ -68,7 +76,8 @@ def terminal(command: Sequence[str], environ: Mapping[str, str], *, width: int =
     socket = f"dragoman-{uuid.uuid4().hex[:8]}"
     base = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TERM": "screen-256color"}
     variables = [f"{name}={value}" for name, value in {**base, **environ}.items()]
-    line = shlex.join(["exec", "env", "-i", *variables, *command])
+    # A shell tells the exit code, which tmux itself now and then misses; Ctrl-C reaches it too, and must not end it.
+    line = f'trap : INT; {shlex.join(["env", "-i", *variables, *command])}; echo "[exit code $?]"'
     subprocess.run(
         ["tmux", "-L", socket, "-f", "/dev/null", "new-session", "-d", "-x", str(width), "-y", "50", line,
          ";", "set-option", "-g", "remain-on-exit", "on"],

@@ -106,7 +106,7 @@ def _troubles(point: Point) -> Iterator[str]:
     if not point.is_complete:
         yield f"{point.label}: interrupted, with {point.measures.unfinished} requests under way that are not counted"
     if point.resent:
-        yield f"{point.label}: {point.resent} requests sent again: the server had closed the connection that was kept for them"
+        yield f"{point.label}: {point.resent} requests sent again, as the server had closed the connection kept for them"
     if point.late_s > _LATE_S:
         late = f"1 % of requests left more than {_seconds(point.late_s)} late"
         yield f"{point.label}: {late}; their latencies count from when they were due"

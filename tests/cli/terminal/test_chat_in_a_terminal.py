@@ -36,7 +36,7 @@ def chat(tmp_path: Path, *words: str, has_extra: bool = True) -> Iterator[Pane]:
         (hidden / "__init__.py").write_text("raise ImportError", encoding="utf-8")
         environ["PYTHONPATH"] = str(hidden.parent)
     with terminal([sys.executable, "-m", "dragoman", "chat", *words], environ) as pane:
-        pane.wait_for(READY, "\n> ")
+        pane.wait_for(READY)
         yield pane
 
 
@@ -101,25 +101,24 @@ def test_several_lines_are_one_message(has_extra: bool, server: ScriptedChatServ
     with chat(tmp_path, server.url, has_extra=has_extra) as pane:
         assert ("dragoman[terminal]" in pane.text()) != has_extra
         pane.enter("one\\")
-        pane.wait_for("... ")
-        pane.enter("two")
+        pane.enter("two", behind="...")
         pane.wait_for("First.")
         assert last_messages(server)[-1] == ("user", "one\ntwo")
         pane.enter('"""three')
-        pane.wait_for("... ", times=2)
-        pane.enter("")
-        pane.wait_for("... ", times=3)
-        pane.enter('four"""')
+        pane.enter("", behind="...")
+        pane.wait_for("\n...", times=3)
+        pane.enter('four"""', behind="...")
         pane.wait_for("Second.")
         assert last_messages(server)[-1] == ("user", "three\n\nfour")
         if has_extra:
+            pane.wait_for_prompt()
             pane.type("five")
-            pane.wait_for("five")
+            pane.wait_for("> five")
             pane.press("Escape", "Enter")
-            pane.wait_for("... ", times=4)
-            pane.enter("six")
+            pane.enter("six", behind="...")
             pane.wait_for("Third.")
             assert last_messages(server)[-1] == ("user", "five\nsix")
+        pane.wait_for_prompt()
         pane.press("C-d")
         assert pane.wait_for_end() == 0
 
@@ -137,12 +136,14 @@ def test_ctrl_c_stops_the_answer_and_then_leaves(has_extra: bool, server: Script
         wait_for_calls(pane, server, 2)
         pane.press("C-c")
         pane.wait_for("[stopped]", times=2)
+        pane.wait_for_prompt()
         pane.type("never sent")
         pane.wait_for("> never sent")
         pane.press("C-c")
         pane.enter("Go on")
         pane.wait_for("Well.")
         assert last_messages(server) == [("user", "A story"), ("assistant", "It begins"), ("user", "Go on")]
+        pane.wait_for_prompt()
         pane.press("C-c")
         assert pane.wait_for_end() == 0
 
@@ -166,9 +167,9 @@ def test_reasoning_and_tool_calls_are_shown_and_answered(server: ScriptedChatSer
     with chat(tmp_path, server.url, "--tools", str(tmp_path / "tools.json")) as pane:
         pane.enter("Where is it warm?")
         pane.wait_for("Let me look.", 'tool call weather({"city": "Rome"})', 'tool call weather({"city": "Oslo"})')
-        pane.wait_for("result of weather> ")
+        pane.wait_for_prompt("result of weather>")
         pane.enter("30 C")
-        pane.wait_for("result of weather> ", times=2)
+        pane.wait_for("result of weather>", times=2)
         pane.enter("-5 C")
         pane.wait_for("Rome is warmer. \\x1b[31mred\\x07")  # what the model says does not control the terminal
         messages = server.bodies[-1]["messages"]
@@ -177,7 +178,7 @@ def test_reasoning_and_tool_calls_are_shown_and_answered(server: ScriptedChatSer
             {"role": "tool", "tool_call_id": "c0", "content": "30 C"},
             {"role": "tool", "tool_call_id": "c1", "content": "-5 C"},
         ]
-        pane.wait_for("\n> ", times=2)
+        pane.wait_for_prompt()
         pane.press("C-d")
         assert pane.wait_for_end() == 0
 
@@ -188,23 +189,28 @@ def test_what_was_typed_is_there_the_next_time(server: ScriptedChatServer, tmp_p
     with chat(tmp_path, server.url) as pane:
         pane.enter("a question")
         pane.wait_for("Yes.")
+        pane.wait_for_prompt()
         pane.press("C-d")
         pane.wait_for_end()
     assert kept.stat().st_mode & 0o777 == 0o600
     before = kept.read_bytes()
     for has_extra in (True, False):
         with chat(tmp_path, server.url, has_extra=has_extra) as pane:
+            pane.wait_for_prompt()
             pane.press("Up")
             pane.wait_for("> a question")
             pane.press("Enter")
             pane.wait_for("Again." if has_extra else "No.")
+            pane.wait_for_prompt()
             pane.press("C-d")
             pane.wait_for_end()
     assert last_messages(server) == [("user", "a question")]
     with chat(tmp_path, server.url, "--no-history") as pane:
+        pane.wait_for_prompt()
         pane.press("Up")
         pane.enter("/stats")
         pane.wait_for("nothing has been answered yet")
+        pane.wait_for_prompt()
         pane.press("C-d")
         pane.wait_for_end()
     assert kept.read_bytes() == before  # the same entry is kept once; the last chat kept nothing
@@ -225,5 +231,6 @@ def test_the_bundled_model_answers_and_stops(tmp_path: Path) -> None:
         pane.wait_for("\nDeep learning is", times=2)
         pane.enter("/stats")
         pane.wait_for("8 tokens, behind 16 prompt tokens", "tokens a second")
+        pane.wait_for_prompt()
         pane.press("C-d")
         assert pane.wait_for_end() == 0

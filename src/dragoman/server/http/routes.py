@@ -99,9 +99,9 @@ class RouteTable:
     def nearest(self, path: str) -> str:
         """The path of the table that `path` resembles most, the first of several; of the same API where it has any.
 
-        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. A path that
-        goes on where this one ends comes first, as `/v1/chat` is meant for `/v1/chat/completions`; then those of the API that
-        end in the same word, as `/v2/ready` is not meant for `/v2/rerank`; then all of the API.
+        An API is known by what stands before the second slash: a call to `/api/...` is not meant for `/info`. A path
+        that goes on where this one ends comes first, as `/v1/chat` is meant for `/v1/chat/completions`; then those of the
+        API that end in the same word, as `/v2/ready` is not meant for `/v2/rerank`; then all of the API.
         """
         seen = path[:MAX_COMPARED_LENGTH]
         whole, word = seen.rstrip("/"), seen.rpartition("/")[2]

@@ -156,9 +156,7 @@ def _model(session: ChatSession, argument: str) -> None:
             raise Refused(f"/model {argument}: must be one of {', '.join(names)}")
         server.model = argument
     others = [name for name in names if name != server.model]
-    session.screen.say(
-        f"{server.model}, {server.label}" + (f"; there are also {', '.join(others)}" if others else "")
-    )
+    session.screen.say(f"{server.model}, {server.label}" + (f"; there are also {', '.join(others)}" if others else ""))
 
 
 def _path(name: str, argument: str) -> Path:
