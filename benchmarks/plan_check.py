@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.serving import load
 from benchmarks.serving.processes import Server, ServerProcess, free_port
 from dragoman.cli.arguments import read_arguments
-from dragoman.cli.plan_command import replica_for
+from dragoman.cli.plan.command import replica_for
 from dragoman.config.resolve import demo_model_dir
 from dragoman.config.several import resolve_all
 from dragoman.config.sources import environment

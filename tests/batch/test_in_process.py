@@ -11,7 +11,7 @@ import pytest
 from dragoman.batch.in_process import AppSender
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Tally
-from dragoman.cli.batch_command import AnswerDisplay
+from dragoman.cli.batch.command import AnswerDisplay
 from dragoman.errors import EngineDead
 from dragoman.server.admission import Admission
 from dragoman.server.app import ServerConfig, build_app

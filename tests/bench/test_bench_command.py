@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from dragoman.bench.apis import APIS
-from dragoman.cli.bench_command import run_bench
+from dragoman.cli.bench.command import run_bench
 from tests.bench.fake_server import (
     ANSWERS,
     OUTPUT_TOKENS,
@@ -428,7 +428,7 @@ def test_ctrl_c_prints_what_was_measured_so_far(tmp_path: Path) -> None:
 
 
 def test_help_lists_every_api_and_every_option() -> None:
-    from dragoman.cli.bench_arguments import OPTIONS
+    from dragoman.cli.bench.arguments import OPTIONS
 
     code, out, _ = bench("--help")
     assert code == 0

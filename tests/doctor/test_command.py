@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.doctor_command import run_doctor
+from dragoman.cli.doctor.command import run_doctor
 from dragoman.config.resolve import demo_model_dir
 from dragoman.doctor.findings import Places
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dragoman.bench.apis import APIS
-from dragoman.cli.bench_arguments import OPTIONS
-from dragoman.cli.bench_command import run_bench
+from dragoman.cli.bench.arguments import OPTIONS
+from dragoman.cli.bench.command import run_bench
 from tests.support.server_process import ServerProcess
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "bench.md"

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.plan_arguments import OPTIONS
+from dragoman.cli.plan.arguments import OPTIONS
 from dragoman.config.resolve import demo_model_dir
 from dragoman.plan import calibrate
 from dragoman.plan.costs import read_costs, write_costs

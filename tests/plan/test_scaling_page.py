@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from benchmarks.shapes import SHAPES
-from dragoman.cli.plan_arguments import read_plan_arguments
+from dragoman.cli.plan.arguments import read_plan_arguments
 from dragoman.engine.base import Capabilities
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine

@@ -181,7 +181,7 @@ def _run_command(command: str, words: list[str]) -> int:
 
 def _run_plan(words: list[str]) -> int:
     """Read the options of the plan and of the server, and plan; the exit code."""
-    from dragoman.cli.plan_arguments import plan_help, read_plan_arguments
+    from dragoman.cli.plan.arguments import plan_help, read_plan_arguments
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -197,14 +197,14 @@ def _run_plan(words: list[str]) -> int:
         sys.stderr.write("dragoman: a plan is for one model; name its directory\n")
         return USAGE_ERROR
     sys.stderr.write("".join(f"dragoman: note: {notice}\n" for notice in configs[0].notices))
-    from dragoman.cli.plan_command import plan
+    from dragoman.cli.plan.command import plan
 
     return plan(configs[0], asked, sys.stdout, sys.stderr)
 
 
 def _run_eval(words: list[str]) -> int:
     """Read the options of the evaluation and of the server, and evaluate; the exit code."""
-    from dragoman.cli.eval_arguments import eval_help, read_eval_arguments
+    from dragoman.cli.eval.arguments import eval_help, read_eval_arguments
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -225,14 +225,14 @@ def _run_eval(words: list[str]) -> int:
     if len(configs) != 1 + asked.compares:
         sys.stderr.write("dragoman: an evaluation is of one model; name its directory\n")
         return USAGE_ERROR
-    from dragoman.cli.eval_command import run_eval
+    from dragoman.cli.eval.command import run_eval
 
     return run_eval(configs[0], configs[1] if asked.compares else None, asked, sys.stdout, sys.stderr)
 
 
 def _run_compress(words: list[str]) -> int:
     """Read the options of the compression, and compress; the exit code."""
-    from dragoman.cli.compress_arguments import compress_help, read_compress_arguments
+    from dragoman.cli.compress.arguments import compress_help, read_compress_arguments
 
     if "--help" in words or "-h" in words:
         sys.stdout.write(compress_help())
@@ -241,14 +241,14 @@ def _run_compress(words: list[str]) -> int:
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
     if asked is None:
         return USAGE_ERROR
-    from dragoman.cli.compress_command import run_compress
+    from dragoman.cli.compress.command import run_compress
 
     return run_compress(asked, sys.stdout, sys.stderr)
 
 
 def _run_explain(words: list[str]) -> int:
     """Read the call and where to explain it, and explain it; the exit code."""
-    from dragoman.cli.explain_arguments import explain_help, read_explain_arguments
+    from dragoman.cli.explain.arguments import explain_help, read_explain_arguments
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -258,7 +258,7 @@ def _run_explain(words: list[str]) -> int:
     sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in problems))
     if asked is None:
         return USAGE_ERROR
-    from dragoman.cli.explain_command import run_explain
+    from dragoman.cli.explain.command import run_explain
 
     if asked.url is not None:
         return run_explain(None, asked, sys.stdout, sys.stderr, environment().get("DRAGOMAN_API_KEY", ""))
@@ -273,7 +273,7 @@ def _run_explain(words: list[str]) -> int:
 
 def _run_batch(words: list[str]) -> int:
     """Read the files of the batch and who answers it, and run it; the exit code."""
-    from dragoman.cli.batch_arguments import batch_help, read_batch_arguments
+    from dragoman.cli.batch.arguments import batch_help, read_batch_arguments
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -290,7 +290,7 @@ def _run_batch(words: list[str]) -> int:
     if not asked.url and len(configs) != 1:
         sys.stderr.write("dragoman: a batch is answered by one model; name it with --model\n")
         return USAGE_ERROR
-    from dragoman.cli.batch_command import run_batch
+    from dragoman.cli.batch.command import run_batch
 
     key = environment().get("DRAGOMAN_API_KEY", "")
     return run_batch(configs[0] if configs else None, asked, sys.stdout, sys.stderr, key)
@@ -298,7 +298,7 @@ def _run_batch(words: list[str]) -> int:
 
 def _run_bench(words: list[str]) -> int:
     """Measure a server as its clients see it; the exit code."""
-    from dragoman.cli.bench_command import run_bench
+    from dragoman.cli.bench.command import run_bench
     from dragoman.config.sources import environment
 
     return run_bench(words, environment(), sys.stdout, sys.stderr)
@@ -367,7 +367,7 @@ def _run_completion(words: list[str]) -> int:
 def _run_selftest(words: list[str]) -> int:
     """Read the options of the self-test and of the server, and test; the exit code."""
     from dragoman.cli.command_options import read_options
-    from dragoman.cli.selftest_arguments import OPTIONS, selftest_help
+    from dragoman.cli.selftest.arguments import OPTIONS, selftest_help
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -381,7 +381,7 @@ def _run_selftest(words: list[str]) -> int:
     if len(read[1].models) != 1:
         sys.stderr.write("dragoman: a self-test is of one model; name its directory\n")
         return USAGE_ERROR
-    from dragoman.cli.selftest_command import run_selftest
+    from dragoman.cli.selftest.command import run_selftest
 
     as_json, is_quick = bool(asked.values["json"]), bool(asked.values["quick"])
     return run_selftest(read[1].models[0], sys.stdout, sys.stderr, as_json=as_json, is_quick=is_quick)
@@ -390,7 +390,7 @@ def _run_selftest(words: list[str]) -> int:
 def _run_doctor(words: list[str]) -> int:
     """Read the options of the doctor, and have this machine examined; the exit code."""
     from dragoman.cli.command_options import read_options
-    from dragoman.cli.doctor_arguments import OPTIONS, doctor_help
+    from dragoman.cli.doctor.arguments import OPTIONS, doctor_help
     from dragoman.config.sources import environment
 
     if "--help" in words or "-h" in words:
@@ -400,7 +400,7 @@ def _run_doctor(words: list[str]) -> int:
     if asked.problems:
         sys.stderr.write("".join(f"dragoman: {problem}\n" for problem in asked.problems))
         return USAGE_ERROR
-    from dragoman.cli.doctor_command import run_doctor
+    from dragoman.cli.doctor.command import run_doctor
 
     return run_doctor(asked.others, environment(), sys.stdout, as_json=bool(asked.values["json"]))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from dragoman.cli.command_options import CommandOption
@@ -17,10 +16,13 @@ from dragoman.config.bundled import BUNDLED
 from dragoman.config.kinds import Choice, Integer, Kind, Number, Some, Switch
 from dragoman.config.options import OPTIONS as SERVER_OPTIONS
 
+_WITH_TABLE = ("batch", "bench", "compress", "doctor", "eval", "explain", "plan", "selftest")
+
 _TABLES = {
     "chat": ("dragoman.cli.terminal.arguments", "CHAT_OPTIONS"),
     "complete": ("dragoman.cli.terminal.arguments", "COMPLETE_OPTIONS"),
-}  # those of other commands lie where `_own_options` looks
+    **{name: (f"dragoman.cli.{name}.arguments", "OPTIONS") for name in _WITH_TABLE},
+}
 
 _WITH_SERVER_OPTIONS = ("serve", "chat", "complete", "batch", "config", "plan", "eval", "explain", "selftest", "doctor")
 
@@ -99,9 +101,9 @@ def _of_command(name: str) -> Iterator[OptionWords]:
 
 def _own_options(name: str) -> Sequence[CommandOption]:
     """The table of a command, () if it has none."""
-    module, attribute = _TABLES.get(name, (f"dragoman.cli.{name}_arguments", "OPTIONS"))
-    if find_spec(module) is None:
+    if name not in _TABLES:
         return ()
+    module, attribute = _TABLES[name]
     found: Any = getattr(import_module(module), attribute)
     return tuple(found)
 

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import msgspec
 
-from dragoman.cli.explain_arguments import ExplainArguments
+from dragoman.cli.explain.arguments import ExplainArguments
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import build_served_model
 from dragoman.config.resolve import Config, ConfigError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from dragoman.cli.compress_arguments import CompressArguments, cite
+from dragoman.cli.compress.arguments import CompressArguments, cite
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.compress.compression import Compressed, compress
 from dragoman.compress.scaling import Packing

@@ -91,7 +91,7 @@ def _tell(read: _Read, available: int) -> ToldModel:
     if read.num_models != 1:
         return ToldModel(f"{read.num_models} models would be served; name one of them for its memory and speed")
     try:
-        from dragoman.cli.doctor_model import tell_model
+        from dragoman.cli.doctor.model import tell_model
     except (ImportError, OSError) as error:
         return ToldModel("cannot be examined", f"the server cannot be imported: {error}")
     return tell_model(read.config, available)

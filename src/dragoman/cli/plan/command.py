@@ -13,7 +13,7 @@ from typing import TextIO, cast
 
 import msgspec
 
-from dragoman.cli.plan_arguments import PlanArguments, cite
+from dragoman.cli.plan.arguments import PlanArguments, cite
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import citing, engine_setup, has_model, memory_needs

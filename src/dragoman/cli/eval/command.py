@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from dragoman.cli.eval_arguments import DEFAULT_WINDOW, EvalArguments, cite
+from dragoman.cli.eval.arguments import DEFAULT_WINDOW, EvalArguments, cite
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.evaluate.evaluation import evaluate

@@ -15,8 +15,8 @@ from dragoman.bench.errors import BenchError, OptionError
 from dragoman.bench.plot import draw
 from dragoman.bench.report import report_json, report_text
 from dragoman.bench.sweep import Benchmark, Report
-from dragoman.cli.bench_arguments import BenchArguments, bench_help, cite, read_bench_arguments
-from dragoman.cli.bench_progress import BenchDisplay
+from dragoman.cli.bench.arguments import BenchArguments, bench_help, cite, read_bench_arguments
+from dragoman.cli.bench.progress import BenchDisplay
 
 FAILED = 1
 USAGE_ERROR = 2  # as argument parsers and shells use it

@@ -1,8 +1,7 @@
 """`dragoman batch`: a file of requests answered, by a model that is loaded for it or by a server elsewhere.
 
 Does: from the command line to the summary: files, the sender, signals, progress, errors on one line. Does not: run the batch
-(`dragoman.batch` does) or load the model (`batch_model`
-does). Called by `main`, on the main thread.
+(`dragoman.batch` does) or load the model (`model` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dragoman.batch.answers import AnswerFile
 from dragoman.batch.requests import BatchError
 from dragoman.batch.run import Batch, BatchFiles, Tally, open_files
 from dragoman.batch.senders import HttpSender
-from dragoman.cli.batch_arguments import BatchArguments
+from dragoman.cli.batch.arguments import BatchArguments
 from dragoman.cli.progress import REDRAW_S, ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
 
@@ -96,7 +95,7 @@ async def _asked_all(
             progress.finish()
             sender.close()
         return
-    from dragoman.cli.batch_model import batch_model  # with the server, which takes a second to import
+    from dragoman.cli.batch.model import batch_model  # with the server, which takes a second to import
 
     async with batch_model(config, display) as app_sender:
         concurrency = asked.concurrency or FILLS_ENGINE * config.engine.max_num_seqs

@@ -1,0 +1,1 @@
+"""`dragoman batch`: a file of requests, answered."""

@@ -1,0 +1,1 @@
+"""`dragoman bench`: how fast a server answers."""

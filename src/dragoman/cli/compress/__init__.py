@@ -1,0 +1,1 @@
+"""`dragoman compress`: a checkpoint with weights of few bits."""

@@ -1,0 +1,1 @@
+"""`dragoman eval`: how well a model foretells a text."""

@@ -1,0 +1,1 @@
+"""`dragoman explain`: what would be done with a call."""

@@ -1,0 +1,1 @@
+"""`dragoman plan`: how many replicas a rate of requests needs."""

@@ -1,0 +1,1 @@
+"""`dragoman selftest`: whether a model computes on this machine as it should."""
