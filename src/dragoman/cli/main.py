@@ -69,6 +69,9 @@ These costs are measured with the model, on this machine, which should be idle; 
 another machine plans for that one. All options of `dragoman serve` may be given too, and act as they do there. See
 docs/scaling.md.
 
+  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --ttft 1 --itl 0.1
+  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --replicas 4 --costs costs.json
+
 """
 
 _EVAL_USAGE = """\
@@ -76,8 +79,11 @@ usage: dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [--against-dt
 
 Has a model read a text and tells its perplexity. With --against, or --against-dtype for the same model stored otherwise,
 also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and
-how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there:
-`dragoman eval DIR --dtype int4 --against-dtype f32 --text FILE` is what int4 costs. See docs/compression.md.
+how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there. See
+docs/compression.md.
+
+  dragoman eval ./my-model --text book.txt
+  dragoman eval ./my-model --dtype int4 --against-dtype f32 --text book.txt    what int4 costs
 
 """
 

@@ -23,6 +23,9 @@ numbers when the model reads that text get finer steps, and errors count as much
 tokens like those that the model will see are enough. Without it the steps are chosen by the weights alone. Head and
 embeddings stay as they are. `dragoman eval` tells what is lost. See docs/compression.md.
 
+  dragoman compress ./my-model ./my-model-int4 --text book.txt
+  dragoman compress ./my-model ./my-model-int8 --bits 8
+
 """
 
 OPTIONS = (

@@ -78,4 +78,7 @@ holds {"path": "/v1/completions", "body": {...}, "headers": {...}}, or with --pa
 says so (its key in the variable DRAGOMAN_API_KEY); else MODEL is loaded, with all options of `dragoman serve`. The exit code
 is 1 if the call would be refused. See docs/explain.md.
 
+  dragoman explain --request body.json --path /v1/chat/completions --url http://127.0.0.1:8080
+  dragoman explain --request call.json ./my-model
+
 """
