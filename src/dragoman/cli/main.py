@@ -79,8 +79,8 @@ usage: dragoman eval [MODEL_DIR] --text FILE [--against MODEL_DIR] [--against-dt
 
 Has a model read a text and tells its perplexity. With --against, or --against-dtype for the same model stored otherwise,
 also how far its probabilities are from the other's: the KL divergence in nats for each token, mean and 99th percentile, and
-how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there. See
-docs/compression.md.
+how often both find the same token the likeliest. All options of `dragoman serve` may be given too, and act as they do there.
+See docs/compression.md.
 
   dragoman eval ./my-model --text book.txt
   dragoman eval ./my-model --dtype int4 --against-dtype f32 --text book.txt    what int4 costs
