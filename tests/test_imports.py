@@ -102,6 +102,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.server.api": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.host": (
         "dragoman.errors",
+        "dragoman.hub",
         "dragoman.model_texts",
         "dragoman.config",
         "dragoman.models",

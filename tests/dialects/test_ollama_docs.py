@@ -15,12 +15,15 @@ from dragoman.server.apis.ollama.schema import (
     OllamaEmbedBody,
     OllamaGenerateBody,
     OllamaMessage,
+    OllamaPullBody,
 )
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "dialects" / "ollama.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("schema", [OllamaGenerateBody, OllamaChatBody, OllamaEmbedBody, OllamaMessage, OllamaOptions])
+@pytest.mark.parametrize(
+    "schema", [OllamaGenerateBody, OllamaChatBody, OllamaEmbedBody, OllamaMessage, OllamaOptions, OllamaPullBody]
+)
 def test_every_parameter_is_documented(schema: type[msgspec.Struct]) -> None:
     assert [name for name in schema.__struct_fields__ if f"`{name}`" not in PAGE] == []
 

@@ -16,7 +16,7 @@ from dragoman.hub import download
 from dragoman.hub.download import bring
 from dragoman.hub.environment import hub_environment
 from dragoman.hub.errors import HubError
-from dragoman.hub.names import hub_model
+from dragoman.hub.names import HubModel, hub_model
 from tests.support.fake_hub import FakeHub
 
 WEIGHTS = bytes(range(256)) * 400
@@ -58,6 +58,16 @@ def test_what_is_brought_is_what_the_hub_has_without_the_rest(hub: FakeHub, envi
     assert {stage for stage, _ in stages} == {"downloading org/name (3 files, 104.0 kB)"}  # one line for all files
     assert stages[-1][1] == 1.0
     assert [one for one, _ in sorted(enumerate(stages), key=lambda pair: pair[1][1])] == list(range(len(stages)))
+
+
+def test_bytes_are_counted_for_whoever_shows_them(hub: FakeHub, environ: dict[str, str]) -> None:
+    commit = hub.add("org/name", FILES).commit
+    counted: list[download.Arrived] = []
+    bring(HubModel("org/name"), hub_environment(environ), lambda stage, fraction: None, print, counted.append)
+    size = sum(map(len, FILES.values()))
+    assert {(one.commit, one.size) for one in counted} == {(commit, size)}
+    assert (counted[0].num_bytes, counted[-1].num_bytes) == (0, size)
+    assert counted == sorted(counted)
 
 
 def test_the_second_time_nothing_is_downloaded(hub: FakeHub, environ: dict[str, str]) -> None:

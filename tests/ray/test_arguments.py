@@ -112,6 +112,11 @@ def test_several_models_are_refused_by_name(tmp_path: Path) -> None:
     assert any("run one application for each" in one for one in found)
 
 
+def test_downloads_for_clients_are_refused_by_name() -> None:
+    found = problems({"allow_pull": True})
+    assert found == ("--allow-pull=true (command line): only `dragoman serve` downloads models for its clients",)
+
+
 def test_a_handler_alone_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def handle(inputs):\n    return None\n")
     assert problems({"model": str(tmp_path)}) == (

@@ -67,6 +67,7 @@ COUNTING = [
     Family("/v1/responses/input_tokens", "", "ResponsesRequestV1", {"input": "a"}),
     Family("/v3/tokenize", "", "TokenizeRequestV3", {"model": "fake", "text": "a"}),
     Family("/api/show", "", "OllamaShowRequest", {"model": "fake"}),
+    Family("/api/pull", "", "OllamaPullRequest", {"model": "fake"}),
 ]
 
 EMBED, SCORE = PoolingKind.EMBED, PoolingKind.SCORE

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from types import TracebackType
-from typing import TextIO, cast
+from typing import NoReturn, TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
 from dragoman.cli.progress import ProgressDisplay
@@ -26,8 +27,10 @@ from dragoman.host.ledger import MemoryLedger
 from dragoman.host.loading import ModelLoad
 from dragoman.host.machine import available_memory_bytes
 from dragoman.host.progress import log_progress
+from dragoman.host.pulls import ModelPulls
 from dragoman.host.recovery import FailureAction, FailurePolicy
 from dragoman.host.settings import server_config, tls_of
+from dragoman.hub.environment import hub_environment
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import bound_arenas
 from dragoman.server.apis import set_up_all
@@ -150,13 +153,25 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         config, listen = server_config(first), _listen_config(first)
         warn_if_open(first)
         hosting = host if serving.store.root is not None else None  # clients change nothing unless a store is named
-        owner = ModelOwner(hosting, host.close)
-        return run(registry, config, listen, startup.load, startup.listening, owner=owner)
+        pulls = ModelPulls(hub_environment(serving.store.variables)) if first.server.allow_pull else None
+        owner = ModelOwner(hosting, host.close, pulls)
+        code = run(registry, config, listen, startup.load, startup.listening, owner=owner)
+        if pulls is not None and pulls.is_busy:
+            _leave_downloads(code, stdout, stderr)
+        return code
     except OSError as error:
         stderr.write(f"dragoman: {_reason(error)}\n")
     except ConfigError as error:
         stderr.write(f"dragoman: {error}\n")
     return 1
+
+
+def _leave_downloads(code: int, *streams: TextIO) -> NoReturn:
+    """End the process now: the library's threads would keep it until their files are whole. What came is kept."""
+    logger.info("downloads are left where they are; the next one of these models goes on from there")
+    for stream in streams:
+        stream.flush()
+    os._exit(code)
 
 
 def _reason(error: OSError) -> str:

@@ -362,6 +362,12 @@ class ServerSettings:
         "The page at /playground, to try the models in a browser; without it, browsers that ask for / get /docs.",
         key="playground",
     )
+    allow_pull: bool = option(
+        False,
+        Switch(),
+        "Clients may have models of the hub downloaded to this machine, as Ollama's do with POST /api/pull.",
+        key="allow_pull",
+    )
     metrics_compat: tuple[str, ...] = option(
         (),
         Some(("vllm", "tgi")),

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dragoman.hub.cache import cached_snapshot, gguf_file, is_commit, missing, repo_folder
 from dragoman.hub.environment import HubEnvironment
@@ -26,6 +26,17 @@ from dragoman.hub.names import HubModel
 
 Progress = Callable[[str, float], None]
 Note = Callable[[str], None]
+
+
+class Arrived(NamedTuple):
+    """How much of a model's files is here: bytes of all that are needed, at that commit of the repository."""
+
+    commit: str
+    num_bytes: int
+    size: int
+
+
+Count = Callable[[Arrived], None]
 
 PUBLIC_HUB = "https://huggingface.co"
 _WATCH_S = 0.2  # how often the display learns how far it is
@@ -49,10 +60,17 @@ def find_cached(model: HubModel, environment: HubEnvironment) -> Path:
     return _served_path(snapshot, model)
 
 
-def bring(model: HubModel, environment: HubEnvironment, progress: Progress, note: Note) -> Path:
+def uncounted(arrived: Arrived) -> None:
+    """For whoever shows no bytes."""
+
+
+def bring(
+    model: HubModel, environment: HubEnvironment, progress: Progress, note: Note, count: Count = uncounted
+) -> Path:
     """The model's directory (or GGUF file) in the cache, downloaded if need be; what is there already is not brought again.
 
-    `progress` is called on one thread at a time. `note`: told in one line if the cache is used though the hub was not asked.
+    `progress` and `count` are called on one thread at a time, while files are downloaded. `note`: told in one line if the
+    cache is used though the hub was not asked.
     Raises: HubError.
     """
     snapshot = cached_snapshot(environment.cache, model)
@@ -68,7 +86,7 @@ def bring(model: HubModel, environment: HubEnvironment, progress: Progress, note
         return _served_path(snapshot, model)
     try:
         with _worded(model, environment):
-            return _served_path(_download(model, environment, progress), model)
+            return _served_path(_download(model, environment, progress, count), model)
     except _NoAnswer as error:
         if snapshot is None or not is_whole:
             raise HubError(str(error)) from error
@@ -82,7 +100,7 @@ def _served_path(snapshot: Path, model: HubModel) -> Path:
     return found
 
 
-def _download(model: HubModel, environment: HubEnvironment, progress: Progress) -> Path:
+def _download(model: HubModel, environment: HubEnvironment, progress: Progress, count: Count) -> Path:
     import huggingface_hub as library
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -107,7 +125,7 @@ def _download(model: HubModel, environment: HubEnvironment, progress: Progress) 
     watch = _Watch(model, snapshot, choice)
     if not all((snapshot / file.name).is_file() for file in choice.all):
         _check_room(model, environment, choice.size - watch.arrived())
-        with _watched(watch, progress):
+        with _watched(watch, progress, count):
             for files in (choice.small, choice.weights):
                 _persist(lambda files=files: get(files), watch)  # type: ignore[misc]
     elif not _is_noted(environment, model, str(facts.sha)):
@@ -175,9 +193,11 @@ class _Watch:
         self._snapshot = snapshot
         self._blobs = snapshot.parent.parent / "blobs"
 
-    def fraction(self) -> float:
-        """The part of all bytes that has arrived, in [0, 1]."""
-        return min(1.0, self.arrived() / self._size)
+    def tell(self, progress: Progress, count: Count) -> None:
+        """Tell how far it is."""
+        num_bytes = min(self.arrived(), self._size)
+        progress(self.stage, num_bytes / self._size)
+        count(Arrived(self._snapshot.name, num_bytes, self._size))
 
     def arrived(self) -> int:
         """The bytes that have arrived."""
@@ -206,15 +226,15 @@ def size_text(size: int) -> str:
 
 
 @contextmanager
-def _watched(watch: _Watch, progress: Progress) -> Iterator[None]:
-    """Tells `progress` how far the files are, from a thread of its own, for as long as the block runs."""
+def _watched(watch: _Watch, progress: Progress, count: Count) -> Iterator[None]:
+    """Tells how far the files are, from a thread of its own, for as long as the block runs."""
     is_over = threading.Event()
 
     def tell() -> None:
         while not is_over.wait(_WATCH_S):
-            progress(watch.stage, watch.fraction())
+            watch.tell(progress, count)
 
-    progress(watch.stage, watch.fraction())
+    watch.tell(progress, count)
     thread = threading.Thread(target=tell, name="watch-download", daemon=True)
     thread.start()
     try:
@@ -222,7 +242,7 @@ def _watched(watch: _Watch, progress: Progress) -> Iterator[None]:
     finally:
         is_over.set()
         thread.join()
-    progress(watch.stage, 1.0)
+    watch.tell(progress, count)
 
 
 class _NoAnswer(Exception):

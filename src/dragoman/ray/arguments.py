@@ -116,6 +116,8 @@ class Application:
             names = [one for one in ("model_store", "load_models") if config.origins[one].source != "default"]
             where = ", ".join(config.cite(name) for name in names) or "the default model store"
             raise ConfigError([f"{where}: an application on Ray Serve has one model; run one application for each"])
+        if config.server.allow_pull:
+            raise ConfigError([f"{config.cite('allow_pull')}: only `dragoman serve` downloads models for its clients"])
         if not has_model(config):
             raise ConfigError(
                 [f"{config.model_dir}: has no weights; a handler alone is served by `dragoman serve` only"]

@@ -22,6 +22,7 @@ from dragoman.server.http.switches import Switches
 from dragoman.server.observation.request_log import LogForm, RequestLog
 from dragoman.server.observation.tracing import TraceExport, open_tracing
 from dragoman.server.observation.watch import Watch
+from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.responder import as_server_error, error_reply
 from dragoman.server.security.cors import NO_PAGES, Cors, CorsRules
@@ -114,11 +115,16 @@ class App:
 
 
 def build_app(
-    registry: ModelRegistry, config: ServerConfig, hosting: ModelHosting | None = None, gate: Gate | None = None
+    registry: ModelRegistry,
+    config: ServerConfig,
+    hosting: ModelHosting | None = None,
+    gate: Gate | None = None,
+    pulling: ModelPulling | None = None,
 ) -> App:
     """The application over `registry`, which may still be empty and is filled while `/ping` already answers 503.
 
-    `hosting` None = models do not come and go. Reads the files of keys. Raises: KeysError.
+    `hosting` None = models do not come and go. `pulling` None = clients bring none to this machine.
+    Reads the files of keys. Raises: KeysError.
     """
     gate = gate or Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
@@ -131,4 +137,4 @@ def build_app(
     watch = Watch(log, config.metrics_compat, None if config.traces is None else open_tracing(config.traces))
     declared = [name for api in apis for name in (*HEADERS, *api.headers)]
     cors = Cors(config.cors, declared) if config.cors.origins else None
-    return App(Endpoints(apis, registry, gate, hosting, watch, config.switches), rules, cors)
+    return App(Endpoints(apis, registry, gate, hosting, watch, config.switches, pulling), rules, cors)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import NotFound, ServerError
-from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply
+from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import ClientGone, Exchange
@@ -22,8 +22,9 @@ from dragoman.server.http.switches import Switches
 from dragoman.server.observation.record import CallRecord
 from dragoman.server.observation.watch import Watch
 from dragoman.server.operations import AnswerOperation, Api, Closable, GenerateOperation, Operation, Server
+from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry, ServedModel
-from dragoman.server.responder import Responder, error_reply, run_unless_gone
+from dragoman.server.responder import Responder, error_reply, run_unless_gone, send_streamed
 from dragoman.server.security.gate import Gate
 from dragoman.server.security.scopes import Scope
 
@@ -41,10 +42,12 @@ class Endpoints:
         hosting: ModelHosting | None = None,
         watch: Watch | None = None,
         switches: Switches | None = None,
+        pulling: ModelPulling | None = None,
     ) -> None:
         self.apis = apis if hosting is not None else tuple(_without_hosting(api) for api in apis)
         self.models = models
         self.hosting = hosting
+        self.pulling = pulling
         self.watch = watch or Watch()
         self._absent = (
             [] if hosting is not None else [one for api in apis for one in api.operations if one.needs_hosting]
@@ -75,6 +78,8 @@ class Endpoints:
         for kept in self._shared.values():
             if isinstance(kept, Closable):
                 await kept.aclose()
+        if self.pulling is not None:
+            await self.pulling.aclose()
         await self.watch.aclose()
 
     def routes(self) -> Iterator[Route]:
@@ -115,7 +120,10 @@ class Endpoints:
                 if check_body is not None:
                     check_body(body)
                 made = await run_unless_gone(exchange, operation.answer(exchange.http_call(body, path_params), self))
-            await exchange.send_reply(made if isinstance(made, Reply) else json_reply(200, made))
+            if isinstance(made, StreamedReply):
+                await send_streamed(exchange, made, early)
+            else:
+                await exchange.send_reply(made if isinstance(made, Reply) else json_reply(200, made))
 
         return handle
 

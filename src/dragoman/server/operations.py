@@ -20,6 +20,7 @@ from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.http.switches import Switches
 from dragoman.server.observation.watch import Watch
+from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry, ServedModel
 from dragoman.server.security.scopes import Scope
 
@@ -44,6 +45,11 @@ class Server(Protocol):
     @property
     def hosting(self) -> ModelHosting | None:
         """Who loads and unloads models; None if they do not come and go."""
+        ...
+
+    @property
+    def pulling(self) -> ModelPulling | None:
+        """Who brings models of the hub to this machine; None if clients may not ask for that."""
         ...
 
     @property
@@ -132,7 +138,7 @@ class PoolingOperation(GenerateOperation):
 
 
 AnswerCall = Callable[[HttpCall, Server], Awaitable[Any]]
-"""The answer to a call: a `Reply`, or a value that is sent as JSON with status 200. Raises: ServerError."""
+"""The answer to a call: a `Reply`, a `StreamedReply`, or a value to send as JSON with status 200. Raises: ServerError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

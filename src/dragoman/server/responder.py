@@ -162,7 +162,13 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
         return False
     if isinstance(made, Reply):
         await exchange.send_reply(made)
-        return True
+    else:
+        await send_streamed(exchange, made, http)
+    return True
+
+
+async def send_streamed(exchange: Exchange, made: StreamedReply, http: HttpCall) -> None:
+    """Send an answer that comes in pieces; a failure after the first is told as its last bytes. Raises: ClientGone."""
     async with aclosing(made.chunks):
         try:
             await run_unless_gone(exchange, _write_chunks(exchange, made))
@@ -174,7 +180,6 @@ async def _answer(exchange: Exchange, answer: Awaitable[Reply | StreamedReply | 
             failure = as_server_error(error, http)
             _note_failure(failure)
             await exchange.finish(made.stream_error(failure))
-    return True
 
 
 def note_patience(call: Call) -> None:

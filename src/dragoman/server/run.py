@@ -24,6 +24,7 @@ import uvicorn
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
+from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
 from dragoman.server.security.gate import Gate
 from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
@@ -68,12 +69,14 @@ class ListenConfig:
 class ModelOwner:
     """Who owns the models beyond their start.
 
-    `hosting`: who loads and unloads them when clients ask for it; None = they do not come and go. `end` ends all of them
+    `hosting`: who loads and unloads them when clients ask for it; None = they do not come and go. `pulling`: who brings
+    models of the hub to this machine when clients ask for it; None = they may not. `end` ends all of them
     once their calls have drained; None = the engines of those in the registry are shut down.
     """
 
     hosting: ModelHosting | None = None
     end: End | None = None
+    pulling: ModelPulling | None = None
 
 
 class _Uvicorn(uvicorn.Server):
@@ -105,7 +108,7 @@ class HttpServer:
         self._config = config
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
         self._gate = Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
-        self._app = build_app(registry, config, owner.hosting, self._gate)
+        self._app = build_app(registry, config, owner.hosting, self._gate, owner.pulling)
         self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
         self._stop: asyncio.Event | None = None
         self._forced = asyncio.Event()  # by a second stop

@@ -21,7 +21,7 @@ WORDS = {
     Scope.OPEN: "open to all: health, and what the server says of itself",
     Scope.INFERENCE: "`inference`: generates, counts tokens, lists models",
     Scope.METRICS: "`metrics`",
-    Scope.MANAGEMENT: "`management`: loads, replaces and unloads models and adapters",
+    Scope.MANAGEMENT: "`management`: loads, replaces and unloads models and adapters, downloads models",
     Scope.DEBUG: "`debug`: sees and ends other callers' calls",
 }
 

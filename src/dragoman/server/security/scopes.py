@@ -14,7 +14,7 @@ class Scope(StrEnum):
     OPEN = "open"  # needs no key: health checks, and what the server says of itself
     INFERENCE = "inference"  # generates, counts tokens, lists models
     METRICS = "metrics"
-    MANAGEMENT = "management"  # loads, replaces and unloads models and adapters
+    MANAGEMENT = "management"  # loads, replaces and unloads models and adapters, downloads models
     DEBUG = "debug"  # sees and ends other callers' calls
 
 

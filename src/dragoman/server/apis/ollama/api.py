@@ -13,11 +13,13 @@ from dragoman.server.apis.ollama.embed import EmbedDialect, EmbeddingsDialect
 from dragoman.server.apis.ollama.errors import ERRORS, OllamaError, OllamaErrors
 from dragoman.server.apis.ollama.models import running, show, tags, version
 from dragoman.server.apis.ollama.names import model_meant
+from dragoman.server.apis.ollama.pull import pull
 from dragoman.server.apis.ollama.schema import (
     OllamaChatted,
     OllamaEmbedded,
     OllamaEmbedding,
     OllamaGenerated,
+    OllamaPulled,
     OllamaRunning,
     OllamaShown,
     OllamaTags,
@@ -35,14 +37,13 @@ TAG = "Ollama"
 _MODEL = "model"  # which every server has: whoever does not care which one answers
 
 NOT_OFFERED: dict[tuple[str, str], str] = {
-    ("POST", "/api/pull"): "models are not pulled; the operator chooses them when the server is started",
     ("POST", "/api/push"): "models are not pushed anywhere",
     ("POST", "/api/create"): "models are not made here",
     ("POST", "/api/copy"): "models are not copied; the operator gives them their names",
     ("DELETE", "/api/delete"): "models are not deleted; the operator chooses them",
     ("POST", "/api/blobs/{digest}"): "no files are kept here",
 }
-"""What Ollama does with models besides running them, and why this server does not."""
+"""What Ollama does with models besides running and pulling them, and why this server does not."""
 
 _TELLER = OllamaErrors()
 _OWNED = ("generate", "chat", "embed", "embeddings", "tags", "show", "ps", "version")
@@ -67,6 +68,20 @@ def _embedded(kind: Any) -> Answers:
     return merged({200: json_answer(kind, "the embeddings", *IGNORED)}, ERRORS.answers())
 
 
+_PULLED = Answer(
+    "it is here, or how far it is",
+    {JSON_MEDIA_TYPE: OllamaPulled, NDJSON_MEDIA_TYPE: (OllamaPulled, OllamaError)},
+    IGNORED,
+)
+_PULL_ERRORS = (
+    "invalid_payload",
+    "invalid_parameter",
+    "unsupported",
+    "too_large",
+    "unauthorized",
+    "overloaded",
+    "server_error",
+)
 _generates = partial(GenerateOperation, tag=TAG, model=model_meant)
 _embeds = partial(PoolingOperation, tag=TAG, model=model_meant)
 _lists = partial(AnswerOperation, tag=TAG, method="GET", scope=Scope.INFERENCE)
@@ -168,6 +183,19 @@ API = Api(
             example={"model": _MODEL},
             scope=Scope.INFERENCE,
             answer=show,
+        ),
+        AnswerOperation(
+            method="POST",
+            path="/api/pull",
+            tag=TAG,
+            summary="Bring a model of the hub to this machine; a line for each step unless `stream` is false",
+            description="Needs `--allow-pull`, but for models that are served. What was brought is not loaded by this.",
+            answers=merged({200: _PULLED}, ERRORS.answers(_PULL_ERRORS)),
+            body={JSON_MEDIA_TYPE: ref("OllamaPullRequest")},
+            example={"model": _MODEL},
+            scope=Scope.MANAGEMENT,
+            answer=pull,
+            in_banner=False,
         ),
         *(_refused(method, path, reason) for (method, path), reason in NOT_OFFERED.items()),
     ),

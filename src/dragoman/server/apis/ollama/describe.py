@@ -66,12 +66,18 @@ def _other_bodies() -> dict[str, Schema]:
     texts = described(nullable(any_of(TEXT, array(TEXT))), "one text or several")
     verbose = described(nullable(LENIENT_BOOLEAN), "true is named as without effect")
     older_name = {"name": described(TEXT, "an older name of `model`")}
+    pulled = {"model": described(TEXT, "ORG/NAME on the hub, with or without `hf.co/` before it, or a served model")}
+    how = {
+        "stream": described(nullable(LENIENT_BOOLEAN), "tell how far it is, line by line", True),
+        "insecure": described(nullable(LENIENT_BOOLEAN), "true is named as without effect"),
+    }
     return {
         "OllamaEmbedRequest": an_object(model, {"input": texts, "truncate": cuts, "dimensions": size, **more}),
         "OllamaEmbeddingsRequest": an_object(model, {"prompt": described(nullable(TEXT), "the text"), **more}),
         "OllamaShowRequest": any_of(
             an_object(model, {"verbose": verbose}), an_object(older_name, {"verbose": verbose})
         ),
+        "OllamaPullRequest": any_of(an_object(pulled, how), an_object({"name": older_name["name"]}, how)),
     }
 
 

@@ -113,6 +113,15 @@ class OllamaShowBody(msgspec.Struct, kw_only=True):
     verbose: bool | None = None
 
 
+class OllamaPullBody(msgspec.Struct, kw_only=True):
+    """The body of POST /api/pull; `name` is what `model` was called before. `stream` absent = true."""
+
+    model: str | None = None
+    name: str | None = None
+    stream: bool | None = None
+    insecure: bool | None = None
+
+
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +283,18 @@ class OllamaShown(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: list[str]
     modified_at: Rfc3339
     license: str | UnsetType = UNSET
+
+
+class OllamaPulled(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of /api/pull, or one line of it: the last one is `success`.
+
+    `digest`: the commit of the repository. `total`, `completed`: bytes of all files that are needed, and that are here.
+    """
+
+    status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
 
 
 class OllamaVersion(msgspec.Struct, frozen=True):

@@ -1,0 +1,102 @@
+"""`/api/pull`: a model of the hub is brought to this machine, and the client sees how far it is.
+
+Does: read the body, find what the name means, write the lines. Does not: download (`server.pulling` says who does), or load.
+Called by the operation, on the event loop.
+Source: Ollama API reference (docs/api.md), "Pull a Model"; Hugging Face's page on Ollama (`hf.co/ORG/NAME:TYPE`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from dragoman.errors import ServerError, UnsupportedFeature
+from dragoman.server.api import Head, HttpCall, Reply, StreamedReply
+from dragoman.server.apis.ollama.errors import OllamaError
+from dragoman.server.apis.ollama.names import LATEST, meant
+from dragoman.server.apis.ollama.options import WORDS
+from dragoman.server.apis.ollama.request import named_model
+from dragoman.server.apis.ollama.schema import OllamaPullBody, OllamaPulled
+from dragoman.server.apis.openai_wire.fields import decode_object, read_struct, unknown_names
+from dragoman.server.http.framing import NDJSON_MEDIA_TYPE, jsonline
+from dragoman.server.http.replies import json_reply
+from dragoman.server.operations import Server
+from dragoman.server.pulling import PullStep
+from dragoman.server.registry import PLACEHOLDER_MODELS
+from dragoman.server.responder import note_ignored
+
+_HUB = re.compile(r"(?:https?://)?(?:hf\.co|huggingface\.co)/", re.IGNORECASE)
+_NOT_ALLOWED = (
+    "pull is not offered here: clients may have models downloaded only if the server was started with --allow-pull "
+    "(option.allow_pull)"
+)
+_BEGUN = OllamaPulled(status="pulling manifest")
+_DONE = OllamaPulled(status="success")
+
+
+async def pull(http: HttpCall, server: Server) -> Reply | StreamedReply:
+    """Bring a model. Raises: ServerError."""
+    raw = decode_object(http, WORDS)
+    body = read_struct(raw, OllamaPullBody, WORDS)
+    name = _HUB.sub("", named_model(body.model or body.name), count=1)
+    idle = [*unknown_names(raw, OllamaPullBody), *(["insecure"] if body.insecure else [])]
+    headers = note_ignored(server.switches.for_call(http.headers), idle)
+    steps = _nothing() if _is_served(name, server) else _begun(name, server)
+    if body.stream is not False:
+        return StreamedReply(Head(NDJSON_MEDIA_TYPE, headers=headers), _lines(steps), _last_line)
+    async with aclosing(steps):
+        async for _ in steps:
+            pass
+    return json_reply(200, _DONE, headers)
+
+
+def _is_served(name: str, server: Server) -> bool:
+    """True for every name that calls may use for a model, also while it is loaded."""
+    models = server.models
+    is_default = name in PLACEHOLDER_MODELS and bool(models.models)
+    return is_default or models.knows(meant(name, models.knows))
+
+
+def _begun(name: str, server: Server) -> AsyncGenerator[PullStep]:
+    """Raises: ServerError if it cannot begin."""
+    if server.pulling is None:
+        raise UnsupportedFeature(_NOT_ALLOWED)
+    return server.pulling.pull(name.removesuffix(LATEST))
+
+
+async def _nothing() -> AsyncGenerator[PullStep]:
+    """For what is here."""
+    steps: tuple[PullStep, ...] = ()
+    for step in steps:
+        yield step
+
+
+async def _lines(steps: AsyncGenerator[PullStep]) -> AsyncGenerator[bytes]:
+    async with aclosing(steps):
+        yield _line(_BEGUN)
+        async for step in steps:
+            if told := _told(step):
+                yield _line(told)
+    yield _line(_DONE)
+
+
+def _told(step: PullStep) -> OllamaPulled | None:
+    """The line of a step; None before anything is known."""
+    if step.note:
+        return OllamaPulled(status=step.note)
+    if not step.size:
+        return None
+    return OllamaPulled(
+        status=f"pulling {step.what}", digest=f"sha1:{step.commit}", total=step.size, completed=step.num_bytes
+    )
+
+
+def _line(told: OllamaPulled) -> bytes:
+    return jsonline(msgspec.json.encode(told))
+
+
+def _last_line(error: ServerError) -> bytes:
+    return jsonline(msgspec.json.encode(OllamaError(error.message)))
