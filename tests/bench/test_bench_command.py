@@ -401,6 +401,15 @@ def test_a_terminal_gets_a_bar_and_other_streams_a_line_for_each_point() -> None
     ]
 
 
+INTERRUPTIBLE = """
+import signal, sys
+from dragoman.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background ignores it
+sys.exit(main())
+"""
+
+
 def test_ctrl_c_prints_what_was_measured_so_far(tmp_path: Path) -> None:
     """The first requests are answered, later ones never: whoever interrupts sees what there was."""
     is_stuck, is_over = threading.Event(), threading.Event()
@@ -414,7 +423,7 @@ def test_ctrl_c_prints_what_was_measured_so_far(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     with listening(FakeServer(answer, {"/v1/models": {"data": [{"id": "fake"}]}})) as server:
         words = [server.url, "--api", "chat", "--output-tokens", "5", "--concurrency", "1,2", "--json", str(report)]
-        command = [sys.executable, "-m", "dragoman", "bench", *words]
+        command = [sys.executable, "-c", INTERRUPTIBLE, "bench", *words]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert is_stuck.wait(60)
         process.send_signal(signal.SIGINT)
