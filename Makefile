@@ -12,7 +12,7 @@ VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm test-ray test-clients check fix fuzz bench soak costs docs site wheel pin clean
+.PHONY: help serve test test-vllm test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,6 +31,9 @@ test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-
 	.venv-ray/bin/python -m pytest -W default tests/ray $(ARGS)
 
 # A package of LlamaIndex brings pytest-asyncio along, which nothing here uses; what clients warn of is not our concern.
+test-browser: $(VENV)/.installed-dev  ## drive the playground in Chromium (Debian: chromium, chromium-driver)
+	$(RUN) -m pytest tests/browser $(ARGS)
+
 test-clients: $(VENV)/.installed  ## run clients of other projects, Python and npm, in environments of their own
 	@for tool in node npm; do command -v $$tool >/dev/null || { \
 		echo "make test-clients needs node and npm (Node 20 or newer): there is no $$tool on PATH"; exit 1; }; done

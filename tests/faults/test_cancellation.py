@@ -26,7 +26,7 @@ from tests.engine.forward_gate import ForwardGate
 from tests.engine.naive import make_request
 from tests.faults.neighbours import with_grammars
 from tests.faults.seeing import PLACEHOLDER_ID, seeing_parts, with_pictures
-from tests.support.every_api import Calling, name_of_dialect, operations
+from tests.support.every_api import Calling, operations
 from tests.support.seeing import HeldLoader
 from tests.support.small_server import (
     CALLS,
@@ -37,6 +37,7 @@ from tests.support.small_server import (
     Parts,
     SmallServer,
     byte_tools,
+    distinct,
     id_of,
     run,
     small_server,
@@ -45,7 +46,7 @@ from tests.support.small_server import (
 Way = Literal["leaves", "cancelled"]
 ID = ("x-request-id", "mine")
 
-each_call = pytest.mark.parametrize("calling", CALLS, ids=id_of)
+each_call = pytest.mark.parametrize("calling", distinct(CALLS), ids=id_of)
 each_way = pytest.mark.parametrize("way", ["leaves", "cancelled"])
 
 
@@ -116,7 +117,7 @@ async def undisturbed(request: EngineRequest) -> list[int]:
         return await server.collect(request)
 
 
-@pytest.mark.parametrize("calling", [one for one in CALLS if b'"stream": true' in one.http.body], ids=id_of)
+@pytest.mark.parametrize("calling", [one for one in distinct(CALLS) if b'"stream": true' in one.http.body], ids=id_of)
 def test_what_a_client_does_not_read_is_not_computed_any_more_once_it_is_cancelled(calling: Calling) -> None:
     """The writer of such an answer waits for the client, and hears of nothing."""
 
@@ -204,11 +205,7 @@ def begin(server: SmallServer, calling: Calling, countdown: Countdown) -> AppCal
 
 
 @pytest.mark.parametrize("way", ["leaves", "cancelled", "task"])
-@pytest.mark.parametrize(
-    "calling",
-    list({(name_of_dialect(one), one.operation.wrap, id_of(one).rpartition(" ")[2]): one for one in CALLS}.values()),
-    ids=id_of,
-)
+@each_call
 def test_a_call_may_end_at_every_await(
     calling: Calling, way: Literal["leaves", "cancelled", "task"], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,7 +290,7 @@ def test_the_calls_without_a_grammar_are_those_of_apis_that_have_none() -> None:
 
 
 @each_way
-@pytest.mark.parametrize("calling", GUIDED, ids=id_of)
+@pytest.mark.parametrize("calling", distinct(GUIDED), ids=id_of)
 @pytest.mark.parametrize("waits_for", ["check", "grammar", "mask"])
 def test_who_waits_for_a_grammar_or_a_mask_is_not_computed_any_more(waits_for: str, calling: Calling, way: Way) -> None:
     async def test() -> None:
@@ -340,7 +337,7 @@ class HeldTower:
 
 
 @each_way
-@pytest.mark.parametrize("calling", with_pictures([1, 2]), ids=id_of)
+@pytest.mark.parametrize("calling", distinct(with_pictures([1, 2])), ids=id_of)
 def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_embedded(
     calling: Calling, way: Way
 ) -> None:
@@ -360,7 +357,7 @@ def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_e
 
 
 @each_way
-@pytest.mark.parametrize("calling", with_pictures([1, 2]), ids=id_of)
+@pytest.mark.parametrize("calling", distinct(with_pictures([1, 2])), ids=id_of)
 def test_whose_pictures_are_still_brought_has_none_embedded(calling: Calling, way: Way) -> None:
     async def test() -> None:
         runner, loader, tower = LetterRunner(), HeldLoader(), HeldTower(Held())

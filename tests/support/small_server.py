@@ -327,6 +327,12 @@ def generating_calls() -> list[Calling]:
 CALLS = generating_calls()
 
 
+def distinct(calls: Sequence[Calling]) -> list[Calling]:
+    """One call for each dialect, as it is wrapped, streamed or whole: routes that share these share all their code."""
+    kinds = {(name_of_dialect(one), one.operation.wrap, id_of(one).rpartition(" ")[2]): one for one in calls}
+    return list(kinds.values())
+
+
 def length_of(body: bytes) -> int:
     """Of an answer, without how long it took."""
     return len(re.sub(rb'_duration": ?\d+', b"", body))
