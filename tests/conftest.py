@@ -9,8 +9,8 @@ import pytest
 # They need packages of their own, or a browser: `make test-clients` and `make test-browser` name their paths.
 collect_ignore = ["clients", "browser"]
 MANY = 4  # cases of one test, from which on `--fewer` leaves some out
-KEPT = 16  # of so many cases one is kept
-_FEWER = f"run every fourth test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
+KEPT = 32  # of so many cases one is kept
+_FEWER = f"run every eighth test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases[item.nodeid.partition("[")[0]].append(item)
     many = [alike for alike in cases.values() if len(alike) >= MANY]
     few = [alike for alike in cases.values() if len(alike) < MANY]
-    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::4] for item in alike}
+    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::8] for item in alike}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
