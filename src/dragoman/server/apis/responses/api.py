@@ -111,7 +111,7 @@ def _operations(path: str, dialect: str, errors: ErrorFamily, body: str, server_
 
 API = Api(
     name="responses",
-    title="OpenAI Responses",
+    title="Responses",
     set_up=set_up,
     schemas=_schemas,
     parameters=PARAMETERS,
