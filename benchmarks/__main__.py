@@ -11,7 +11,7 @@ import sys
 
 RUNS: tuple[tuple[str, ...], ...] = (
     ("benchmarks.step_cost", "--rows", "1", "8", "32", "64"),
-    ("benchmarks.speculation",),
+    ("benchmarks.speculation", "--streams", "1", "16", "--rounds", "1"),
 )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -151,8 +152,14 @@ def random_weights(shape: BenchShape) -> dict[str, Array]:
     return weights
 
 
-def write_gguf(directory: Path, shape: BenchShape, quantization: str) -> Path:
-    """Write the same weights as GGUF, `quantization` Q8_0 or Q4_0; returns the file."""
+def write_gguf(
+    directory: Path,
+    shape: BenchShape,
+    quantization: str,
+    weights: Mapping[str, Array] | None = None,
+    rope_theta: float = 10000.0,
+) -> Path:
+    """Write the same weights as GGUF, `quantization` Q8_0 or Q4_0; returns the file. `weights`: others, in GGUF's order."""
     import gguf
 
     kind = gguf.GGMLQuantizationType[quantization]
@@ -165,7 +172,7 @@ def write_gguf(directory: Path, shape: BenchShape, quantization: str) -> Path:
     writer.add_head_count(shape.num_heads)
     writer.add_head_count_kv(shape.num_kv_heads)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(rope_theta)
     writer.add_rope_dimension_count(shape.head_size)
     writer.add_vocab_size(VOCAB_SIZE)
     writer.add_file_type({"Q8_0": 7, "Q4_0": 2}[quantization])
@@ -178,7 +185,7 @@ def write_gguf(directory: Path, shape: BenchShape, quantization: str) -> Path:
     writer.add_eos_token_id(0)
     writer.add_bos_token_id(0)
     writer.add_add_bos_token(False)
-    for name, values in random_weights(shape).items():
+    for name, values in (weights or random_weights(shape)).items():
         full = values.astype(np.float32)
         if full.ndim == 1:
             writer.add_tensor(_gguf_name(name), full)

@@ -221,8 +221,11 @@ async def _build_generating(
     if code is not None:
         code = replace(code, options=_hook_options(config, text.tokenizer, text.chat_template), service=service)
     adapters = _served_adapters(config, built)
+    profile = model_profile(config, code, adapters)
     profile = replace(
-        model_profile(config, code, adapters), abilities=_abilities(text, sees=built.pictures is not None)
+        profile,
+        abilities=_abilities(text, sees=built.pictures is not None),
+        proposer=profile.proposer if built.engine.capabilities.speculative else None,
     )
     dialects = set_up_all(profile)
     served = _served(config, service, engine, dialects, built.dtype, text.tokenizer.max_token_chars)
@@ -405,9 +408,8 @@ def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | Non
 
 
 def _proposer_kind(config: Config) -> ProposerKind | None:
-    if config.speculation.draft_model is not None:
-        return "draft"
-    return "lookup" if config.speculation.prompt_lookup else None
+    kinds: dict[str, ProposerKind | None] = {"off": None, "draft": "draft"}
+    return kinds.get(config.speculation.speculation, "lookup")
 
 
 def _merged_name(config: Config) -> tuple[str, ...]:

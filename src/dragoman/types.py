@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -279,8 +279,23 @@ class StopCriterion(Protocol):
     def __call__(self, token_ids: Sequence[int]) -> bool: ...
 
 
+class Foreseen(NamedTuple):
+    """Tokens of a text that a grammar forces, in the spelling that the tokenizer gives it; all are allowed.
+
+    The first `num_forced` are the only ones allowed in their places. `is_open`: what may follow could also be spelled with
+    a longer token in the place of the last one.
+    """
+
+    token_ids: list[int]
+    num_forced: int
+    is_open: bool
+
+
+NOTHING_FORESEEN = Foreseen([], 0, False)
+
+
 class TokenMasker(Protocol):
-    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used on the engine thread only."""
+    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used by one thread at a time."""
 
     def fork(self) -> TokenMasker:
         """An independent copy of the state, for a forked sequence."""
@@ -288,6 +303,17 @@ class TokenMasker(Protocol):
 
     def fill_mask(self, bitmask_row: Any) -> None:
         """Write the allowed tokens into a row of 32-bit words (bit i of word w = token 32*w + i)."""
+        ...
+
+    def fill_masks(self, bitmask_rows: Any, token_ids: Sequence[int]) -> None:
+        """The masks here and after the first, the second, … of these tokens; the state does not change.
+
+        A token that is not allowed leaves the grammar where it is. Shapes: [1 + len(token_ids), words], see `fill_mask`.
+        """
+        ...
+
+    def foresee(self, limit: int) -> Foreseen:
+        """At most `limit` tokens of the text that is forced from here, none if several may follow; no change of state."""
         ...
 
     def advance(self, token_id: int) -> bool:

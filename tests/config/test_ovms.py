@@ -76,7 +76,7 @@ def problems(directory: Path) -> list[str]:
         ("""plugin_config: '{"KV_CACHE_PRECISION": "u4"}'""", "kv_dtype", "u8"),
         ("""plugin_config: '{"INFERENCE_NUM_THREADS": 3}'""", "threads", 3),
         ("""plugin_config: '{"CACHE_DIR": "/tmp/kept"}'""", "cache_dir", Path("/tmp/kept")),
-        ("""plugin_config: '{"prompt_lookup": true}'""", "prompt_lookup", True),
+        ("""plugin_config: '{"prompt_lookup": true}'""", "speculation", "lookup"),
         ("""plugin_config: '{"INFERENCE_PRECISION_HINT": "f32"}'""", "dtype", "f32"),
         ("""plugin_config: '{"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}'""", "activation_group", "<=64"),
         ("""plugin_config: '{"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}'""", "activation_group", "0"),

@@ -68,6 +68,7 @@ def example(option: Option) -> str:
         "name=/directory",
         "embed",
         "cls",
+        "suffix",
     ):
         try:
             if option.row.kind.parse(text) != option.default:
@@ -337,13 +338,20 @@ IDLE = [
     ("--enable-streaming", "--enable-streaming=true (command line): no effect here; requests ask for a stream"),
     ("--tgi-compat --rolling-batch disable", "--tgi-compat=true (command line): no effect here; dynamic batches"),
     ("--tgi-compat --batch-size 2", "--tgi-compat=true (command line): no effect here; dynamic batches"),
-    ("--num-assistant-tokens 5", "--num-assistant-tokens=5 (command line): no effect here; nobody drafts"),
-    ("--max-ngram-size 2", "--max-ngram-size=2 (command line): no effect here; nobody drafts"),
     (
-        "--max-ngram-size 2 --draft-model d",
-        "--max-ngram-size=2 (command line): no effect here; option.draft_model drafts",
+        "--num-assistant-tokens 5 --speculation off",
+        "--num-assistant-tokens=5 (command line): no effect here; nobody guesses",
     ),
-    ("--speculative-max-batch 2", "--speculative-max-batch=2 (command line): no effect here; nobody drafts"),
+    ("--max-ngram-size 2 --speculation off", "--max-ngram-size=2 (command line): no effect here; nobody guesses"),
+    (
+        "--max-ngram-size 2 --draft-model d --speculation draft",
+        "--max-ngram-size=2 (command line): no effect here; with option.speculation=draft no text",
+    ),
+    ("--speculative-max-batch 2 --speculation off", "--speculative-max-batch=2 (command line): no effect here; nobody"),
+    (
+        "--speculation-across-keys --speculation lookup",
+        "--speculation-across-keys=true (command line): no effect here; only option.speculation=auto and suffix",
+    ),
     ("--handler-threads 2", "--handler-threads=2 (command line): no effect here; no model.py lies beside the model"),
     ("--hook-timeout-s 2", "--hook-timeout-s=2.0 (command line): no effect here; no model.py lies beside the model"),
     (
@@ -365,7 +373,7 @@ def test_an_option_that_does_nothing_beside_the_others_is_told(line: str, said: 
         "--enable-streaming --rolling-batch disable",
         "--no-enable-streaming --no-tgi-compat --rolling-batch disable",
         "--tgi-compat --rolling-batch vllm",
-        "--num-assistant-tokens 5 --max-ngram-size 2 --speculative-max-batch 3 --prompt-lookup",
+        "--num-assistant-tokens 5 --max-ngram-size 2 --speculative-max-batch 3 --speculation-across-keys",
         "--num-assistant-tokens 5 --draft-model d",
         "--handler-threads 2 --hook-timeout-s 2 --entry-point own.py",
     ],

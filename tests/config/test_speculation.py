@@ -1,4 +1,4 @@
-"""The options of speculative decoding: one proposer, the names other servers use, and what clients see of it."""
+"""The options of speculative decoding: who guesses, the names other servers use, and what clients see of it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,29 @@ def resolved(tmp_path: Path, line: str, properties: str = "") -> Config:
     return resolve(read_arguments(line.split()).givens, {}, tmp_path)
 
 
-def test_a_draft_model_and_prompt_lookup_exclude_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "--draft-model small --speculation lookup",
+            "--draft-model=small (command line): must not be given together with --speculation=lookup (command line); "
+            "allowed: auto, draft",
+        ),
+        ("--speculation draft", "--speculation=draft (command line): must not be given without draft_model"),
+        ("--speculation guess", "must be one of auto, off, lookup, suffix, draft"),
+    ],
+)
+def test_who_guesses_and_a_draft_model_must_go_together(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolved(tmp_path, "--draft-model small --prompt-lookup")
-    assert "--draft-model=small (command line): must not be given together with --prompt-lookup=true" in str(
-        caught.value
-    )
+        resolved(tmp_path, line)
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("line", "name", "value"),
     [
+        ("option.prompt_lookup=true", "speculation", "lookup"),
+        ("option.prompt_lookup=false", "speculation", "auto"),
         ("option.speculative_draft_model=/small", "draft_model", Path("/small")),
         ("option.speculative_model=/small", "draft_model", Path("/small")),
         ("option.num_speculative_tokens=4", "num_assistant_tokens", 4),
@@ -43,7 +55,7 @@ def test_the_names_of_other_servers_act(tmp_path: Path, line: str, name: str, va
 
 
 @pytest.mark.parametrize("route", ["openai.completions", "ovms.completions", "openai.chat", "ovms.chat"])
-@pytest.mark.parametrize(("line", "acts"), [("", False), ("--prompt-lookup", True), ("--draft-model small", True)])
+@pytest.mark.parametrize(("line", "acts"), [("--speculation off", False), ("", True), ("--draft-model small", True)])
 def test_the_requests_parameters_act_where_somebody_drafts(tmp_path: Path, route: str, line: str, acts: bool) -> None:
     dialect = set_up_all(model_profile(resolved(tmp_path, line)))[route]
     is_completion = route.endswith("completions")

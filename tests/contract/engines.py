@@ -21,8 +21,8 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.factory import LoadedRolling, factory
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
@@ -69,15 +69,20 @@ class EngineUnderTest:
     prepare: Callable[[], None] = lambda: None
 
 
-def _rolling_on_fake_runner(max_num_seqs: int, proposer: Proposer | None = None) -> Engine:
+def _rolling_on_fake_runner(max_num_seqs: int, *, drafts: bool = False) -> Engine:
     runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN)
     return RollingEngine(
-        runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=max_num_seqs), proposer, letter_tools()
+        runner,
+        Sampler(VOCAB_SIZE),
+        RollingConfig(max_num_seqs=max_num_seqs),
+        [OwnTextProposer()] if drafts else [],
+        letter_tools(),
+        speculation=SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1),
     )
 
 
 def _rolling_with_drafts(max_num_seqs: int) -> Engine:
-    return _rolling_on_fake_runner(max_num_seqs, PromptLookupProposer(SpeculationConfig(max_ngram_size=1)))
+    return _rolling_on_fake_runner(max_num_seqs, drafts=True)
 
 
 @cache

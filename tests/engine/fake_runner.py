@@ -3,7 +3,7 @@
 Every slot stores a hash of its token, its position and the slot before it, as the table says; a row's logits are a hash of
 all slots that it sees, in every cache kind. A wrong block, a lost copy, a stale slot or a block shared by different prefixes
 therefore changes tokens. Writing a slot that another sequence of the step can see raises, and so does a visible slot that a
-table leaves out.
+table leaves out. If it `tells_rows`, a slot also says whether its token was a row of its own, as other kernels compute those.
 
 A picture's embedding f32 [id, first, last] stands for a token of that id, which no text has, and says which placeholders of
 its row have to be in the same step (first to last).
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import blake2b, shake_128
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +24,20 @@ from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 Int64Array = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
 
-MAX_VOCAB = 32  # a digest of 64 bytes gives two bytes per token
+USUAL_VOCAB = 32  # a digest of 64 bytes gives two bytes per token
 
 
-def slot_value(previous: int, token_id: int, position: int, regime: int = 0) -> int:
+def slot_value(previous: int, token_id: int, position: int, regime: int = 0, *, is_alone: bool = False) -> int:
     """What the cache holds for a token whose predecessor's slot holds `previous`."""
-    content = np.array([previous, token_id, position + (regime << 32)], dtype=np.int64).tobytes()
+    content = np.array([previous, token_id, position + (regime << 32) + (is_alone << 33)], dtype=np.int64).tobytes()
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def logits_of(slots: Int64Array, vocab_size: int) -> Logits:
     """Logits in [0, 6) after a token that sees slots with these values. Shapes: [n] -> [vocab_size]."""
-    digest = blake2b(slots.astype(np.int64).tobytes(), digest_size=64).digest()
+    content = slots.astype(np.int64).tobytes()
+    is_usual = vocab_size <= USUAL_VOCAB
+    digest = blake2b(content, digest_size=64).digest() if is_usual else shake_128(content).digest(2 * vocab_size)
     return np.frombuffer(digest, dtype=np.uint16)[:vocab_size].astype(np.float32) * np.float32(6 / 65536)
 
 
@@ -50,20 +52,30 @@ class FakeModel:
 
     windows: tuple[int, ...] = (0,)
     long_context_from: int | None = None
+    tells_rows: bool = False
 
 
 PLAIN = FakeModel()
 
 
-def reference_logits(token_ids: Sequence[int], vocab_size: int, model: FakeModel = PLAIN) -> Logits:
-    """Logits after every token of a sequence of so many, without any cache. Shapes: [len(token_ids), vocab_size]."""
+def reference_logits(
+    token_ids: Sequence[int], vocab_size: int, model: FakeModel = PLAIN, num_prompt_tokens: int | None = None
+) -> Logits:
+    """Logits after every token of a sequence of so many, without any cache. Shapes: [len(token_ids), vocab_size].
+
+    `num_prompt_tokens`: those behind were computed one by one; None = there are none.
+    """
     windows = model.windows
+    num_together = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
+    if num_together == 1:
+        num_together = 0
     regime = int(model.long_context_from is not None and len(token_ids) > model.long_context_from)
     slots = np.zeros((len(windows), len(token_ids)), dtype=np.int64)
     for kind, window in enumerate(windows):
         previous = 0
         for position, token_id in enumerate(token_ids):
-            previous = slot_value(0 if window == 1 else previous, token_id, position, regime)
+            is_alone = model.tells_rows and position >= num_together
+            previous = slot_value(0 if window == 1 else previous, token_id, position, regime, is_alone=is_alone)
             slots[kind, position] = previous
     return np.stack(
         [
@@ -82,7 +94,7 @@ class FakeRunner:
     """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
 
     `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike. `long_context_from`: longer sequences
-    are in another regime.
+    are in another regime. `tells_rows`: see the module.
     """
 
     def __init__(
@@ -90,19 +102,20 @@ class FakeRunner:
         *,
         num_blocks: int | Sequence[int] = 64,
         block_size: int = 4,
-        vocab_size: int = MAX_VOCAB,
+        vocab_size: int = USUAL_VOCAB,
         max_model_len: int = 512,
         windows: Sequence[int] = (0,),
         long_context_from: int | None = None,
+        tells_rows: bool = False,
         before_forward: Callable[[ForwardBatch], None] | None = None,
     ) -> None:
-        assert vocab_size <= MAX_VOCAB
         counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
         self.pools = tuple(CachePool(count, window) for count, window in zip(counts, windows, strict=True))
         self.block_size = block_size
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.long_context_from = long_context_from
+        self.tells_rows = tells_rows
         self.before_forward = before_forward
         self.num_forwards = 0
         self.num_copies = 0
@@ -118,7 +131,7 @@ class FakeRunner:
     @property
     def model(self) -> FakeModel:
         """What its logits depend on."""
-        return FakeModel(tuple(pool.window for pool in self.pools), self.long_context_from)
+        return FakeModel(tuple(pool.window for pool in self.pools), self.long_context_from, self.tells_rows)
 
     def forward(self, batch: ForwardBatch) -> Logits:
         """Logits of the wanted rows."""
@@ -170,7 +183,8 @@ class FakeRunner:
                 assert place, "the slot before the first new token is left out"
                 previous = int(slots[table[(place - 1) // self.block_size], (place - 1) % self.block_size])
             regime = 0 if batch.regimes is None else int(batch.regimes[flat])
-            value = slot_value(previous, embedded.get(flat, int(batch.input_ids[flat])), position, regime)
+            token_id, is_alone = embedded.get(flat, int(batch.input_ids[flat])), self.tells_rows and last - first == 1
+            value = slot_value(previous, token_id, position, regime, is_alone=is_alone)
             slots[table[place // self.block_size], place % self.block_size] = value
         shown = slots[table].reshape(-1)[: tables.past_lens[row] + last - first].tolist()
         return dict(enumerate(shown, num_left_out))
@@ -180,7 +194,10 @@ class FakeRunner:
         return int(batch.position_ids[batch.subsequence_begins[row]] - tables.past_lens[row])
 
     def _check(self, batch: ForwardBatch) -> None:
-        """Shapes, dtypes and positions fit together, and no sequence writes where another one reads."""
+        """Shapes, dtypes and positions fit together, and no sequence writes where another one reads.
+
+        The rows of one sequence follow each other without a gap.
+        """
         lens = np.diff(batch.subsequence_begins)
         assert batch.subsequence_begins[0] == 0
         assert batch.subsequence_begins[-1] == len(batch.input_ids) == len(batch.position_ids)
@@ -191,6 +208,8 @@ class FakeRunner:
             assert lens[row] >= 1
             first, last = batch.subsequence_begins[row : row + 2]
             assert (batch.position_ids[first:last] == np.arange(begin, begin + lens[row])).all()
+            if batch.first_rows is not None and row not in batch.first_rows:
+                assert begin == begins[row - 1] + lens[row - 1], "a sequence's rows leave a gap"
             if batch.regimes is not None:
                 assert len(set(batch.regimes[first:last].tolist())) == 1, "a sequence is in two regimes"
         for kind, pool in enumerate(self.pools):
@@ -201,13 +220,28 @@ class FakeRunner:
         assert tables.block_indices_begins[-1] == len(tables.block_indices)
         assert len(tables.past_lens) + 1 == len(batch.subsequence_begins) == len(tables.block_indices_begins)
         assert tables.past_lens.dtype == tables.block_indices.dtype == np.int32
-        readers = np.bincount(tables.block_indices, minlength=pool.num_blocks)
+        readers = self._num_readers(batch, tables, pool)
         for row, past in enumerate(tables.past_lens):
             num_left_out = self._num_left_out(batch, tables, row)
             assert num_left_out % self.block_size == 0, "a part of a block is left out"
             assert num_left_out == 0 or pool.window, "a block is left out though everything is visible"
             written = _table(tables, row)[past // self.block_size :]
             assert (readers[written] == 1).all(), "a block is written by one sequence and used by another"
+
+    def _num_readers(self, batch: ForwardBatch, tables: BlockTables, pool: CachePool) -> npt.NDArray[np.int64]:
+        """How many sequences use each block; a sequence's last row has the longest table, which the others begin."""
+        num_rows = len(tables.past_lens)
+        first = np.arange(num_rows) if batch.first_rows is None else batch.first_rows
+        readers = np.zeros(pool.num_blocks, dtype=np.int64)
+        for begin, end in zip(first, [*first[1:], num_rows], strict=True):
+            lens = np.diff(batch.subsequence_begins[begin : end + 1])
+            assert end - begin == 1 or (lens == 1).all(), "a sequence's rows would not see each other's tokens"
+            whole = _table(tables, end - 1)
+            for row in range(begin, end):
+                table = _table(tables, row)
+                assert (table == whole[: len(table)]).all(), "the rows of a sequence have different tables"
+            readers[whole] += 1
+        return readers
 
 
 def _embedded_ids(batch: ForwardBatch, row: int) -> dict[int, int]:

@@ -45,7 +45,8 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
         if len(result.token_ids) == request.max_tokens:
             result.finish_reason = FinishReason.LENGTH
             break
-        logits = reference_logits([*request.prompt_ids, *result.token_ids], vocab_size, model)[-1:]
+        tokens = [*request.prompt_ids, *result.token_ids]
+        logits = reference_logits(tokens, vocab_size, model, len(request.prompt_ids))[-1:]
         sampled = sampler.sample(logits, [state])
         token_id = int(sampled.token_ids[0])
         state.observe(token_id)

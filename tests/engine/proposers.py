@@ -9,28 +9,34 @@ from typing import Any
 import numpy as np
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sequence import Sequence as Going
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
+from dragoman.engine.rolling.speculate.proposer import Basis, Proposal, Wish, evidence
 from dragoman.types import EngineRequest, TokenMasker
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, Logits, reference_logits
 from tests.engine.naive import naive_sequence
+from tests.support.maskers import ByForks
 
 
 class FunctionProposer:
-    """Proposes what a function says, and remembers every wish's limit."""
+    """Proposes what a function says, and remembers every wish."""
 
     needs_slots = False
 
-    def __init__(self, guess: Callable[[Wish], Sequence[int]], config: SpeculationConfig | None = None) -> None:
-        self.config = config or SpeculationConfig()
+    def __init__(self, guess: Callable[[Wish], Sequence[int]]) -> None:
         self.limits: list[int] = []
+        self.wishes: list[Wish] = []
         self.is_closed = False
         self._guess = guess
 
-    def propose(self, wishes: Sequence[Wish]) -> list[array[int]]:
+    def propose(self, wishes: Sequence[Wish]) -> list[Proposal]:
         """One call of the function per wish."""
         self.limits += [wish.max_tokens for wish in wishes]
-        return [array("q", self._guess(wish)) for wish in wishes]
+        self.wishes += wishes
+        return [proposal(self._guess(wish)) for wish in wishes]
+
+    def note_finished(self, sequence: Going) -> None:
+        """Nothing is kept."""
 
     def retain(self, sequence_ids: Collection[int]) -> None:
         """Nothing is kept."""
@@ -38,6 +44,11 @@ class FunctionProposer:
     def close(self) -> None:
         """Remember that it was called."""
         self.is_closed = True
+
+
+def proposal(token_ids: Sequence[int]) -> Proposal:
+    """These guesses, as if they had followed a long run of equal tokens."""
+    return Proposal(array("q", token_ids), [evidence(Basis.OWN_TEXT, 31)] * len(token_ids))
 
 
 class Oracle:
@@ -71,16 +82,16 @@ class Oracle:
 class CheckedDraft(DraftModelProposer):
     """A draft model that is the model itself, and notes every proposal that is not what it would say after this text."""
 
-    def __init__(self, runner: FakeRunner, target: FakeRunner, config: SpeculationConfig | None = None) -> None:
-        super().__init__(runner, target, config)
+    def __init__(self, runner: FakeRunner, target: FakeRunner) -> None:
+        super().__init__(runner, target)
         self._model = runner.model
         self.mistakes: list[tuple[list[int], list[int]]] = []
 
-    def propose(self, wishes: Sequence[Wish]) -> list[array[int]]:
+    def propose(self, wishes: Sequence[Wish]) -> list[Proposal]:
         """As the draft model does."""
         proposals = super().propose(wishes)
-        for wish, draft_ids in zip(wishes, proposals, strict=True):
-            text = wish.sequence.token_ids.tolist()
+        for wish, guessed in zip(wishes, proposals, strict=True):
+            text, draft_ids = wish.sequence.token_ids.tolist(), guessed.token_ids
             for draft_id in draft_ids:
                 if draft_id != int(reference_logits(text, self._runner.vocab_size, self._model)[-1].argmax()):
                     self.mistakes.append((text, draft_ids.tolist()))
@@ -99,7 +110,7 @@ class SlipperyRunner(FakeRunner):
         return logits
 
 
-class NoSumOfThree:
+class NoSumOfThree(ByForks):
     """A grammar: no token together with the one before it may be a multiple of three. It is never finished."""
 
     def __init__(self, last: int = 1) -> None:

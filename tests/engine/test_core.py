@@ -18,6 +18,7 @@ from dragoman.types import EngineRequest, FinishReason, TokenMasker
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
 from tests.support.live_parts import with_criterion, with_masker
+from tests.support.maskers import ByForks
 
 VOCAB_SIZE = 24
 
@@ -375,7 +376,7 @@ def test_requests_come_and_go_while_others_are_computed_alone() -> None:
     assert collector.core.stats.num_used_blocks == 0
 
 
-class BrokenMasker:
+class BrokenMasker(ByForks):
     """A grammar that allows everything, until it breaks at its second token: when it advances, or when it is asked."""
 
     def __init__(self, breaks_in: str) -> None:

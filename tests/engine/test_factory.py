@@ -140,8 +140,8 @@ def test_what_convolutions_keep_is_foretold_to_the_byte_and_more_if_drafts_may_b
 ) -> None:
     directory = write_hybrid(tmp_path)
     plain, drafting = (
-        check_cache_needs(setup_of(directory, dtype=dtype, prompt_lookup=drafts, max_num_seqs=3))
-        for drafts in (False, True)
+        check_cache_needs(setup_of(directory, dtype=dtype, speculation=who, max_num_seqs=3))
+        for who in ("auto", "lookup")
     )
     assert drafting.least_cache > 2 * plain.least_cache
 
@@ -151,10 +151,10 @@ def test_states_are_foretold_to_the_byte(dtype: WeightType, tmp_path: Path) -> N
     check_cache_needs(setup_of(write_stateful(tmp_path), dtype=dtype, max_num_seqs=3))
 
 
-@pytest.mark.parametrize("option", ["prompt_lookup", "draft_model"])
+@pytest.mark.parametrize("option", ["speculation", "draft_model"])
 def test_guesses_about_a_model_with_states_are_refused_by_name(option: str, tmp_path: Path) -> None:
     stateful = write_stateful(tmp_path)
-    setups = [setup_of(stateful, **{option: demo_model_dir() if option == "draft_model" else True})]
+    setups = [setup_of(stateful, **{option: demo_model_dir() if option == "draft_model" else "lookup"})]
     if option == "draft_model":
         setups.append(setup_of(demo_model_dir(), draft_model=stateful))
     for setup in setups:

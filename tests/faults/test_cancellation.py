@@ -27,6 +27,7 @@ from tests.engine.naive import make_request
 from tests.faults.neighbours import with_grammars
 from tests.faults.seeing import PLACEHOLDER_ID, seeing_parts, with_pictures
 from tests.support.every_api import Calling, operations
+from tests.support.maskers import ByForks
 from tests.support.seeing import HeldLoader
 from tests.support.small_server import (
     CALLS,
@@ -263,7 +264,7 @@ class Held:
         assert await asyncio.to_thread(self._is_reached.wait, PATIENCE_S)
 
 
-class HeldMasker:
+class HeldMasker(ByForks):
     """A grammar's state that forbids nothing; its masks wait."""
 
     def __init__(self, held: Held) -> None:

@@ -37,6 +37,7 @@ from tests.faults.neighbours import (
 )
 from tests.support.byte_tokenizer import VOCAB_SIZE, ByteTokenizer
 from tests.support.every_api import Calling, kind_of, name_of_dialect
+from tests.support.maskers import ByForks
 from tests.support.small_server import (
     CALLS,
     TEMPLATE,
@@ -232,7 +233,7 @@ def test_a_cache_that_is_too_small_for_all_makes_them_wait_and_fails_nobody() ->
 # --- grammars ----------------------------------------------------------------------------------------------------------
 
 
-class FailingMasker:
+class FailingMasker(ByForks):
     """A grammar's state that is lost after its first mask."""
 
     is_finished = False

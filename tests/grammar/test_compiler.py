@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
-from dragoman.grammar.masker import GrammarMasker
+from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
+from dragoman.grammar.spelling import Spelling
 from dragoman.types import Grammar, TokenMasker
 from tests.support.sampling import make_request
 
@@ -282,9 +283,9 @@ def test_a_grammar_that_becomes_too_complex_ends_the_text() -> None:
     limits = llguidance.LLParserLimits(max_lexer_states=50)
     source = llguidance.LLMatcher.grammar_from_regex("(a|b)*c(a|b){200}")
     end = int(tokenizer.eos_token)
-    masker = GrammarMasker(
-        llguidance.LLMatcher(tokenizer, source, limits=limits, log_level=0), frozenset({end}), tokenizer.vocab_size
-    )
+    token_bytes = [tokenizer.decode_bytes([token_id]) for token_id in range(tokenizer.vocab_size)]
+    shared = MaskerVocabulary(token_bytes, frozenset({end}), Spelling(tokenizer.greedy_tokenize))
+    masker = GrammarMasker(llguidance.LLMatcher(tokenizer, source, limits=limits, log_level=0), shared)
     for token_id in b"aac" + b"ab" * 60:
         mask = allowed(masker)
         if not masker.advance(token_id):

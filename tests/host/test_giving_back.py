@@ -102,7 +102,7 @@ def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
         host = host_over(tmp_path)
         await use(host, {})  # what is made once stays: modules, caches of the library
         modules, finders, before = set(sys.modules), list(sys.meta_path), objects()
-        for options in ({}, {"prompt_lookup": "true"}):
+        for options in ({}, {"speculation": "off"}):
             await use(host, options)
             await nothing_left(before)
             assert set(sys.modules) == modules

@@ -158,7 +158,8 @@ def test_an_endless_unknown_path_is_told_shortly_and_soon(client: httpx.Client) 
 
 def test_who_owns_an_endless_path_takes_no_longer_to_tell_than_of_any_other() -> None:
     endpoints = Endpoints(all_apis(), ModelRegistry(line_dialects()), Gate(1))
-    work = [_num_lines(endpoints, "/" + "a/" * segments) for segments in (10, 10_000)]
+    # The fewest of some: the garbage collector's finalizers are lines of Python as well.
+    work = [min(_num_lines(endpoints, "/" + "a/" * segments) for _ in range(3)) for segments in (10, 10_000)]
     assert work[0] == work[1]
 
 

@@ -81,8 +81,8 @@ def _runner(model: Model, cache_dir: Path | None) -> OpenVinoRunner:
 async def _serve(model: Model, cache_dir: Path | None) -> tuple[RollingEngine, float]:
     """The closed engine, and what was held while it answered."""
     runner = _runner(model, cache_dir)
-    proposer = DraftModelProposer(_runner(model, cache_dir), runner) if model.role == "draft" else None
-    engine = RollingEngine(runner, Sampler(runner.vocab_size), proposer=proposer)
+    proposers = [DraftModelProposer(_runner(model, cache_dir), runner)] if model.role == "draft" else []
+    engine = RollingEngine(runner, Sampler(runner.vocab_size), proposers=proposers)
     await engine.start()
     async for _ in engine.generate(EngineRequest("r", _PROMPT, SamplingParams(), max_tokens=20, seed=1)):
         pass

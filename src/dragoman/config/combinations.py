@@ -50,12 +50,12 @@ class _Idle:
 
 
 def _has_proposer(values: Values) -> bool:
-    return values["draft_model"] is not None or bool(values["prompt_lookup"])
+    return values["speculation"] != "off"
 
 
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "activation_group", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
-    "prefix_cache", "prompt_lookup", "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch",
+    "prefix_cache", "speculation", "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
     "max_image_mb", "max_image_pixels",
 )  # fmt: skip
@@ -76,12 +76,17 @@ _IDLE = (
     _Idle(
         ("num_assistant_tokens", "max_ngram_size", "speculative_max_batch"),
         lambda values: not _has_proposer(values),
-        "nobody drafts without option.draft_model or option.prompt_lookup",
+        "nobody guesses with option.speculation=off",
     ),
     _Idle(
         ("max_ngram_size",),
-        lambda values: values["draft_model"] is not None,
-        "option.draft_model drafts; n-grams are matched by option.prompt_lookup",
+        lambda values: values["speculation"] == "draft",
+        "with option.speculation=draft no text is searched",
+    ),
+    _Idle(
+        ("speculation_across_keys",),
+        lambda values: values["speculation"] not in ("auto", "suffix"),
+        "only option.speculation=auto and suffix keep texts of other requests",
     ),
     _Idle(
         ("max_loras", "max_lora_rank", "lora_store"),
@@ -167,10 +172,12 @@ def imply(values: dict[str, Value], origins: dict[str, Origin]) -> Iterator[str]
 
 
 def contradictions(values: Values, origins: Origins) -> Iterator[str]:
-    """One line for each two options that exclude each other: a sequence has one draft at a time, so only one may make it."""
-    if values["draft_model"] is not None and values["prompt_lookup"]:
-        draft, lookup = (cite(name, values, origins) for name in ("draft_model", "prompt_lookup"))
-        yield f"{draft}: must not be given together with {lookup}; choose one of them"
+    """One line for each two options that exclude each other."""
+    draft, speculation = (cite(name, values, origins) for name in ("draft_model", "speculation"))
+    if values["draft_model"] is not None and values["speculation"] not in ("auto", "draft"):
+        yield f"{draft}: must not be given together with {speculation}; allowed: auto, draft"
+    if values["draft_model"] is None and values["speculation"] == "draft":
+        yield f"{speculation}: must not be given without draft_model, which names the model that guesses"
     for name, why in _NO_ADAPTERS.get(str(values["engine"]), {}).items():
         if values[name]:
             yield f"{cite(name, values, origins)}: must not be given together with {cite('engine', values, origins)}; {why}"

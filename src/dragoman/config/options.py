@@ -43,6 +43,10 @@ def _prefix_mode(text: str) -> str:
     return "prompt" if Switch().parse(text) else "off"
 
 
+def _lookup_mode(text: str) -> str:
+    return "lookup" if Switch().parse(text) else "auto"
+
+
 def _listed(text: str) -> str:
     """The words of a JSON array, which is how vLLM's configurations write lists, else the text."""
     if not text.lstrip().startswith("["):
@@ -259,36 +263,47 @@ class EngineSettings:
 class SpeculationSettings:
     """Speculative decoding"""
 
-    prompt_lookup: bool = option(
+    speculation: str = option(
+        "auto",
+        Choice(("auto", "off", "lookup", "suffix", "draft")),
+        "Who guesses tokens that the model then verifies at once; answers stay the same. lookup: what followed earlier in the "
+        "same text. suffix: that, and what followed in texts of requests before. draft: draft_model. auto: all of them, where "
+        "the model allows it. However many are guessed, as many are verified as pay.",
+        keys=(Alias("option.prompt_lookup", _lookup_mode, "true or false"),),
+    )
+    speculation_across_keys: bool = option(
         False,
         Switch(),
-        "Draft tokens by copying what followed the last tokens earlier in the text.",
+        "Guess from texts of requests with other API keys, too; how long an answer takes may then tell what others asked.",
     )
     draft_model: Path | None = option(
         None,
         ModelPath("MODEL"),
-        "A smaller model with the same vocabulary drafts tokens. Not together with prompt_lookup.",
+        "A smaller model with the same vocabulary guesses tokens as well.",
         unset="no draft model",
         keys=(Alias("option.speculative_draft_model"), Alias("option.speculative_model")),
     )
-    num_assistant_tokens: int = option(
-        5,  # 5: default of OpenVINO Model Server
+    num_assistant_tokens: int | None = option(
+        None,
         Integer(1, 32),
-        "Tokens drafted per step for a request that does not say how many.",
+        "Tokens guessed per step for a request that does not say how many.",
+        unset="as many as pay",
         unit="tokens",
         keys=(Alias("option.num_speculative_tokens"), Alias("option.speculative_length")),
     )
-    max_ngram_size: int = option(
-        3,  # 3: default of OpenVINO Model Server
+    max_ngram_size: int | None = option(
+        None,
         Integer(1, 16),
-        "Longest run of tokens that prompt_lookup matches, for a request that does not say it.",
+        "Longest run of equal tokens by which the same text is searched, for a request that does not say it.",
+        unset="however long",
         unit="tokens",
         keys=(Alias("option.ngram_prompt_lookup_max"),),
     )
     speculative_max_batch: int = option(
         8,
         Integer(1, 4096),
-        "With more running sequences nobody speculates: verifying drafts then costs more than it saves.",
+        "With more running sequences no number of guesses is kept to that a request or num_assistant_tokens asks for: as "
+        "many are verified as pay.",
         unit="sequences",
         keys=(Alias("option.speculative_disable_by_batch_size"),),
     )

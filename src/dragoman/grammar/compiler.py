@@ -18,7 +18,8 @@ from typing import Any
 
 from dragoman.errors import InvalidParameter, Overloaded, UnsupportedFeature
 from dragoman.grammar.limits import LEXER_STATES, Lanes, check_source, needs_trial, num_chars
-from dragoman.grammar.masker import GrammarMasker
+from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
+from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.types import Grammar, TokenMasker
 
@@ -36,13 +37,15 @@ class Vocabulary:
     """What a grammar must know about a tokenizer.
 
     `token_bytes[i]` are the bytes token i adds to the output (special tokens: their name). `special_ids` never match
-    text. `eos_id` ends the output, and so do `extra_eos_ids`.
+    text. `eos_id` ends the output, and so do `extra_eos_ids`. `encode`: the tokens of a text that follows other text, by
+    which forced texts are foreseen; None = the longest tokens that fit.
     """
 
     token_bytes: Sequence[bytes]
     special_ids: frozenset[int]
     eos_id: int
     extra_eos_ids: frozenset[int] = frozenset()
+    encode: Encode | None = None
 
     @property
     def eos_ids(self) -> list[int]:
@@ -61,9 +64,10 @@ class GrammarCompiler:
             raise UnsupportedFeature(
                 "response_format: grammars need the package llguidance, which is not installed", param="response_format"
             ) from error
-        self._eos_ids = frozenset(vocabulary.eos_ids)
         facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
         self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
+        spelling = Spelling(vocabulary.encode or self._tokenizer.greedy_tokenize)
+        self._shared = MaskerVocabulary(vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling)
         self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES)
         self._lanes = Lanes()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
@@ -100,7 +104,7 @@ class GrammarCompiler:
             ended.set()
 
     def _masker(self, matcher: Any) -> GrammarMasker:
-        return GrammarMasker(matcher.deep_copy(), self._eos_ids, self._tokenizer.vocab_size)
+        return GrammarMasker(matcher.deep_copy(), self._shared)
 
     def _keep(self, grammar: Grammar, matcher: Any) -> None:
         """Remember a compiled grammar as the last one used, and forget the first ones beyond the limits."""

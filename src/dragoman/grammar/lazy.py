@@ -39,4 +39,5 @@ class LazyGrammarCompiler:
             special_ids=frozenset(token_id for token_id in ids if tokenizer.is_special(token_id)),
             eos_id=eos_id,
             extra_eos_ids=frozenset(eos_ids) | self._turn_end_ids,
+            encode=tokenizer.encode_continuation,
         )

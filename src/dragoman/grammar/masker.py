@@ -1,16 +1,32 @@
 """A position in a compiled grammar: which tokens may come next.
 
-Does: masks, advancing, forking. Does not: compile (`compiler` does) or touch logits. Used by the engine as a `TokenMasker`:
-on the engine thread and, while a forward runs, on the thread that computes masks; never on both at once.
+Does: masks, advancing, forking, looking ahead. Does not: compile (`compiler` does) or touch logits. Used by the engine as a
+`TokenMasker`: on the engine thread and, while a forward runs, on the thread that computes masks; never on both at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from dragoman.bitmask import MaskWords, holds_only, ids_of
+from dragoman.grammar.scout import Scout
+from dragoman.grammar.spelling import Spelling
+from dragoman.types import NOTHING_FORESEEN, Foreseen
+
+_FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
+
+
+@dataclass(frozen=True, slots=True)
+class MaskerVocabulary:
+    """What the positions in all grammars of a vocabulary share. `token_bytes`: see `compiler.Vocabulary`."""
+
+    token_bytes: Sequence[bytes]
+    eos_ids: frozenset[int]
+    spelling: Spelling
 
 
 class GrammarMasker:
@@ -20,43 +36,114 @@ class GrammarMasker:
     becomes too complex to follow, so that the sequence ends instead of leaving the grammar.
     """
 
-    def __init__(self, matcher: Any, eos_ids: frozenset[int], vocab_size: int) -> None:
+    def __init__(self, matcher: Any, vocabulary: MaskerVocabulary) -> None:
         self._matcher = matcher
-        self._eos_ids = eos_ids
-        self._vocab_size = vocab_size
+        self._vocabulary = vocabulary
+        self._scout = Scout(matcher)
 
     def fork(self) -> GrammarMasker:
         """An independent copy of the position."""
-        return GrammarMasker(self._matcher.deep_copy(), self._eos_ids, self._vocab_size)
+        return GrammarMasker(self._matcher.deep_copy(), self._vocabulary)
 
-    def fill_mask(self, bitmask_row: npt.NDArray[np.uint32]) -> None:
+    def fill_mask(self, bitmask_row: MaskWords) -> None:
         """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are not allowed.
 
         Shapes: [ceil(V / 32)], C-contiguous, for any number V of logits. Mutates: the row.
         """
-        num_words = -(-self._vocab_size // 32)
+        self._fill(self._matcher, bitmask_row)
+
+    def fill_masks(self, bitmask_rows: MaskWords, token_ids: Sequence[int]) -> None:
+        """Masks as `fill_mask` writes them, here and after each of these tokens.
+
+        Shapes: [1 + len(token_ids), ceil(V / 32)], C-contiguous. Mutates: the rows.
+        """
+        self._fill(self._matcher, bitmask_rows[0])
+        if not token_ids:
+            return
+        ahead = self._scout.ahead()
+        num_consumed = 0
+        for row, token_id in zip(bitmask_rows[1:], token_ids, strict=True):
+            num_consumed += ahead.try_consume_tokens([token_id])
+            self._fill(ahead, row)
+        self._scout.back(num_consumed)
+
+    def foresee(self, limit: int) -> Foreseen:
+        """At most `limit` tokens of the text that is forced from here; see `Foreseen`."""
+        if limit < 1:
+            return NOTHING_FORESEEN
+        if self._matcher.is_stopped():
+            eos_ids = self._vocabulary.eos_ids
+            return Foreseen([*eos_ids] * limit, limit, is_open=False) if len(eos_ids) == 1 else NOTHING_FORESEEN
+        ahead = self._scout.ahead()
+        forced = ahead.compute_ff_bytes()
+        if not forced:
+            self._scout.back(0)
+            return NOTHING_FORESEEN
+        token_ids, is_all = self._vocabulary.spelling.tokens(forced, limit)
+        if not ahead.try_consume_tokens(token_ids[:1]):
+            self._scout.drop()  # going back is what rids it of the forced bytes
+            return NOTHING_FORESEEN
+        self._scout.back(1)
+        return self._checked(token_ids, is_all=is_all)
+
+    def _checked(self, token_ids: Sequence[int], *, is_all: bool) -> Foreseen:
+        """What is known of these tokens; the first is allowed. Those that are not, and all behind them, are left out."""
+        ahead = self._scout.ahead()
+        num_consumed = num_forced = 0
+        is_open = False
+        for place, token_id in enumerate(token_ids):
+            is_end = is_all and place == len(token_ids) - 1
+            if num_forced == place or is_end:
+                words = self._words()
+                ahead.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+                is_only = holds_only(words, token_id)
+                num_forced += is_only and num_forced == place
+                is_open = not is_only and self._is_front(token_id, words)
+            if not ahead.try_consume_tokens([token_id]):
+                is_open = False
+                break
+            num_consumed += 1
+        self._scout.back(num_consumed)
+        return Foreseen(list(token_ids[:num_consumed]), min(num_forced, num_consumed), is_open and is_all)
+
+    def _is_front(self, token_id: int, words: MaskWords) -> bool:
+        """True if another allowed token begins as this one and goes on. Shapes: words as in `fill_mask`."""
+        token_bytes = self._vocabulary.token_bytes
+        front = token_bytes[token_id]
+        others = ids_of(words, _FEW_WORDS)
+        return others is None or any(token_bytes[i].startswith(front) for i in others.tolist() if i != token_id)
+
+    def _words(self) -> MaskWords:
+        return np.zeros(-(-len(self._vocabulary.token_bytes) // 32), dtype=np.uint32)
+
+    def _fill(self, matcher: Any, bitmask_row: MaskWords) -> None:
+        """The mask of a matcher's position, in a row that may be longer or shorter than the vocabulary."""
+        num_words = -(-len(self._vocabulary.token_bytes) // 32)
         bitmask_row[num_words:] = 0
         if bitmask_row.size >= num_words:
             own = bitmask_row[:num_words]
-            self._matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+            matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
         else:  # fewer logits than tokens: llguidance wants room for all of them
-            whole = np.zeros(num_words, dtype=np.uint32)
-            self._matcher.unsafe_compute_mask_ptr(whole.ctypes.data, whole.nbytes)
+            whole = self._words()
+            matcher.unsafe_compute_mask_ptr(whole.ctypes.data, whole.nbytes)
             bitmask_row[:] = whole[: bitmask_row.size]
 
     def advance(self, token_id: int) -> bool:
         """Consume a token; False, and no change, if the grammar does not allow it."""
-        if token_id in self._eos_ids and self._matcher.is_stopped():
+        if token_id in self._vocabulary.eos_ids and self._matcher.is_stopped():
             return True  # the matcher itself takes one end only
-        return bool(self._matcher.try_consume_tokens([token_id]) == 1)
+        if self._matcher.try_consume_tokens([token_id]) != 1:
+            return False
+        self._scout.follow(token_id)
+        return True
 
     def validate(self, token_ids: Sequence[int]) -> int:
         """How many of these tokens, from the front, the grammar allows; the position does not change."""
         ended = self._matcher.is_stopped()
         num_allowed = 0 if ended else int(self._matcher.validate_tokens(list(token_ids)))
         if num_allowed:
-            ended = token_ids[num_allowed - 1] in self._eos_ids
-        while ended and num_allowed < len(token_ids) and token_ids[num_allowed] in self._eos_ids:
+            ended = token_ids[num_allowed - 1] in self._vocabulary.eos_ids
+        while ended and num_allowed < len(token_ids) and token_ids[num_allowed] in self._vocabulary.eos_ids:
             num_allowed += 1
         return num_allowed
 

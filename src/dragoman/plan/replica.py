@@ -64,7 +64,7 @@ def replica_of(setup: EngineSetup, needs: MemoryNeeds, available_bytes: int) -> 
     """
     options = RollingOptions.among(setup.options)
     if options.speculates:
-        name = "prompt_lookup" if options.draft_model is None else "draft_model"
+        name = "speculation" if options.draft_model is None else "draft_model"
         raise EngineOptionError(name, "must not be set: a plan does not simulate speculation")
     engine = expected_engine(setup.model_dir, options, max(available_bytes - needs.weights, 0))
     kinds = zip(engine.num_blocks, engine.shape.windows, strict=True)

@@ -20,8 +20,8 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.types import EngineRequest
@@ -66,8 +66,9 @@ def answers(
         for slot, adapter in enumerate(loaded.adapters.first.values()):
             bank.fill(slot, loaded.adapters.changes(adapter))
     runner = OpenVinoRunner(loaded, num_blocks, bank)
-    proposer = PromptLookupProposer(SpeculationConfig(3, 2, 64)) if drafts else None
-    core = EngineCore(runner, Sampler(runner.vocab_size), config, proposer)
+    proposers = [OwnTextProposer()] if drafts else []
+    limits = SpeculationConfig(3, 2, 64)
+    core = EngineCore(runner, Sampler(runner.vocab_size), config, proposers, speculation=limits)
     collector = Collector(core)
     for key in keys:
         slot = SLOTS[key]

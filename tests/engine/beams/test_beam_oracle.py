@@ -18,14 +18,15 @@ from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeModel, FakeRunner, reference_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
 from tests.engine.test_oracle import runners
 from tests.support.live_parts import masker_of, with_criterion, with_masker
+from tests.support.maskers import ByForks
 
 VOCAB_SIZE = 24
 NUM_SLOTS = 240
@@ -66,7 +67,8 @@ def naive_beams(request: EngineRequest, model: FakeModel) -> list[Generated]:
         candidates: list[BeamCandidates | None] = [None] * params.num_beams
         raws, tops = {}, {}
         for slot, beam in beams.items():
-            logits = reference_logits([*request.prompt_ids, *beam.token_ids], VOCAB_SIZE, model)[-1:]
+            tokens = [*request.prompt_ids, *beam.token_ids]
+            logits = reference_logits(tokens, VOCAB_SIZE, model, len(request.prompt_ids))[-1:]
             raws[slot] = sampler.raw_logprobs(logits[0].copy())
             tops[slot] = raws[slot].top(params.logprobs or 0)
             processed = sampler.process(logits, [beam.state])[0]
@@ -116,7 +118,7 @@ def beam_requests(draw: st.DrawFn) -> EngineRequest:
     return with_masker(request, EveryOther()) if draw(st.booleans()) else request
 
 
-class EveryOther:
+class EveryOther(ByForks):
     """A grammar: even and odd tokens in turn, as the first one began; end-of-sequence (0) at any time."""
 
     def __init__(self, parity: int | None = None) -> None:
@@ -171,8 +173,10 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
     config: RollingConfig,
     speculates: bool,
 ) -> None:
-    proposer = PromptLookupProposer(SpeculationConfig(max_ngram_size=1)) if speculates else None
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
+    runner.tells_rows = config.prefix_cache != "all"
+    proposers = [OwnTextProposer()] if speculates else []
+    limits = SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, speculation=limits)
     collector = Collector(core)
     for key, request in enumerate(requests):
         collector.add(key, request)

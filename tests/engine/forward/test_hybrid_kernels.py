@@ -25,8 +25,9 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.errors import EngineFailed
 from dragoman.models import LoadedModel, ModelOptions, load_model
@@ -101,12 +102,13 @@ def run(
 ) -> Answers:
     """Answers of requests that all arrive at once."""
     runner = OpenVinoRunner(loaded, num_blocks)
-    proposer: Proposer | None = None
+    proposers: list[Proposer] = []
     if drafts == "prompt lookup":
-        proposer = PromptLookupProposer(SPECULATION)
+        proposers = [OwnTextProposer()]
     elif drafts == "draft model":
-        proposer = DraftModelProposer(OpenVinoRunner(loaded, num_blocks), runner, SPECULATION)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
+        proposers = [DraftModelProposer(OpenVinoRunner(loaded, num_blocks), runner)]
+    config = replace(config, has_states=bool(loaded.facts.state_layers))
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, speculation=SPECULATION)
     for key, request in enumerate(requests):
         core.inbox.put(AddRequest(key, request))
     answers = Answers(stats=core.stats)
@@ -162,6 +164,9 @@ def test_after_preemptions(loaded: LoadedModel) -> None:
     answers = run(loaded, requests, replace(CONFIG, assumed_output_tokens=1), num_blocks=14)
     assert answers.stats.num_preemptions > 0
     check(loaded, requests, answers)
+    undisturbed = run(loaded, requests)
+    assert undisturbed.stats.num_preemptions == 0
+    assert (answers.token_ids, answers.logprobs) == (undisturbed.token_ids, undisturbed.logprobs)  # to the last bit
 
 
 def test_sequences_that_fork(loaded: LoadedModel) -> None:
@@ -185,7 +190,8 @@ def test_drafts_that_are_accepted_and_refused(drafts: str, tmp_path: Path) -> No
     answers = run(load_model(directory, ModelOptions(weight_type="f32", takes_back=True)), requests, drafts=drafts)
     check(loaded, requests, answers)
     assert answers.stats.num_draft_tokens > answers.stats.num_accepted_tokens > 0
-    assert answers.token_ids == run(loaded, requests).token_ids
+    plain = run(loaded, requests)
+    assert (answers.token_ids, answers.logprobs) == (plain.token_ids, plain.logprobs)
 
 
 def test_when_a_step_comes_to_nothing_for_the_others_of_a_batch(loaded: LoadedModel, directory: Path) -> None:
@@ -200,7 +206,7 @@ def test_when_a_step_comes_to_nothing_for_the_others_of_a_batch(loaded: LoadedMo
 def test_drafts_in_the_engine_as_its_factory_builds_it(tmp_path: Path) -> None:
     directory = write_hybrid(tmp_path)
     requests = repetitive_requests()
-    answers = asyncio.run(served(directory, requests, prompt_lookup=True))
+    answers = asyncio.run(served(directory, requests, speculation="lookup"))
     check(load_model(directory, ModelOptions(weight_type="f32")), requests, answers)
 
 

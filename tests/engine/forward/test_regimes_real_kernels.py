@@ -15,8 +15,8 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.forward import forward_batch
@@ -69,8 +69,10 @@ def test_answers_are_those_of_texts_computed_whole_in_the_regime_of_their_length
     loaded: LoadedModel, max_batch_tokens: int, speculates: bool
 ) -> None:
     runner = OpenVinoRunner(loaded, 80)
-    proposer = PromptLookupProposer(SpeculationConfig(max_ngram_size=1, max_batch=16)) if speculates else None
-    core = EngineCore(runner, Sampler(SHAPE.vocab_size), RollingConfig(max_batch_tokens), proposer)
+    proposers = [OwnTextProposer()] if speculates else []
+    limits = SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1, max_batch=16)
+    config = RollingConfig(max_batch_tokens)
+    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config, proposers, speculation=limits)
     sampling = SamplingParams(temperature=0.0)
     for key, prompt in enumerate(prompts()):
         core.inbox.put(AddRequest(key, EngineRequest(f"r{key}", prompt, sampling, MAX_TOKENS, seed=0)))

@@ -17,8 +17,9 @@ from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
@@ -90,10 +91,11 @@ def run(
     runner: ModelRunner,
     config: RollingConfig,
     *waves: Sequence[EngineRequest],
-    proposer: Proposer | None = None,
+    proposers: Sequence[Proposer] = (),
+    speculation: SpeculationConfig | None = None,
 ) -> tuple[dict[tuple[str, int], Answer], RollingStats]:
     """Answers by request and sequence, and what the engine counted; a wave comes when the last one is answered."""
-    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config, proposer)
+    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config, proposers, speculation=speculation)
     answers: dict[tuple[str, int], Answer] = {}
     for wave in waves:
         for key, request in enumerate(wave):
@@ -172,11 +174,11 @@ def test_drafts_that_are_looked_up_or_guessed_by_a_draft_model_change_no_token(
     loaded: LoadedModel, kept: dict[tuple[str, int], Answer]
 ) -> None:
     limits = SpeculationConfig(num_assistant_tokens=4, max_ngram_size=1, max_batch=16)
-    makers: list[Any] = [lambda target: PromptLookupProposer(limits)]
+    makers: list[Any] = [lambda target: OwnTextProposer()]
     if not loaded.facts.cache_kinds[0].window:
-        makers.append(lambda target: DraftModelProposer(OpenVinoRunner(loaded, 150), target, limits))
+        makers.append(lambda target: DraftModelProposer(OpenVinoRunner(loaded, 150), target))
     for make in makers:
         runner = OpenVinoRunner(loaded, num_blocks(loaded, 150, 120))
-        answers, stats = run(runner, RollingConfig(200), REQUESTS, proposer=make(runner))
+        answers, stats = run(runner, RollingConfig(200), REQUESTS, proposers=[make(runner)], speculation=limits)
         check_same(answers, kept, is_exact=False)  # a row of several tokens does, too
         assert stats.num_accepted_tokens > 0

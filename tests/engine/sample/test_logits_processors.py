@@ -20,13 +20,14 @@ from dragoman.engine.rolling.sample.logits_processors import (
 )
 from dragoman.engine.rolling.sample.mask_prefetch import MaskPrefetcher
 from dragoman.engine.rolling.sample.sampler import Sampler
+from tests.support.maskers import ByForks
 from tests.support.sampling import make_state, row_of
 
 INF = float("inf")
 ROW = (2.0, -1.0, 0.5, 4.0, -3.0)
 
 
-class OnlyOdd:
+class OnlyOdd(ByForks):
     """A TokenMasker that allows the odd tokens."""
 
     def fork(self) -> OnlyOdd:

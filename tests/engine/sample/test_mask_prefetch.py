@@ -17,11 +17,12 @@ from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 from tests.support.live_parts import with_masker
+from tests.support.maskers import ByForks
 
 VOCAB_SIZE = 24
 
 
-class OnlyOdd:
+class OnlyOdd(ByForks):
     """A grammar of odd tokens. `computed` is set when a mask was computed; `computed_on` names the threads."""
 
     def __init__(self) -> None:

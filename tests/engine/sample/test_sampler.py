@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dragoman.engine.rolling.sample.sampler import Sampled, Sampler
+from tests.support.maskers import ByForks
 from tests.support.sampling import (
     FloatArray,
     chi_square,
@@ -21,7 +22,7 @@ from tests.support.sampling import (
 )
 
 
-class Allows:
+class Allows(ByForks):
     """A TokenMasker that always allows the same tokens."""
 
     def __init__(self, *token_ids: int) -> None:

@@ -9,12 +9,13 @@ import pytest
 
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
+from tests.support.maskers import ByForks
 from tests.support.sampling import distribution, make_request, make_state
 
 VOCAB_SIZE = 12
 
 
-class Counter:
+class Counter(ByForks):
     """A TokenMasker: allows token n at position n, and counts the tokens it consumed."""
 
     def __init__(self, position: int = 0) -> None:

@@ -14,7 +14,7 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.speculate.speculation import MAX_CONFIDENT_TOKENS
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, reference_logits
@@ -37,12 +37,15 @@ class CountingRunner(FakeRunner):
         self.num_sequences.append(len(batch.past_lens))
 
 
+FIVE = SpeculationConfig(num_assistant_tokens=5)
+
+
 class Drafted:
     """An engine whose draft model is the model, in a cache of its own."""
 
     def __init__(
         self,
-        config: SpeculationConfig | None = None,
+        config: SpeculationConfig = FIVE,
         num_blocks: int = 64,
         model: FakeModel = PLAIN,
         **draft_sizes: Any,
@@ -55,10 +58,9 @@ class Drafted:
         )
         self.model = model
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
-        self.proposer = CheckedDraft(self.draft, runner, config)
-        core = EngineCore(
-            runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=16, assumed_output_tokens=1), self.proposer
-        )
+        self.proposer = CheckedDraft(self.draft, runner)
+        limits = RollingConfig(max_num_seqs=16, assumed_output_tokens=1)
+        core = EngineCore(runner, Sampler(VOCAB_SIZE), limits, [self.proposer], speculation=config)
         self.stats = core.stats
         self.collector = Collector(core)
 
@@ -134,7 +136,7 @@ def test_beyond_the_drafts_own_context_nothing_is_drafted() -> None:
 
 
 def test_a_sequence_that_paused_speculating_catches_up() -> None:
-    drafted = Drafted(SpeculationConfig(max_batch=1))
+    drafted = Drafted(SpeculationConfig(num_assistant_tokens=5, max_batch=1))
     drafted.collector.add(0, unending(max_tokens=120))
     for _ in range(3):
         drafted.collector.step()

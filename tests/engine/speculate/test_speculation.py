@@ -15,9 +15,9 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig, Wish
-from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
+from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS, SpeculationConfig
 from dragoman.errors import EngineFailed
 from dragoman.types import EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeModel, FakeRunner
@@ -32,18 +32,30 @@ def unending(prompt_ids: Sequence[int] = (1, 2, 3), max_tokens: int = 13, **kwar
     return make_request(prompt_ids, max_tokens, ignore_eos=True, **kwargs)
 
 
-def make_collector(proposer: Proposer | None, runner: FakeRunner | None = None, **config: Any) -> Collector:
+FIVE = SpeculationConfig(num_assistant_tokens=5)
+
+
+def make_collector(
+    proposer: Proposer | None,
+    runner: FakeRunner | None = None,
+    speculation: SpeculationConfig = FIVE,
+    **config: Any,
+) -> Collector:
     runner = runner or FakeRunner(vocab_size=VOCAB_SIZE)
-    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(**config), proposer))
+    proposers = [] if proposer is None else [proposer]
+    limits = RollingConfig(**config)
+    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), limits, proposers, speculation=speculation))
 
 
-def right(**config: Any) -> FunctionProposer:
+def right() -> FunctionProposer:
     """Every draft is what the model will say."""
-    return FunctionProposer(Oracle(VOCAB_SIZE, 0), SpeculationConfig(**config))
+    return FunctionProposer(Oracle(VOCAB_SIZE, 0))
 
 
-def run(proposer: Proposer | None, *requests: EngineRequest, **config: Any) -> Collector:
-    collector = make_collector(proposer, **config)
+def run(
+    proposer: Proposer | None, *requests: EngineRequest, speculation: SpeculationConfig = FIVE, **config: Any
+) -> Collector:
+    collector = make_collector(proposer, speculation=speculation, **config)
     for key, request in enumerate(requests):
         collector.add(key, request)
     collector.run()
@@ -60,7 +72,7 @@ def answer_of(request: EngineRequest, index: int = 0) -> Generated:
 
 
 def test_right_drafts_give_several_tokens_per_step() -> None:
-    plain, quick = run(None, unending()), run(right(num_assistant_tokens=5), unending())
+    plain, quick = run(None, unending()), run(right(), unending())
     assert quick.sequence(0) == plain.sequence(0)
     assert [len(output.token_ids) for output in quick.outputs[0]] == [1, 6, 6]
     assert (plain.core.stats.num_steps, quick.core.stats.num_steps) == (13, 3)
@@ -159,7 +171,7 @@ def test_some_requests_of_a_batch_speculate_while_others_do_not() -> None:
 def test_where_speculation_is_not_the_default_a_request_must_ask_for_it(
     knobs: dict[str, Any], is_drafted: bool
 ) -> None:
-    collector = run(right(is_default=False), unending(**knobs))
+    collector = run(right(), unending(**knobs), speculation=replace(FIVE, is_default=False))
     assert drafted(collector, 0) is is_drafted
 
 
@@ -174,20 +186,21 @@ def test_a_request_says_how_many_tokens_are_drafted(knobs: dict[str, Any], limit
 
 
 def test_drafts_never_exceed_what_a_request_may_still_generate() -> None:
-    proposer = FunctionProposer(lambda wish: [1] * 100, SpeculationConfig(num_assistant_tokens=9))
-    run(proposer, unending(max_tokens=6))
+    proposer = FunctionProposer(lambda wish: [1] * 100)
+    run(proposer, unending(max_tokens=6), speculation=SpeculationConfig(num_assistant_tokens=9))
     assert proposer.limits == sorted(proposer.limits, reverse=True)
     assert (proposer.limits[0], proposer.limits[-1]) == (4, 1)
 
 
-def test_a_large_batch_does_not_speculate() -> None:
-    collector = run(right(max_batch=3), *(unending(seed=seed) for seed in range(4)))
-    assert collector.core.stats.num_draft_tokens == 0
+def test_in_a_large_batch_no_number_of_guesses_is_kept_to() -> None:
+    proposer = right()
+    run(proposer, *(unending(seed=seed) for seed in range(4)), speculation=replace(FIVE, max_batch=3))
+    assert not any(wish.is_fixed for wish in proposer.wishes)
 
 
 def test_drafts_that_would_cost_blocks_or_budget_are_dropped_before_anybody_is_preempted() -> None:
     runner = FakeRunner(num_blocks=10, block_size=4, vocab_size=VOCAB_SIZE)  # two sequences of 5 blocks: exactly enough
-    collector = make_collector(right(num_assistant_tokens=9), runner)
+    collector = make_collector(right(), runner, SpeculationConfig(num_assistant_tokens=9))
     for key in range(2):
         collector.add(key, unending([1, 2, 3, key], max_tokens=16))
     collector.run()
@@ -320,7 +333,7 @@ def test_a_failed_step_keeps_the_drafts_of_those_it_did_not_touch() -> None:
         def validate(self, token_ids: Sequence[int]) -> int:
             return 0
 
-    collector = make_collector(right(num_assistant_tokens=2))
+    collector = make_collector(right(), speculation=SpeculationConfig(num_assistant_tokens=2))
     collector.add(0, unending())
     collector.add(1, with_masker(unending(), BreaksLater()))
     collector.run()
@@ -334,7 +347,7 @@ def test_a_failed_step_keeps_the_drafts_of_those_it_did_not_touch() -> None:
 def test_the_engine_says_whether_it_speculates() -> None:
     runner = FakeRunner(vocab_size=VOCAB_SIZE)
     assert not RollingEngine(runner, Sampler(VOCAB_SIZE)).capabilities.speculative
-    assert RollingEngine(runner, Sampler(VOCAB_SIZE), proposer=PromptLookupProposer()).capabilities.speculative
+    assert RollingEngine(runner, Sampler(VOCAB_SIZE), proposers=[OwnTextProposer()]).capabilities.speculative
 
 
 async def _run_and_stop(engine: RollingEngine, request: EngineRequest) -> list[int]:
@@ -346,7 +359,9 @@ async def _run_and_stop(engine: RollingEngine, request: EngineRequest) -> list[i
 
 def test_the_engine_closes_its_proposer() -> None:
     proposer = right()
-    engine = RollingEngine(FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), proposer=proposer)
+    engine = RollingEngine(
+        FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), proposers=[proposer], speculation=FIVE
+    )
     assert asyncio.run(_run_and_stop(engine, unending())) == answer_of(unending()).token_ids
     assert (engine.stats().num_accepted_tokens or 0) > 0
     assert proposer.is_closed
@@ -366,8 +381,8 @@ def test_a_proposal_longer_than_wished_is_cut() -> None:
 def test_no_draft_reaches_into_the_long_regime_before_its_sequence_does() -> None:
     model = FakeModel(long_context_from=7)
     runner = FakeRunner(vocab_size=VOCAB_SIZE, long_context_from=7)
-    proposer = FunctionProposer(Oracle(VOCAB_SIZE, 0, model), SpeculationConfig(num_assistant_tokens=4))
-    collector = make_collector(proposer, runner)
+    proposer = FunctionProposer(Oracle(VOCAB_SIZE, 0, model))
+    collector = make_collector(proposer, runner, SpeculationConfig(num_assistant_tokens=4))
     request = unending([1, 2, 3], max_tokens=14)
     collector.add(0, request)
     collector.run()

@@ -14,8 +14,10 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request
@@ -24,7 +26,7 @@ from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_f
 from tests.support.live_parts import with_masker
 from tests.support.sampling import chi_square, chi_square_limit
 
-KINDS = ("right", "half right", "wrong", "lookup", "same draft", "other draft")
+KINDS = ("right", "half right", "wrong", "lookup", "recent", "same draft", "other draft")
 
 
 @st.composite
@@ -50,11 +52,12 @@ def altered(draw: st.DrawFn, request: EngineRequest) -> EngineRequest:
     return with_masker(msgspec.structs.replace(request, sampling=sampling, bad_word_ids=words), masker)
 
 
-def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
+def make_proposer(kind: str, runner: FakeRunner) -> Proposer:
     """A draft model has the model's windows and no regimes, or other windows and the regimes if it is another one."""
-    config = SpeculationConfig(num_assistant_tokens=4, max_batch=max_batch)
     if kind == "lookup":
-        return PromptLookupProposer(config)
+        return OwnTextProposer()
+    if kind == "recent":
+        return RecentTextsProposer()
     if kind in ("same draft", "other draft"):
         same = kind == "same draft"
         draft_class, proposer_class = (FakeRunner, CheckedDraft) if same else (SlipperyRunner, DraftModelProposer)
@@ -65,8 +68,8 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
             windows=runner.model.windows if same else runner.model.windows[::-1],
             long_context_from=None if same else runner.long_context_from,
         )
-        return proposer_class(draft, runner, config)
-    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.model), config)
+        return proposer_class(draft, runner)
+    return FunctionProposer(Oracle(VOCAB_SIZE, {"right": 0, "half right": 2, "wrong": 8}[kind], runner.model))
 
 
 @given(
@@ -76,6 +79,7 @@ def make_proposer(kind: str, runner: FakeRunner, max_batch: int) -> Proposer:
     max_batch_tokens=st.sampled_from([4, 7, 16, 64]),
     max_num_seqs=st.integers(1, 8),
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
+    num_guesses=st.sampled_from([None, 4]),
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_every_request_gets_the_tokens_of_a_naive_loop(
@@ -85,11 +89,14 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     max_batch_tokens: int,
     max_num_seqs: int,
     prefix_cache: PrefixCacheMode,
+    num_guesses: int | None,
 ) -> None:
     assume(not (runner.pools[0].window and "draft" in kind))  # is refused
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, assumed_output_tokens=1)
-    proposer = make_proposer(kind, runner, max_batch=2 + max_num_seqs // 2)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposer)
+    runner.tells_rows = prefix_cache != "all"
+    proposer = make_proposer(kind, runner)
+    limits = SpeculationConfig(num_guesses, max_batch=2 + max_num_seqs // 2)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, [proposer], speculation=limits)
     collector = Collector(core)
     for step in range(31):
         for key, arrival in enumerate(arrivals):
@@ -116,8 +123,10 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
 def test_sampled_answers_keep_their_distribution_although_most_drafts_are_wrong() -> None:
     """Three tokens of four: 64 answers, counted over 3000 seeds; the draft is always `1 1`."""
     vocab_size, temperature, prompt, num_seeds = 4, 4.0, [1, 2, 3], 3000
-    proposer = FunctionProposer(lambda wish: [1, 1], SpeculationConfig(max_batch=64))
-    core = EngineCore(FakeRunner(num_blocks=400, vocab_size=vocab_size), Sampler(vocab_size), RollingConfig(), proposer)
+    proposer = FunctionProposer(lambda wish: [1, 1])
+    limits = SpeculationConfig(num_assistant_tokens=2, max_batch=64)
+    runner = FakeRunner(num_blocks=400, vocab_size=vocab_size)
+    core = EngineCore(runner, Sampler(vocab_size), RollingConfig(), [proposer], speculation=limits)
     collector = Collector(core)
     for seed in range(num_seeds):
         collector.add(seed, make_request(prompt, max_tokens=3, seed=seed, temperature=temperature, ignore_eos=True))

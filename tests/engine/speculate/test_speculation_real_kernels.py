@@ -1,7 +1,6 @@
 """On the real kernels: speculation takes fewer steps, and the tokens are those of plain decoding.
 
-A row of several tokens goes through another attention kernel than a single one, which sums in another order. In f32 that
-changes log-probabilities in their last digits only; with bf16 inference two nearly equal tokens may change places.
+What holds bit by bit is in `test_exact_rows`.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
@@ -69,12 +69,12 @@ def requests() -> list[EngineRequest]:
 
 def run(loaded: LoadedModel, asked: list[EngineRequest], draft: LoadedModel | str | None) -> Run:
     runner = OpenVinoRunner(loaded, NUM_BLOCKS)
-    proposer: Proposer | None = None
+    proposers: list[Proposer] = []
     if isinstance(draft, str):
-        proposer = PromptLookupProposer(CONFIG)
+        proposers = [OwnTextProposer()]
     elif draft is not None:
-        proposer = DraftModelProposer(OpenVinoRunner(draft, NUM_BLOCKS), runner, CONFIG)
-    core = EngineCore(runner, Sampler(runner.vocab_size), RollingConfig(), proposer)
+        proposers = [DraftModelProposer(OpenVinoRunner(draft, NUM_BLOCKS), runner)]
+    core = EngineCore(runner, Sampler(runner.vocab_size), RollingConfig(), proposers, speculation=CONFIG)
     for key, request in enumerate(asked):
         core.inbox.put(AddRequest(key, request))
     result = Run([[] for _ in asked], [[] for _ in asked], core.stats)

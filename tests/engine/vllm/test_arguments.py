@@ -50,7 +50,7 @@ def test_what_nobody_gave_is_left_to_vllm() -> None:
         ("dtype", "int4", "must be one of auto, f32, f16, bf16 with engine=vllm"),
         ("kv_dtype", "u8", "must be one of auto, f16, bf16 with engine=vllm"),
         ("draft_model", Path("d"), "option.speculative_config"),
-        ("prompt_lookup", True, "option.speculative_config"),
+        ("speculation", "lookup", "option.speculative_config"),
     ],
 )
 def test_what_vllm_has_in_another_form_is_refused_with_what_to_give(name: str, value: Any, says: str) -> None:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "int8": 1.0, "int4": 0.5}
 _BESIDE = 1.1  # buffers and machine code
-_GENERATING = ("draft_model", "prompt_lookup", "lora", "enable_lora", "merge_lora")
+_GENERATING = ("draft_model", "lora", "enable_lora", "merge_lora")
 """Options that change how text is generated."""
 
 

@@ -18,9 +18,16 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.models import LoadedModel
+from dragoman.models.facts import ModelFacts
+
+_ATTENTION_FACTOR = 2.5
+_WEIGHT_BYTES = {"int4": 0.56, "int8": 1.0, "f32": 4.0}
 
 
 def assemble(
@@ -42,17 +49,54 @@ def assemble(
         table = AdapterTable(model.adapters, bank, takes_more=options.enable_lora)
     runner = OpenVinoRunner(model, num_blocks, bank)
     limits = limits_of(options, model.facts, model.profile, max_model_len)
-    proposer = _proposer(options, draft, runner)
+    proposers = _proposers(options, model.facts, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
-    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder, table)
+    speculation = SpeculationConfig(
+        options.num_assistant_tokens,
+        options.max_ngram_size,
+        options.speculative_max_batch,
+        context_share=_context_share(model),
+    )
+    return RollingEngine(
+        runner, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table, speculation=speculation
+    )
 
 
-def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
-    """Who guesses for speculative decoding; None = nobody."""
-    limits = SpeculationConfig(options.num_assistant_tokens, options.max_ngram_size, options.speculative_max_batch)
-    if draft is None:
-        return PromptLookupProposer(limits) if options.prompt_lookup else None
+def _proposers(
+    options: RollingOptions, facts: ModelFacts, draft: LoadedModel | None, runner: OpenVinoRunner
+) -> list[Proposer]:
+    """Who guesses for speculative decoding, the surest first."""
+    if options.speculation == "off" or not (options.speculates or _takes_back_freely(facts)):
+        return []
+    proposers: list[Proposer] = [ForcedTokensProposer()]
+    if options.speculation != "draft":
+        proposers.append(OwnTextProposer())
+    if options.speculation in ("auto", "suffix"):
+        proposers.append(RecentTextsProposer(shares_callers=options.speculation_across_keys))
+    if draft is not None:
+        proposers.append(_draft_proposer(draft, runner))
+    return proposers
+
+
+def _context_share(model: LoadedModel) -> float:
+    """About what a token of context takes of the time of a step that computes one token.
+
+    Both wait for memory, attention with a smaller part of its bandwidth (measured). The weights are taken for those of a
+    usual transformer of that width and depth.
+    """
+    facts, profile = model.facts, model.profile
+    matrices = 12 * facts.hidden_size**2 * len(facts.layers) + facts.vocab_size * facts.hidden_size
+    weights = matrices * _WEIGHT_BYTES.get(profile.weights.stored_type, 2.0)
+    return _ATTENTION_FACTOR * sum(model.block_bytes) / profile.block_size / weights
+
+
+def _takes_back_freely(facts: ModelFacts) -> bool:
+    """Whether tokens can be taken back from the model, and that takes no memory."""
+    return not (facts.state_layers or facts.convolution_layers)
+
+
+def _draft_proposer(draft: LoadedModel, runner: OpenVinoRunner) -> Proposer:
     try:
-        return DraftModelProposer(OpenVinoRunner(draft, runner.pools[0].num_blocks), runner, limits)
+        return DraftModelProposer(OpenVinoRunner(draft, runner.pools[0].num_blocks), runner)
     except ValueError as error:
         raise EngineOptionError("draft_model", str(error)) from error

@@ -27,7 +27,8 @@ class RollingConfig:
     `panel_tokens`: rows that the kernels compute together, so that prompts fill whole panels (`pacer`); None = they do not.
     `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
     `max_model_len`: a shorter context than the model's; None = the model's. `repeats_steps`: a step that was computed and
-    came to nothing may be computed again; False where layers only keep what the next step needs.
+    came to nothing may be computed again; False where layers only keep what the next step needs. `has_states`: the model
+    has layers whose tokens of one sequence are computed one after the other.
     """
 
     max_batch_tokens: int = 2048
@@ -40,6 +41,7 @@ class RollingConfig:
     assumed_output_tokens: int = 256
     max_model_len: int | None = None
     repeats_steps: bool = True
+    has_states: bool = False
 
     def __post_init__(self) -> None:
         least_of = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from itertools import count
@@ -29,7 +30,7 @@ from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import Speculation
+from dragoman.engine.rolling.speculate.speculation import Speculation, SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
 from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
@@ -45,12 +46,13 @@ class EngineCore:
         runner: ModelRunner,
         sampler: Sampler,
         config: RollingConfig,
-        proposer: Proposer | None = None,
+        proposers: Rows[Proposer] = (),
         clock: Callable[[], float] = perf_counter,
         is_disturbed: Callable[[], bool] = lambda: False,
         turn: AbstractContextManager[None] | None = None,
+        speculation: SpeculationConfig | None = None,
     ) -> None:
-        """`proposer` None = no speculative decoding. `clock`, in seconds, times the steps and the requests' deadlines.
+        """`proposers`: who guesses for speculative decoding; none = nobody. `clock`, in seconds, times the steps and the requests' deadlines.
 
         `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
         `turn`: within which steps are planned and computed, where others compute as well.
@@ -62,9 +64,10 @@ class EngineCore:
         self._sampler = sampler
         self._blocks = BlockPools(runner.pools, runner.block_size)
         max_model_len = context_length(runner, config)
-        speculation = None
-        if proposer is not None:
-            speculation = Speculation(proposer, self._blocks, max_model_len, runner)
+        guessing = None
+        if proposers:
+            limits = speculation or SpeculationConfig()
+            guessing = Speculation(proposers, limits, self._blocks, max_model_len, runner, clock)
         full_step_tokens = min(config.best_step_tokens or config.max_batch_tokens, config.max_batch_tokens)
         pacer = Pacer(
             config.max_slowdown,
@@ -74,7 +77,7 @@ class EngineCore:
             full_step_tokens=full_step_tokens,
         )
         self._scheduler = Scheduler(
-            config, self._blocks, self.stats, speculation, pacer, clock, long_context_from=runner.long_context_from
+            config, self._blocks, self.stats, guessing, pacer, clock, long_context_from=runner.long_context_from
         )
         self._batch_sampler = BatchSampler(sampler)
         self._updater = Updater(self._scheduler, self.stats, max_model_len)

@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from collections.abc import Sequence as Rows
 from concurrent.futures import Future
 from dataclasses import replace
 from itertools import count
@@ -35,6 +36,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, TokenMasker
@@ -81,19 +83,20 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 class RollingEngine:
-    """Runs requests on `runner`, mixed in every step. Owns runner and proposer from the start on: `shutdown` closes them."""
+    """Runs requests on `runner`, mixed in every step. Owns runner and proposers from the start on: `shutdown` closes them."""
 
     def __init__(
         self,
         runner: ModelRunner,
         sampler: Sampler,
         config: RollingConfig | None = None,
-        proposer: Proposer | None = None,
+        proposers: Rows[Proposer] = (),
         tools: EngineTools | None = None,
         embedder: PictureEmbedder | None = None,
         adapters: AdapterTable | None = None,
+        speculation: SpeculationConfig | None = None,
     ) -> None:
-        """`proposer` None = no speculative decoding. `tools` None = nothing that concerns texts: see `Capabilities`.
+        """`proposers`: who guesses for speculative decoding, none = nobody. `tools` None = nothing that concerns texts: see `Capabilities`.
 
         `embedder` None = no pictures. The engine closes it. `adapters` None = there are none.
         """
@@ -101,14 +104,16 @@ class RollingEngine:
         self._runner = runner
         self._config = config
         self._mask_wait_s = sampler.mask_wait_s
-        self._proposer = proposer
+        self._proposers = tuple(proposers)
         self._tools = tools
         self._embedder = embedder
         self._adapters = adapters
         self._changes: set[Future[None]] = set()  # that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
-        self._core = EngineCore(runner, sampler, config, proposer, is_disturbed=self._is_disturbed, turn=turn)
-        self._capabilities = replace(_capabilities(runner, config, proposer, tools), pictures=embedder is not None)
+        self._core = EngineCore(
+            runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, speculation=speculation
+        )
+        self._capabilities = replace(_capabilities(runner, config, proposers, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}
         self._streams_changed = threading.Condition()  # guards writes to `_streams`
@@ -210,8 +215,8 @@ class RollingEngine:
         """Release what the engine owns; not on an event loop, as giving gigabytes back takes a while."""
         self._core.close()
         self._runner.close()
-        if self._proposer is not None:
-            self._proposer.close()
+        for proposer in self._proposers:
+            proposer.close()
         if self._embedder is not None:
             self._embedder.close()
 
@@ -340,7 +345,7 @@ class RollingEngine:
 
 
 def _capabilities(
-    runner: ModelRunner, config: RollingConfig, proposer: Proposer | None, tools: EngineTools | None
+    runner: ModelRunner, config: RollingConfig, proposers: Rows[Proposer], tools: EngineTools | None
 ) -> Capabilities:
     """What the engine can do with these: a sequence must fit the context and the whole cache."""
     lengths = (context_length(runner, config), cache_length(runner))
@@ -351,7 +356,7 @@ def _capabilities(
         best_of=True,
         grammar=tools is not None,
         stop_strings=tools is not None,
-        speculative=proposer is not None,
+        speculative=bool(proposers),
         cache_salt=True,
         priority=True,
         queue_timeout=True,

@@ -96,6 +96,7 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         panel_tokens=profile.panel_tokens,
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
+        has_states=bool(facts.state_layers),
     )
 
 
@@ -175,11 +176,11 @@ def draft_directory(path: Path, facts: ModelFacts) -> Path:
 
 def refuse_guesses(options: RollingOptions, facts: ModelFacts, draft: ModelFacts | None) -> None:
     """Raises: EngineOptionError if tokens were to be taken back from a model, or a draft model, that has states."""
-    asked = "prompt_lookup" if options.draft_model is None else "draft_model"
+    asked = "speculation" if options.draft_model is None else "draft_model"
     for model in (facts, draft):
         if model is not None and model.state_layers and options.speculates:
             reason = "has layers with one state for all tokens of a sequence, from which none can be taken back"
-            raise EngineOptionError(asked, f"must not be set: {model.architecture} {reason}")
+            raise EngineOptionError(asked, f"must be auto or off: {model.architecture} {reason}")
 
 
 def _model_size(model_dir: Path, options: ModelOptions) -> _ModelSize:

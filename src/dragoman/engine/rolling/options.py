@@ -34,9 +34,10 @@ class RollingOptions:
     prefix_cache: str = "prompt"
     kv_cache_gb: float | None = None
     draft_model: Path | None = None
-    prompt_lookup: bool = False
-    num_assistant_tokens: int = 5
-    max_ngram_size: int = 3
+    speculation: str = "auto"
+    speculation_across_keys: bool = False
+    num_assistant_tokens: int | None = None
+    max_ngram_size: int | None = None
     speculative_max_batch: int = 8
     limit_mm_per_prompt: int | None = None
     mm_processor_kwargs: str | None = None
@@ -53,8 +54,8 @@ class RollingOptions:
 
     @property
     def speculates(self) -> bool:
-        """Whether somebody guesses tokens."""
-        return self.prompt_lookup or self.draft_model is not None
+        """Whether somebody is to guess tokens whatever it takes; `auto` guesses where it takes nothing."""
+        return self.speculation not in ("auto", "off") or self.draft_model is not None
 
     @property
     def model_options(self) -> ModelOptions:

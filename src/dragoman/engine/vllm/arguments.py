@@ -41,9 +41,10 @@ _DRAFTS = "must not be set with engine=vllm, whose drafts are configured by opti
 def shared_arguments(setup: EngineSetup) -> dict[str, Any]:
     """What the options of this server mean for vLLM, and what is decided here. Raises: EngineOptionError."""
     options = setup.options
-    for name in ("draft_model", "prompt_lookup"):
-        if options.get(name):
-            raise EngineOptionError(name, _DRAFTS)
+    if options.get("draft_model"):
+        raise EngineOptionError("draft_model", _DRAFTS)
+    if options.get("speculation", "auto") not in ("auto", "off"):
+        raise EngineOptionError("speculation", _DRAFTS)
     names = options.get("name") or (model_name(setup.model_dir),)
     arguments: dict[str, Any] = {
         "model": str(setup.model_dir),

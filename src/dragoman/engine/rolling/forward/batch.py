@@ -2,11 +2,17 @@
 
 Does: copy token ids, positions and block tables into preallocated buffers, and choose the rows of logits. Does not:
 schedule or run anything. Called by `core`, on the engine thread only.
+
+A prompt's tokens form one row, whatever the step computes of them; every other token, drafts and tokens that are computed
+again included, is a row of its own, as it is when it is decoded. Rows of several tokens go through another attention kernel,
+which sums in another order: so verifying guesses, or recomputing what a preempted sequence had, changes no bit of an answer.
+The rows of a sequence list the same blocks, and see each other's keys and values, if each is one token: so a prompt's row has
+no other row of its sequence beside it (the scheduler sees to that).
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +22,7 @@ from dragoman.engine.rolling.blocks.block_manager import BlockManager
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch, PictureInputs
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
+from dragoman.engine.rolling.sequence import Sequence
 
 _MIN_ROWS = 256
 _MIN_BLOCKS = 4096
@@ -68,30 +75,30 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
     log-probabilities, in the same order; so that each kind is one contiguous slice.
     """
     ids, positions, begins = buffers.input_ids, buffers.position_ids, buffers.subsequence_begins
+    rows = _rows(batch)
     token, max_context_len = 0, 0
-    # This loop over sequences and that in `_fill_tables` are the only ones of batch building; only slices inside.
-    for row, entry in enumerate(batch.entries):
-        sequence, num_new = entry.sequence, entry.num_new_tokens
-        begin = sequence.num_computed_tokens
-        end = begin + num_new
-        if num_new == 1:
+    # The loops over rows of batch building are this one, that in `_rows` and that in `_fill_tables`; only slices inside.
+    for number, (sequence, begin, end) in enumerate(rows, 1):
+        if end - begin == 1:
             ids[token] = sequence.token_ids[begin]
             positions[token] = begin
+            token += 1
         else:
-            ids[token : token + num_new] = sequence.token_ids[begin:end]
-            positions[token : token + num_new] = buffers.arange[begin:end]
-        token += num_new
-        begins[row + 1] = token
+            following = token + end - begin
+            ids[token:following] = sequence.token_ids[begin:end]
+            positions[token:following] = buffers.arange[begin:end]
+            token = following
+        begins[number] = token
         if end > max_context_len:
             max_context_len = end
     first, *others = [
-        _fill_tables(batch, manager, tables) for manager, tables in zip(blocks.managers, buffers.tables, strict=True)
+        _fill_tables(rows, manager, tables) for manager, tables in zip(blocks.managers, buffers.tables, strict=True)
     ]
     return ForwardBatch(
         input_ids=ids[:token],
         position_ids=positions[:token],
         past_lens=first.past_lens,
-        subsequence_begins=begins[: len(batch.entries) + 1],
+        subsequence_begins=begins[: len(rows) + 1],
         block_indices=first.block_indices,
         block_indices_begins=first.block_indices_begins,
         logit_indices=_fill_logit_indices(batch, buffers),
@@ -100,7 +107,37 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         regimes=_regimes(batch) if buffers.has_regimes else None,
         adapter_slots=_adapter_slots(batch) if buffers.may_have_extras else None,
         pictures=_pictures(batch) if buffers.may_have_extras else None,
+        first_rows=_first_rows(rows) if len(rows) != len(batch.entries) else None,
     )
+
+
+class _Row(NamedTuple):
+    """Tokens of a sequence that attend together: positions `begin` to `end`."""
+
+    sequence: Sequence
+    begin: int
+    end: int
+
+
+def _rows(batch: ScheduledBatch) -> list[_Row]:
+    rows = []
+    for entry in batch.entries:
+        sequence = entry.sequence
+        begin = sequence.num_computed_tokens
+        end = begin + entry.num_new_tokens
+        decoded = sequence.num_prompt_tokens
+        if begin < decoded:
+            rows.append(_Row(sequence, begin, min(decoded, end)))
+            begin = decoded
+        for position in range(begin, end):
+            rows.append(_Row(sequence, position, position + 1))
+    return rows
+
+
+def _first_rows(rows: list[_Row]) -> npt.NDArray[np.int64]:
+    """See `ForwardBatch`."""
+    owners = np.array([row.sequence.sequence_id for row in rows], dtype=np.int64)
+    return np.flatnonzero(np.diff(owners, prepend=-1))
 
 
 def _pictures(batch: ScheduledBatch) -> PictureInputs | None:
@@ -142,26 +179,24 @@ def _regimes(batch: ScheduledBatch) -> npt.NDArray[np.int64]:
     return np.repeat(flags, [entry.num_new_tokens for entry in batch.entries])
 
 
-def _fill_tables(batch: ScheduledBatch, manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
+def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers) -> BlockTables:
     """What the layers of one kind read and write, as slices of `buffers`."""
     past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
     size, has_window = manager.block_size, manager.window > 0
     num_blocks = 0
-    for row, entry in enumerate(batch.entries):
-        sequence = entry.sequence
-        past = sequence.num_computed_tokens
+    for number, (sequence, past, end) in enumerate(rows):
         if has_window:  # all positions count from the first block that is left
-            past -= manager.num_passed(sequence.sequence_id) * size
-        table = manager.table(sequence.sequence_id)[: -(-(past + entry.num_new_tokens) // size)]
+            passed = manager.num_passed(sequence.sequence_id) * size
+            past, end = past - passed, end - passed
+        table = manager.table(sequence.sequence_id)[: -(-end // size)]
         begin = num_blocks
         num_blocks += len(table)
         if num_blocks > len(block_indices):
             block_indices = buffers.ensure_blocks(num_blocks)
         block_indices[begin:num_blocks] = table
-        past_lens[row] = past
-        begins[row + 1] = num_blocks
-    num_sequences = len(batch.entries)
-    return BlockTables(past_lens[:num_sequences], block_indices[:num_blocks], begins[: num_sequences + 1])
+        past_lens[number] = past
+        begins[number + 1] = num_blocks
+    return BlockTables(past_lens[: len(rows)], block_indices[:num_blocks], begins[: len(rows) + 1])
 
 
 def _fill_logit_indices(batch: ScheduledBatch, buffers: BatchBuffers) -> npt.NDArray[np.int64]:

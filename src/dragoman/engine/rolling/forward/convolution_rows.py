@@ -43,13 +43,13 @@ class ConvolutionRows:
 
         `tables`: of the kind whose blocks keep rows.
         """
-        begins = batch.subsequence_begins.astype(np.int64)
+        begins, tables, past = _of_sequences(batch, tables)
         lengths = np.diff(begins)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         tokens = np.arange(len(owners))
         offsets = tokens - begins[owners]
         num_past = len(lengths) * self._reach
-        values = {PAST_ROWS: self._past_rows(batch, tables)}
+        values = {PAST_ROWS: self._past_rows(past, tables)}
         for back in range(1, self._reach + 1):
             # The row of position past - n of sequence s is number s * reach + n - 1 of the past rows.
             is_past = offsets < back
@@ -77,12 +77,12 @@ class ConvolutionRows:
         """Give the table's memory back; nothing can be computed afterwards."""
         forget_pages(self._table)
 
-    def _past_rows(self, batch: ForwardBatch, tables: BlockTables) -> Array:
+    def _past_rows(self, past: Array, tables: BlockTables) -> Array:
         """The rows before each sequence's tokens, the nearest first, zeros before its beginning: [S * reach, width]."""
         back = np.arange(1, self._reach + 1)
-        is_there = (batch.past_lens[:, None] >= back).reshape(-1)
+        is_there = (past[:, None] >= back).reshape(-1)
         positions = (tables.past_lens[:, None] - back).reshape(-1)
-        owners = np.repeat(np.arange(len(batch.past_lens)), self._reach)
+        owners = np.repeat(np.arange(len(past)), self._reach)
         slots = self._slots(tables, owners, np.maximum(positions, 0))
         rows = self._table[slots].astype(np.float32)
         rows[~is_there] = 0
@@ -93,3 +93,21 @@ class ConvolutionRows:
         blocks = tables.block_indices[tables.block_indices_begins[owners] + positions // self._block_size]
         slots: Array = blocks.astype(np.int64) * self._num_slots + positions % self._block_size % self._num_slots
         return slots
+
+
+def _of_sequences(batch: ForwardBatch, tables: BlockTables) -> tuple[Array, BlockTables, Array]:
+    """Where sequences' tokens begin in the step, their tables, and the tokens before them: all their rows taken as one.
+
+    A convolution sums alike however many tokens it is given, so a sequence's tokens need not be rows of their own here.
+    """
+    begins = batch.subsequence_begins.astype(np.int64)
+    first = batch.first_rows
+    if first is None:
+        return begins, tables, batch.past_lens
+    last = np.append(first[1:], len(batch.past_lens)) - 1  # whose table is the longest
+    listed = [
+        tables.block_indices[tables.block_indices_begins[row] : tables.block_indices_begins[row + 1]] for row in last
+    ]
+    block_begins = np.cumsum([0, *map(len, listed)])
+    whole = BlockTables(tables.past_lens[first], np.concatenate(listed), block_begins)
+    return np.append(begins[first], begins[-1]), whole, batch.past_lens[first]

@@ -178,6 +178,7 @@ class OpenVinoRunner:
             regimes=None if batch.regimes is None else np.concatenate([batch.regimes, _DUMMY_TOKEN]),
             pictures=batch.pictures,
             adapter_slots=batch.adapter_slots,
+            first_rows=batch.first_rows,
         )
 
     def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:

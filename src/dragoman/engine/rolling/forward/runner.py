@@ -18,7 +18,7 @@ from dragoman.engine.rolling.blocks.window import CachePool
 
 @dataclass(frozen=True, slots=True)
 class BlockTables:
-    """Where the layers of one cache kind find the context of a step's sequences. Shapes: as in `ForwardBatch`."""
+    """Where the layers of one cache kind find the context of a step's rows. Shapes: as in `ForwardBatch`."""
 
     past_lens: npt.NDArray[np.int32]
     block_indices: npt.NDArray[np.int32]
@@ -42,10 +42,12 @@ class PictureInputs:
 class ForwardBatch(BlockTables):
     """The tokens of one step, flat, with the blocks that hold their context. The arrays are valid until the next step.
 
-    Shapes: T = tokens of the step, S = its sequences, B = the sum of their blocks, R = rows of logits wanted.
-    Sequence i owns tokens [subsequence_begins[i], subsequence_begins[i + 1]) and the blocks
-    block_indices[block_indices_begins[i] : block_indices_begins[i + 1]], in order of position: position p lives in slot
-    p % block_size of its block p // block_size. `past_lens[i]` of its tokens are in the cache already.
+    Shapes: T = tokens of the step, S = its rows, B = the sum of their blocks, R = rows of logits wanted.
+    A row is a run of tokens of one sequence that attend together. Row i owns tokens [subsequence_begins[i],
+    subsequence_begins[i + 1]) and the blocks block_indices[block_indices_begins[i] : block_indices_begins[i + 1]], in order
+    of position: position p lives in slot p % block_size of its block p // block_size. Before its own tokens come
+    `past_lens[i]` others, in the cache or in the rows before it: several rows of one sequence, of a token each, follow each
+    other, and share their blocks. `first_rows` i64: the first row of each sequence; None = each has one.
     `logit_indices` are positions in T; the same position may be listed several times, R may be 0.
 
     These tables are those of the first cache kind; `more_tables` are the others', or empty: then they read these too. Of a
@@ -66,6 +68,7 @@ class ForwardBatch(BlockTables):
     regimes: npt.NDArray[np.int64] | None = None
     pictures: PictureInputs | None = None
     adapter_slots: npt.NDArray[np.int64] | None = None
+    first_rows: npt.NDArray[np.int64] | None = None
 
 
 class ModelRunner(Protocol):

@@ -1,8 +1,11 @@
 """Computes grammar masks beside the forward pass: they depend on the tokens so far, not on the logits.
 
-Does: one worker thread, one mask per state that has a grammar, for the step at hand. Does not: apply masks
+Does: one worker thread, the masks of all states that have a grammar, for the step at hand. Does not: apply masks
 (`logits_processors.GrammarMask` does). `start`, `take` and `close` run on the engine thread. A state's grammar is touched by
 the worker between `start` and `take` only, and by nobody else meanwhile: nothing is appended while a forward runs.
+
+The states that a sequence's guesses would lead to share one grammar's state, and their masks are computed in one go: a copy
+of a grammar's state for each guess takes the longer, the longer the answer is (20 to 40 µs behind 1,000 tokens).
 """
 
 from __future__ import annotations
@@ -12,19 +15,20 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from time import perf_counter
 
 import numpy as np
-import numpy.typing as npt
 
+from dragoman.bitmask import MaskWords
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.histogram import SECONDS, Histogram
 from dragoman.types import TokenMasker
 
-MaskWords = npt.NDArray[np.uint32]
 
-
-def compute_mask(masker: TokenMasker, vocab_size: int) -> MaskWords:
-    """The tokens a grammar allows next, as bits. Shapes: [ceil(V / 32)]."""
-    words = np.zeros(-(-vocab_size // 32), dtype="<u4")
-    masker.fill_mask(words)
+def compute_masks(masker: TokenMasker, ids_ahead: Sequence[int], vocab_size: int) -> MaskWords:
+    """The tokens a grammar allows next, and after each of these tokens, as bits. Shapes: [1 + len(ids), ceil(V / 32)]."""
+    words = np.zeros((1 + len(ids_ahead), -(-vocab_size // 32)), dtype="<u4")
+    if ids_ahead:
+        masker.fill_masks(words, ids_ahead)
+    else:
+        masker.fill_mask(words[0])
     return words
 
 
@@ -41,25 +45,34 @@ class MaskPrefetcher:
         self.wait_s = Histogram(SECONDS)
 
     def start(self, states: Sequence[SamplerState]) -> None:
-        """Begin with the masks of all states that have a grammar; forgets what a failed step left behind."""
+        """Begin with the masks of all states that have a grammar; forgets what a failed step left behind.
+
+        States that are ahead of another stand behind it, in order.
+        """
         if self._pending:
-            wait(self._pending.values())
+            wait(set(self._pending.values()))
             self._pending.clear()
+        run: list[SamplerState] = []
         for state in states:
+            if run and not state.ids_ahead:
+                self._submit(run)
+                run = []
             if state.masker is not None:
-                self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="dragoman-masks")
-                self._pending[id(state)] = self._worker.submit(compute_mask, state.masker, self._vocab_size)
+                run.append(state)
+        if run:
+            self._submit(run)
 
     def take(self, state: SamplerState) -> MaskWords:
-        """The state's mask: the prepared one, or computed now. Raises: what its grammar raises."""
+        """The state's mask: the prepared one, or computed now. Raises: what its grammar raises. Shapes: [ceil(V / 32)]."""
         begin_s = perf_counter()
         prepared = self._pending.pop(id(state), None)
         if prepared is not None:
-            mask = prepared.result()
+            masks = prepared.result()
         else:
             assert state.masker is not None
-            mask = compute_mask(state.masker, self._vocab_size)
+            masks = compute_masks(state.masker, state.ids_ahead, self._vocab_size)
         self.wait_s.add(perf_counter() - begin_s)
+        mask: MaskWords = masks[len(state.ids_ahead)]
         return mask
 
     def close(self) -> None:
@@ -67,3 +80,11 @@ class MaskPrefetcher:
         if self._worker is not None:
             self._worker.shutdown(cancel_futures=True)
             self._worker = None
+
+    def _submit(self, run: Sequence[SamplerState]) -> None:
+        """Begin with the masks of states that share a grammar's state."""
+        self._worker = self._worker or ThreadPoolExecutor(1, thread_name_prefix="dragoman-masks")
+        last = run[-1]
+        assert last.masker is not None
+        masks = self._worker.submit(compute_masks, last.masker, last.ids_ahead, self._vocab_size)
+        self._pending.update(dict.fromkeys(map(id, run), masks))

@@ -131,10 +131,11 @@ class SamplerState:
     """The sampler's memory of one sequence. `active` is a bit set over the sampler's processors.
 
     `num_generated`: tokens observed so far; also the position in the random stream. `history`: the tokens that bad words are
-    looked for in, the prompt's end included; None if there are none of several tokens.
+    looked for in, the prompt's end included; None if there are none of several tokens. `ids_ahead`: the state is what
+    another, whose grammar's state it shares, becomes after these tokens; () = the grammar's state is its own.
     """
 
-    __slots__ = ("active", "counts", "history", "masker", "num_generated", "plan", "sequence_index")
+    __slots__ = ("active", "counts", "history", "ids_ahead", "masker", "num_generated", "plan", "sequence_index")
 
     def __init__(
         self, plan: SamplingPlan, request: EngineRequest, sequence_index: int, masker: TokenMasker | None = None
@@ -147,6 +148,7 @@ class SamplerState:
         self.history = list(request.prompt_ids[-tail:]) if tail else None  # bad words may begin in the prompt
         self.counts = TokenCounts(plan.prompt_ids) if plan.counts_tokens else None
         self.masker: TokenMasker | None = masker.fork() if masker is not None else None
+        self.ids_ahead: Sequence[int] = ()
 
     @property
     def is_greedy(self) -> bool:
@@ -178,22 +180,19 @@ class SamplerState:
     def ahead(self, token_ids: Sequence[int]) -> list[SamplerState]:
         """This state, and what it becomes after the first, the second, … of these tokens: to sample from, nothing else.
 
-        States without any memory but their position are cheap views, valid until this one changes.
+        They are valid until this one changes: all share its grammar's state, and those that count nothing share the rest.
         """
         states = [self]
         for num_ahead, token_id in enumerate(token_ids, 1):
-            if self._depends_on_history:
-                following = states[-1].fork(self.sequence_index)
-                following.observe(token_id)
-            else:
-                following = self._view(num_ahead)
+            following = states[-1]._view(1)
+            following.ids_ahead = token_ids[:num_ahead]
+            if following.history is not None:
+                following.history = [*following.history, token_id]
+            if following.counts is not None:
+                following.counts = following.counts.copy()
+                following.counts.add(token_id)
             states.append(following)
         return states
-
-    @property
-    def _depends_on_history(self) -> bool:
-        """True if it matters which tokens were generated, not only how many."""
-        return self.counts is not None or self.masker is not None or self.history is not None
 
     def _view(self, num_ahead: int) -> SamplerState:
         """This state as if `num_ahead` more tokens had been generated, whichever they were; shares all memory with it."""
@@ -201,4 +200,5 @@ class SamplerState:
         view.plan, view.active, view.sequence_index = self.plan, self.active, self.sequence_index
         view.num_generated = self.num_generated + num_ahead
         view.history, view.counts, view.masker = self.history, self.counts, self.masker
+        view.ids_ahead = ()
         return view

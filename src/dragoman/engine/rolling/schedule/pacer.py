@@ -67,6 +67,11 @@ class Pacer:
         """Seconds for a prompt token in the quickest of the last full steps; None = there was none."""
         return min(self._full_token_s, default=None)
 
+    @property
+    def prompt_token_s(self) -> float:
+        """Seconds for a prompt token beside those who decode; 0 = not known."""
+        return self._prompt_token_s or 0.0
+
     def prompt_budget(self, num_decoding: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
         """Tokens of `num_prompts` prompts that the next step may compute beside `num_decoding` sequences; None = any number.
 

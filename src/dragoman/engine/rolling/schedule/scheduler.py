@@ -131,6 +131,8 @@ class Scheduler:
         """Stop a sequence whose `finish_reason` was set; with the last one its group is forgotten."""
         self._dequeue(sequence)
         self._admission.note(sequence.num_generated_tokens)
+        if self._speculation is not None:
+            self._speculation.note_finished(sequence)
         if sequence.group.is_finished:
             del self.groups[sequence.group.key]
 
@@ -253,9 +255,9 @@ class Scheduler:
         if self._long_context_from is not None:
             for sequence in self.running:
                 self._settle_regime(sequence)
-        if self._speculation is not None:
-            self._speculation.set_drafts(self.running)
         num_decoding, num_prompts = self._count_kinds()
+        if self._speculation is not None:
+            self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if num_prompts else None)
         # Only panels ask how many tokens a step would have without a budget; to count them is to look at everybody again.
         has_panels = self._config.panel_tokens is not None and num_prompts
         num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if has_panels else 0
@@ -276,6 +278,8 @@ class Scheduler:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
+        if self._speculation is not None:
+            self._speculation.observe(batch, duration_s)
         self._stats.step_s.add(duration_s)
         self._stats.step_tokens.add(batch.num_tokens)
         self._stats.step_sequences.add(len(batch.entries))
@@ -426,13 +430,11 @@ class Scheduler:
     def _match_prefix(self, sequence: Sequence, shared: Prefix) -> Prefix:
         """Computed blocks to start from, leaving enough to compute: the shared ones, or more that are cached.
 
-        At least one token must run, to have logits. Of a prompt without generated tokens at least two: a lone prompt
-        token would go through another attention kernel than it does in a longer row, and get other bits.
+        At least one token must run, to have logits.
         """
         if self._config.prefix_cache == "off" or sequence.group.needs_prompt_logprobs:
             return shared
-        num_left = 1 if sequence.num_generated_tokens else 2
-        num_blocks = max(sequence.num_tokens - num_left, 0) // self._blocks.block_size
+        num_blocks = (sequence.num_tokens - 1) // self._blocks.block_size
         sequence.extend_digests(self._blocks.block_size, num_blocks)
         while True:
             prefix = self._blocks.match_prefix(sequence.digests[:num_blocks], shared)
@@ -441,8 +443,14 @@ class Scheduler:
                 return prefix
 
     def _num_cuttable(self, sequence: Sequence, num_blocks: int) -> int:
-        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other."""
+        """The most blocks, up to so many, behind which the sequence may be cut: no picture's tokens miss each other.
+
+        Nor may a prompt's last token be left alone: it would go through another attention kernel than it does in a longer
+        row, and get other bits.
+        """
         pictures, size = sequence.group.pictures, self._blocks.block_size
+        if num_blocks * size == sequence.num_prompt_tokens - 1:
+            num_blocks = max(num_blocks - 1, 0)
         if pictures is None:
             return num_blocks
         while (cut := pictures.cut_before(num_blocks * size)) != num_blocks * size:
@@ -469,6 +477,12 @@ class Scheduler:
         if batch.prefill_budget is not None and not sequence.is_decoding:
             budget = min(budget, batch.prefill_budget - batch.num_prefill_tokens)
         remaining = sequence.num_tokens - begin
+        if begin < sequence.num_prompt_tokens:
+            # Rows of decoded tokens do not see what a prompt's row writes in the same step.
+            remaining = sequence.num_prompt_tokens - begin
+        elif self._config.has_states:
+            # States go from token to token: what was decoded is computed again one by one, so that no bit differs.
+            remaining = 1
         if self._max_chunk is not None and not sequence.is_decoding:
             budget = min(budget, self._max_chunk)
         if sequence.group.pictures is not None:
@@ -484,7 +498,7 @@ class Scheduler:
         end = sequence.group.pictures.cut_from(begin + 2)
         if end <= begin + 2:
             return budget
-        if end == sequence.num_prompt_tokens - 1 == sequence.num_tokens - 1:
+        if end == sequence.num_prompt_tokens - 1:
             end += 1
         if end - begin <= budget or not budget:
             return budget
@@ -492,17 +506,17 @@ class Scheduler:
         return end - begin if not batch.num_prefill_tokens and end - begin <= room else 0
 
     def _chunk(self, sequence: Sequence, begin: int, budget: int) -> int:
-        """The longest legal part of a row that exceeds the budget.
+        """The longest legal part of what exceeds the budget.
 
-        A prompt token never runs alone (see `_match_prefix`), so neither the chunk nor the remainder may be one token.
+        A prompt token never runs alone (see `_num_cuttable`), so neither the chunk nor the remainder may hold just one.
         """
         ends = [begin + budget, begin + budget - 1]
+        num_prompt = sequence.num_prompt_tokens
         if sequence.group.pictures is not None:
             ends = [sequence.group.pictures.cut_before(end) for end in ends]
         for end in ends:
-            is_lone = end == begin + 1 and begin < sequence.num_prompt_tokens != 1
-            leaves_lone = end == sequence.num_prompt_tokens - 1 and end == sequence.num_tokens - 1
-            if end > begin and not is_lone and not leaves_lone:
+            is_lone = begin == end - 1 < num_prompt != 1
+            if end > begin and not is_lone and end != num_prompt - 1:
                 return end - begin
         return 0
 

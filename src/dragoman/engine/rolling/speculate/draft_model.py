@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.speculate.proposer import SpeculationConfig, Wish
+from dragoman.engine.rolling.sequence import Sequence
+from dragoman.engine.rolling.speculate.proposer import NUM_STRENGTHS, Basis, Proposal, Wish, evidence
 
 # Draft tokens computed per step to get level with a sequence; longer prompts take several steps, without drafts.
 _MAX_CATCH_UP_TOKENS = 512
@@ -41,6 +42,7 @@ class _Progress:
     num_shared: int
     num_base: int = 0
     draft_ids: array[int] = field(default_factory=lambda: array("q"))
+    evidence: list[int] = field(default_factory=list)  # of each
 
     def take_back(self, token_ids: array[int]) -> None:
         """Forget what was computed for drafts that were not accepted."""
@@ -66,7 +68,7 @@ class DraftModelProposer:
 
     needs_slots = True
 
-    def __init__(self, runner: ModelRunner, target: ModelRunner, config: SpeculationConfig | None = None) -> None:
+    def __init__(self, runner: ModelRunner, target: ModelRunner) -> None:
         """`target` is the model's own runner, to compare with.
 
         Raises: ValueError if the two differ in vocabulary size, or in number or size of their blocks, or if all the
@@ -86,7 +88,6 @@ class DraftModelProposer:
                 raise ValueError(
                     f"num_blocks of the draft model is {pool.num_blocks}, must be {full.num_blocks} as the model's"
                 )
-        self.config = config or SpeculationConfig()
         self._runner = runner
         # Beyond a boundary of its own it would have to begin anew: a guess is not worth that.
         boundary = runner.long_context_from
@@ -94,7 +95,7 @@ class DraftModelProposer:
         self._progress: dict[int, _Progress] = {}
         self._content: list[bytes | None] = [None] * full.num_blocks  # the prefix that a full block completes
 
-    def propose(self, wishes: Rows[Wish]) -> list[array[int]]:
+    def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
         """See `Proposer`. A sequence whose prompt the draft has not computed yet gets no drafts for some steps."""
         budget = _MAX_CATCH_UP_TOKENS
         rows = []
@@ -105,12 +106,16 @@ class DraftModelProposer:
             if self._limit(wish) and self._is_level(wish, progress):
                 rows.append(_Row(wish, token_ids, progress.num_computed))
         self._guess(rows)
-        return [self._progress[wish.sequence.sequence_id].draft_ids for wish in wishes]
+        found = [self._progress[wish.sequence.sequence_id] for wish in wishes]
+        return [Proposal(progress.draft_ids, progress.evidence) for progress in found]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
         """Forget every sequence but these. What full blocks hold is still known."""
         for sequence_id in [key for key in self._progress if key not in sequence_ids]:
             del self._progress[sequence_id]
+
+    def note_finished(self, sequence: Sequence) -> None:
+        """What its blocks hold is known already."""
 
     def close(self) -> None:
         """Close the draft's runner."""
@@ -128,7 +133,7 @@ class DraftModelProposer:
             self._progress[sequence.sequence_id] = progress
         else:
             progress.take_back(sequence.token_ids)
-        progress.num_base, progress.draft_ids = sequence.num_tokens, array("q")
+        progress.num_base, progress.draft_ids, progress.evidence = sequence.num_tokens, array("q"), []
         return progress
 
     def _num_cached(self, wish: Wish, num_tokens: int) -> int:
@@ -176,10 +181,11 @@ class DraftModelProposer:
             following = []
             for row, token_id, row_logits in zip(rows, token_ids, logits, strict=True):
                 progress = self._progress[row.wish.sequence.sequence_id]
-                threshold = row.wish.min_confidence
-                if threshold is not None and _probability(row_logits, token_id) < threshold:
+                threshold, probability = row.wish.min_confidence, _probability(row_logits, token_id)
+                if threshold is not None and probability < threshold:
                     continue
                 progress.draft_ids.append(token_id)
+                progress.evidence.append(evidence(Basis.DRAFT_MODEL, int(probability * (NUM_STRENGTHS - 1))))
                 if len(progress.draft_ids) < self._limit(row.wish):
                     following.append(_Row(row.wish, array("q", [token_id]), progress.num_computed))
             rows = following

@@ -1,7 +1,7 @@
 """What speculation asks of those who guess: the Proposer protocol, and the values it speaks in.
 
-Does: name them. Does not: guess (`prompt_lookup`, `draft_model`), or decide who speculates (`speculation`).
-Used on the engine thread only.
+Does: name them. Does not: guess (`own_text`, `recent_texts`, `forced_tokens`, `draft_model` do), or decide who speculates
+and how far (`speculation`). Used on the engine thread only.
 """
 
 from __future__ import annotations
@@ -10,55 +10,68 @@ from array import array
 from collections.abc import Collection
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 from dragoman.engine.rolling.sequence import Sequence
 
+NUM_STRENGTHS = 32
 
-@dataclass(frozen=True, slots=True)
-class SpeculationConfig:
-    """What requests get that do not say it themselves, and when to leave speculation alone.
 
-    `num_assistant_tokens`: draft tokens per step. `max_ngram_size`: longest n-gram that prompt lookup matches.
-    `max_batch`: with more running sequences nobody speculates: verifying costs a batch more than it saves.
-    `is_default`: whether requests without any of the three parameters speculate.
-    """
+class Basis(IntEnum):
+    """What a guess rests on."""
 
-    num_assistant_tokens: int = 5
-    max_ngram_size: int = 3
-    max_batch: int = 8
-    is_default: bool = True
+    FORCED = 0  # the grammar allows nothing else
+    OWN_TEXT = 1  # what followed earlier in the same sequence; strength: tokens that agree before it
+    RECENT_TEXT = 2  # what followed in another request's text; strength: as above
+    GRAMMAR = 3  # the usual tokens of a text that the grammar forces, which others spell as well
+    DRAFT_MODEL = 4  # strength: the probability it gives to its guess, in steps of 1/31
 
-    def __post_init__(self) -> None:
-        least_of = {"num_assistant_tokens": 1, "max_ngram_size": 1, "max_batch": 1}
-        for name, least in least_of.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, must be at least {least}")
+
+def evidence(basis: Basis, strength: int = 0) -> int:
+    """One number for a basis and its strength, 0 to 31 (larger ones count as 31): guesses of the same hold equally often."""
+    return basis * NUM_STRENGTHS + min(strength, NUM_STRENGTHS - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A sequence that wants drafts: at most `max_tokens`, by n-grams of at most `max_ngram_size` tokens.
+    """A sequence that wants at most `max_tokens` guesses, by runs of at most `max_ngram_size` equal tokens.
 
-    With `min_confidence` a proposer stops before the first token that it trusts less than that (0 to 1). `block_table`:
-    the sequence's blocks in order of position, for proposers that need slots.
+    `max_ngram_size` None = however long. With `min_confidence` a draft model stops before the first token that it trusts
+    less than that (0 to 1). `block_table`: the sequence's blocks in order of position, for proposers that need slots.
+    `is_fixed`: the request or the operator said how many guesses there shall be, whether they pay or not.
     """
 
     sequence: Sequence
     max_tokens: int
-    max_ngram_size: int
+    max_ngram_size: int | None = None
     min_confidence: float | None = None
     block_table: array[int] = field(default_factory=lambda: array("i"))
+    is_fixed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Guessed tokens, the next one first, and for each what it rests on (see `evidence`)."""
+
+    token_ids: array[int]
+    evidence: Rows[int]
+
+
+NOTHING = Proposal(array("q"), ())
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on. Its answers change speed only, never tokens. Used on the engine thread."""
+    """Guesses how sequences go on. Its answers change speed only, never tokens. Used on the engine thread.
 
-    config: SpeculationConfig
-    needs_slots: bool  # True = it keeps a cache of its own behind the same block tables
+    `needs_slots`: it keeps a cache of its own behind the same block tables, and a guess costs it a forward pass; else
+    guesses cost next to nothing.
+    """
 
-    def propose(self, wishes: Rows[Wish]) -> list[array[int]]:
-        """Draft tokens for each wish, in their order, possibly none. The sequences hold no drafts meanwhile.
+    needs_slots: bool
+
+    def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
+        """Guesses for each wish, in their order, possibly none. The sequences hold no drafts meanwhile.
 
         With `needs_slots` the slots of all positions up to the wished drafts are there and writable.
         """
@@ -66,6 +79,10 @@ class Proposer(Protocol):
 
     def retain(self, sequence_ids: Collection[int]) -> None:
         """Forget every sequence but these: the others have finished or lost their blocks."""
+        ...
+
+    def note_finished(self, sequence: Sequence) -> None:
+        """The sequence has ended; its tokens are complete."""
         ...
 
     def close(self) -> None:

@@ -1,79 +1,188 @@
-"""Speculative decoding: lets a proposer guess tokens, which the next forward pass of the model then verifies at once.
+"""Speculative decoding: has tokens guessed, which the next forward pass of the model then verifies at once.
 
-Does: decide which sequences speculate and how far, keep proposals legal, contain a proposer's failures. Does not: guess
-(`prompt_lookup`, `draft_model`), compute or verify: drafts are tokens that the scheduler plans like others, and
-`update` accepts them. Called by the scheduler before it plans a step, on the engine thread only.
+Does: ask those who guess, choose whose guesses are verified and how many, keep them legal, learn how often they hold,
+contain a proposer's failures. Does not: guess (a `Proposer` does), compute or verify: drafts are tokens that the scheduler
+plans like others, and `update` accepts them. Called by the scheduler before and after each step, on the engine thread only.
 
 A proposal is certain (its proposer names one token per position), so the acceptance rule of rejection sampling, "accept
 draft x with probability p(x), else draw from the rest", is the same as "draw from p and accept while the draw is the
 draft". A position's random number depends on nothing but the position, so the draw is also the one that decoding without
-speculation makes: the tokens are the same, for greedy and for sampled requests alike.
-Source: Leviathan et al. 2023, arXiv:2211.17192, section 2.3; prompt lookup as in Saxena 2023.
+speculation makes; and every draft is computed as a row of its own (`forward.batch`), as decoding computes it: the tokens
+are the same, for greedy and for sampled requests alike.
+
+How many guesses a step verifies is chosen so that the expected tokens per second are the most: the surest guesses of all
+sequences first, as long as they bring more than their rows cost. A request that says how many it wants gets so many.
+Source: Leviathan et al. 2023, arXiv:2211.17192, section 2.3; which guesses of a batch to verify: Miao et al. 2023,
+arXiv:2305.09781; Liu et al. 2024, "Optimizing speculative decoding for serving large language models using goodput",
+arXiv:2406.14066.
 """
 
 from __future__ import annotations
 
 import logging
 from array import array
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence
-from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig, Wish
+from dragoman.engine.rolling.speculate.acceptance import Acceptance
+from dragoman.engine.rolling.speculate.draft_depth import DraftDepth
+from dragoman.engine.rolling.speculate.proposer import NOTHING, NUM_STRENGTHS, Basis, Proposal, Proposer, Wish
+from dragoman.engine.rolling.speculate.row_costs import RowCosts
 from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
+_LEAST_GAIN = 1.01  # in tokens per second; less than that is noise
+_LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
+_ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512))
+_GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """What requests get that do not say it themselves.
+
+    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
+    a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
+    asked for do not apply, and as many are verified as pay. `is_default`: whether requests without any of the three
+    parameters speculate. `context_share`: about what a token of context takes of the time of the smallest step.
+    """
+
+    num_assistant_tokens: int | None = None
+    max_ngram_size: int | None = None
+    max_batch: int = 8
+    is_default: bool = True
+    context_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_assistant_tokens", "max_ngram_size", "max_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """A wish and the best guesses for it; `survival[j]`: how likely guess j and all before it hold."""
+
+    wish: Wish
+    proposal: Proposal
+    survival: list[float]
+    is_fixed: bool  # its request, or the operator, said how many
+
+    @property
+    def expected(self) -> float:
+        """Guesses that are expected to hold."""
+        return sum(self.survival)
 
 
 class Speculation:
-    """Runs a proposer for the engine's sequences; without one it does nothing."""
+    """Runs proposers for the engine's sequences; without any it does nothing."""
 
-    def __init__(self, proposer: Proposer | None, blocks: BlockPools, max_model_len: int, runner: ModelRunner) -> None:
-        """`runner`: the model's, which is only asked what it is."""
-        self._proposer = proposer
+    def __init__(
+        self,
+        proposers: Rows[Proposer],
+        config: SpeculationConfig,
+        blocks: BlockPools,
+        max_model_len: int,
+        runner: ModelRunner,
+        clock: Callable[[], float] = perf_counter,
+    ) -> None:
+        """`runner`: the model's, which is only asked what it is. `clock`: in seconds, times the draft model."""
+        self._proposers = list(proposers)
+        self._config = config
         self._blocks = blocks
         self._max_model_len = max_model_len
         self._vocab_size = runner.vocab_size
         self._long_context_from = runner.long_context_from
+        self._clock = clock
+        self._acceptance = Acceptance()
+        self._costs = RowCosts(config.context_share)
+        self._depth = DraftDepth()
+        # By sequence: how many tokens it had when these were guessed.
+        self._guessed: dict[int, tuple[int, Proposal]] = {}
+        self._known_ids: set[int] = set()
 
-    def set_drafts(self, running: Rows[Sequence]) -> None:
+    def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
 
-        Mutates: the sequences' drafts, and block tables if the proposer needs slots. A proposer that fails is switched
-        off for good; requests go on without it.
+        `prompt_token_s`: seconds of a prompt token, if prompts will be computed in this step. Mutates: the sequences'
+        drafts, and block tables if a proposer needs slots. A proposer that fails is switched off for good; requests go on
+        without it.
         """
-        proposer = self._proposer
-        if proposer is None:
+        if not self._proposers:
             return
-        try:
-            # Whoever has nothing computed begins anew, in other blocks.
-            proposer.retain({sequence.sequence_id for sequence in running if sequence.num_computed_tokens})
-            if len(running) > proposer.config.max_batch:
-                return
-            wishes = [wish for sequence in running if (wish := self._wish(sequence, proposer.config)) is not None]
-            wishes = self._affordable(wishes, len(running))
-            if proposer.needs_slots:
-                wishes = self._with_slots(wishes)
-            proposals = proposer.propose(wishes) if wishes else []
-        except Exception:
-            logger.exception("speculative decoding failed and is switched off; answers do not change")
-            self._proposer = None
+        self._retain(running)
+        for sequence in running:
+            self._judge(sequence)
+        decoding = [sequence for sequence in running if sequence.is_decoding]
+        wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
+        candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
+        if not candidates:
             return
-        for wish, draft_ids in zip(wishes, proposals, strict=True):
-            wish.sequence.set_drafts(self._legal(wish, draft_ids))
+        self._choose(candidates, decoding, prompt_token_s)
+        for candidate in candidates:
+            if candidate.survival:
+                drafts = candidate.proposal.token_ids[: len(candidate.survival)]
+                candidate.wish.sequence.set_drafts(drafts)
 
-    def _wish(self, sequence: Sequence, config: SpeculationConfig) -> Wish | None:
-        """What the sequence wants drafted, None if it does not speculate in this step.
+    def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
+        """Learn from a step what rows cost: one without prompts."""
+        if not self._proposers:
+            return
+        if batch.num_prefill_tokens:
+            self._costs.note_prompts()
+            return
+        num_context = 0
+        for entry in batch.entries:
+            num_new = entry.num_new_tokens
+            num_context += num_new * entry.sequence.num_computed_tokens + num_new * (num_new + 1) // 2
+        self._costs.observe(batch.num_tokens, num_context, duration_s)
+
+    def note_finished(self, sequence: Sequence) -> None:
+        """The sequence has ended: its text may be what others go on with."""
+        for proposer in list(self._proposers):
+            try:
+                proposer.note_finished(sequence)
+            except Exception:
+                self._switch_off(proposer)
+
+    def _retain(self, running: Rows[Sequence]) -> None:
+        """Forget whoever has ended; and whoever has nothing computed begins anew, in other blocks."""
+        ids = {sequence.sequence_id for sequence in running if sequence.num_computed_tokens}
+        if ids == self._known_ids:
+            return
+        self._known_ids = ids
+        self._acceptance.retain(ids)
+        for sequence_id in [key for key in self._guessed if key not in ids]:
+            del self._guessed[sequence_id]
+        for proposer in list(self._proposers):
+            try:
+                proposer.retain(ids)
+            except Exception:
+                self._switch_off(proposer)
+
+    def _switch_off(self, proposer: Proposer) -> None:
+        logger.exception("%s failed and is switched off; answers do not change", type(proposer).__name__)
+        self._proposers.remove(proposer)
+
+    # --- who wants guesses --------------------------------------------------------------------------------------------
+
+    def _wish(self, sequence: Sequence, num_running: int) -> Wish | None:
+        """What the sequence wants guessed, None if it does not speculate in this step.
 
         Only while decoding: everything but the last token is computed. Beams choose among each other's continuations, so
         nothing of theirs can be drafted, and a request that also scores its prompt is decoded plainly.
         """
-        group, sampling = sequence.group, sequence.group.request.sampling
+        group, sampling, config = sequence.group, sequence.group.request.sampling, self._config
         if not group.is_forked or group.beams is not None or sampling.prompt_logprobs is not None:
             return None
         if not sequence.num_generated_tokens or sequence.num_tokens - sequence.num_computed_tokens != 1:
@@ -81,16 +190,20 @@ class Speculation:
         threshold, wanted = sampling.assistant_confidence_threshold, sampling.num_assistant_tokens
         if not config.is_default and threshold is None and wanted is None and sampling.max_ngram_size is None:
             return None
-        if wanted is None:
-            wanted = config.num_assistant_tokens if threshold is None else MAX_CONFIDENT_TOKENS
+        if wanted is None and threshold is None:
+            wanted = config.num_assistant_tokens
+        most = MAX_DRAFT_TOKENS if threshold is None else MAX_CONFIDENT_TOKENS
         # The model adds one token to the accepted drafts, and that may be the last.
         num_left = group.request.max_tokens - sequence.num_generated_tokens
-        limit = min(wanted, MAX_DRAFT_TOKENS, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
+        most = min(most if wanted is None else wanted, MAX_DRAFT_TOKENS)
+        limit = min(most, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
         if self._long_context_from is not None and not sequence.is_long:  # the sequence must not outgrow its regime
             limit = min(limit, self._long_context_from - sequence.num_tokens)
         if limit < 1:
             return None
-        return Wish(sequence, limit, sampling.max_ngram_size or config.max_ngram_size, threshold)
+        is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
+        size = sampling.max_ngram_size or config.max_ngram_size
+        return Wish(sequence, limit, size, threshold, is_fixed=is_fixed)
 
     def _affordable(self, wishes: list[Wish], num_running: int) -> list[Wish]:
         """The wishes that leave a free block for every running sequence: guesses must not cost anybody its place."""
@@ -102,6 +215,59 @@ class Speculation:
                 affordable.append(wish)
         return affordable
 
+    # --- what is guessed ----------------------------------------------------------------------------------------------
+
+    def _candidates(self, wishes: list[Wish], decoding: Rows[Sequence]) -> list[_Candidate]:
+        """The best guesses for each wish, legal ones only, without those that have none."""
+        best = [_Candidate(wish, NOTHING, [], wish.is_fixed) for wish in wishes]
+        for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
+            self._improve(best, self._ask(proposer, wishes))
+        for proposer in [proposer for proposer in self._proposers if proposer.needs_slots]:
+            self._ask_model(proposer, best, decoding)
+        for candidate in best:
+            if candidate.survival:
+                sequence = candidate.wish.sequence
+                self._guessed[sequence.sequence_id] = (sequence.num_tokens, candidate.proposal)
+        return [candidate for candidate in best if candidate.survival]
+
+    def _improve(self, best: list[_Candidate], proposals: Rows[Proposal]) -> None:
+        """Take these guesses where more of them are expected to hold. Mutates: `best`."""
+        for candidate, proposal in zip(best, proposals, strict=True):
+            if not proposal.token_ids:
+                continue
+            legal = self._legal(candidate.wish, proposal)
+            survival = self._survival(candidate.wish, legal)
+            if sum(survival) > candidate.expected:
+                candidate.proposal, candidate.survival = legal, survival
+
+    def _ask(self, proposer: Proposer, wishes: Rows[Wish]) -> Rows[Proposal]:
+        try:
+            return proposer.propose(wishes)
+        except Exception:
+            self._switch_off(proposer)
+            return [NOTHING] * len(wishes)
+
+    def _ask_model(self, proposer: Proposer, best: list[_Candidate], decoding: Rows[Sequence]) -> None:
+        """Have a draft model guess where no copy is good enough, as far as its forward passes pay. Mutates: `best`."""
+        asking = [one for one in best if not one.survival or one.survival[0] < _GOOD_COPY]
+        if not asking:
+            return
+        num_free = sum(not one.is_fixed for one in asking)
+        depth = self._depth.choose(self._costs, len(decoding), num_free) if num_free else 0
+        asking = [one for one in asking if one.is_fixed or depth]
+        wishes = [
+            one.wish if one.is_fixed else replace(one.wish, max_tokens=min(depth, one.wish.max_tokens))
+            for one in asking
+        ]
+        served = self._with_slots(wishes)
+        if not served:
+            return
+        begin = self._clock()
+        proposals = self._ask(proposer, served)
+        self._depth.observe(max(map(_num_guesses, proposals), default=0), self._clock() - begin)
+        by_id = {one.wish.sequence.sequence_id: one for one in asking}
+        self._improve([by_id[wish.sequence.sequence_id] for wish in served], proposals)
+
     def _with_slots(self, wishes: list[Wish]) -> list[Wish]:
         """The wishes whose slots could be had. Mutates: block tables."""
         served = []
@@ -112,17 +278,106 @@ class Speculation:
                 served.append(replace(wish, block_table=self._blocks.table(sequence.sequence_id)))
         return served
 
-    def _legal(self, wish: Wish, draft_ids: array[int]) -> array[int]:
+    def _legal(self, wish: Wish, proposal: Proposal) -> Proposal:
         """The front part of a proposal that the vocabulary, the wish and the sequence's grammar allow."""
-        kept = draft_ids[: wish.max_tokens]
+        kept = proposal.token_ids[: wish.max_tokens]
         for position, token_id in enumerate(kept):
             if not 0 <= token_id < self._vocab_size:
                 kept = kept[:position]
                 break
         masker = wish.sequence.sampler_state.masker
-        if masker is None or not kept:
-            return kept
-        try:
-            return kept[: masker.validate(kept.tolist())]
-        except Exception:  # a broken grammar: sampling meets it next, and fails this request alone
-            return array("q")
+        if masker is not None and kept:
+            try:
+                kept = kept[: masker.validate(kept.tolist())]
+            except Exception:  # a broken grammar: sampling meets it next, and fails this request alone
+                kept = array("q")
+        return proposal if len(kept) == len(proposal.token_ids) else Proposal(kept, proposal.evidence[: len(kept)])
+
+    def _survival(self, wish: Wish, proposal: Proposal) -> list[float]:
+        """How likely each guess and all before it hold; up to the first that the wish does not trust enough."""
+        acceptance, sequence_id = self._acceptance, wish.sequence.sequence_id
+        survival: list[float] = []
+        left, basis, factor = 1.0, -1, 1.0
+        for evidence in proposal.evidence:
+            if evidence // NUM_STRENGTHS != basis:
+                basis, factor = evidence // NUM_STRENGTHS, acceptance.factor(sequence_id, evidence)
+            left *= acceptance.share(evidence, factor)
+            # A draft model has stopped by itself where its own probability was too small.
+            if wish.min_confidence is not None and left < wish.min_confidence and basis != Basis.DRAFT_MODEL:
+                break
+            survival.append(left)
+        return survival
+
+    def _judge(self, sequence: Sequence) -> None:
+        """Learn from what the sequence went on with whether what was guessed for it held; verified or not."""
+        guessed = self._guessed.pop(sequence.sequence_id, None)
+        if guessed is None or sequence.num_draft_tokens:
+            return
+        num_before, proposal = guessed
+        found = sequence.token_ids[num_before : num_before + len(proposal.token_ids)]
+        for token_id, guess, evidence in zip(found, proposal.token_ids, proposal.evidence, strict=False):
+            holds = token_id == guess
+            self._acceptance.judge(sequence.sequence_id, evidence, holds=holds)
+            self._depth.judge(evidence, holds=holds)
+            if not holds:
+                break
+
+    # --- how many are verified ----------------------------------------------------------------------------------------
+
+    def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompt_token_s: float | None) -> None:
+        """Cut the candidates' guesses to those that pay. Mutates: candidates."""
+        free = [candidate for candidate in candidates if not candidate.is_fixed]
+        if not free:
+            return
+        guesses = sorted(
+            (-probability, place, index, candidate.wish.sequence.num_tokens)
+            for index, candidate in enumerate(free)
+            for place, probability in enumerate(candidate.survival)
+        )
+        num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.is_fixed)
+        num_context = sum([sequence.num_tokens for sequence in decoding])
+        if prompt_token_s is None:
+            num_taken = self._num_paying(guesses, len(decoding), num_fixed, num_context)
+        else:
+            step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
+            # A token that holds saves its sequence a step, which the others would have shared.
+            least = prompt_token_s * len(decoding) / step_s if step_s and prompt_token_s else 1.0
+            num_taken = sum(-guess[0] >= least for guess in guesses)
+        counts = [0] * len(free)
+        for _, _, index, _ in guesses[:num_taken]:
+            counts[index] += 1
+        for candidate, count in zip(free, counts, strict=True):
+            del candidate.survival[count:]
+
+    def _num_paying(
+        self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_fixed: int, num_context: int
+    ) -> int:
+        """How many of the guesses, the surest first, make the most tokens per second.
+
+        `guesses`: minus the probability to hold, place, candidate, context.
+        """
+        costs = self._costs
+        context_s = costs.context_s
+        num_rows, expected, seconds = num_decoding + num_fixed, float(num_decoding), context_s * num_context
+        plain_s = costs.seconds(num_rows)
+        if not plain_s:  # nothing was measured yet
+            return 0
+        is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
+        best, best_rate = 0, _LEAST_GAIN * expected / (plain_s + seconds + _RETURN * costs.change_s(num_rows))
+        for number, (probability, _, _, context) in enumerate(guesses, 1):
+            expected -= probability
+            seconds += context_s * context
+            num_rows += 1
+            if num_rows > most_rows:
+                break
+            if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
+                continue  # every other number of rows has kernels of its own to prepare
+            change_s = costs.change_s(num_rows) * (_LEAVE if is_plain else 1.0)
+            rate = expected / (costs.seconds(num_rows) + seconds + change_s)
+            if rate > best_rate:
+                best, best_rate = number, rate
+        return best
+
+
+def _num_guesses(proposal: Proposal) -> int:
+    return len(proposal.token_ids)

@@ -1,0 +1,202 @@
+"""Measures what speculation brings on five kinds of text, against plain decoding in the same run; a table, a last JSON line.
+
+Does: serve one model twice, with speculation and without, and ask both the same over HTTP, in turns, never at once: chat,
+summaries of the prompt, edits of a file, records of a schema, and tool calls that repeat; at several numbers of streams.
+Compares the answers. With --peers also llama.cpp's server and OpenVINO GenAI with their own lookups, on the same tokens,
+without a grammar (they answer the same without one). Does not: install peers (`benchmarks.serving.peers` does). Prompts are
+computed before the clock starts, and none comes twice. On an otherwise idle machine:
+
+    python -m benchmarks.speculation                            # a built model of 386M parameters that copies
+    python -m benchmarks.speculation --model demo               # the bundled model
+    python -m benchmarks.speculation --model MODEL_DIR --modes auto lookup suffix
+    python -m benchmarks.speculation --peers --streams 1 16 --kinds edit agent
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.serving.load import LoadFailed
+from benchmarks.serving.peers import DEFAULT_ROOT
+from benchmarks.serving.processes import ProcessFailed
+from benchmarks.serving.turns import say
+from benchmarks.speculation import report
+from benchmarks.speculation.asking import Answer, Phase, Request
+from benchmarks.speculation.contenders import (
+    MOST_STREAMS,
+    Asks,
+    Contender,
+    built_copier,
+    speller,
+    start_genai,
+    start_llamacpp,
+    start_own,
+)
+from benchmarks.speculation.copier_texts import copier_task
+from benchmarks.speculation.demo_texts import text_task
+from benchmarks.speculation.tasks import KINDS, Task
+from dragoman.config.resolve import demo_model_dir
+
+COPIER, DEMO = "copier", "demo"
+LEAST_TASKS = 4  # of one measurement: fewer streams have several one after the other
+_WARM_UP = 1_000_000  # numbers of tasks that are not measured
+
+
+class Measurement:
+    """A run: who takes part, and which tasks have been asked."""
+
+    def __init__(self, contenders: Sequence[Contender], make: Callable[[str, int], Task]) -> None:
+        self.contenders = list(contenders)
+        self._make = make
+        self._num_asked: defaultdict[str, int] = defaultdict(int)
+
+    def warm_up(self, kinds: Sequence[str]) -> None:
+        """A task of each kind for everybody, unmeasured: kernels, allocations, compiled grammars."""
+        for kind in kinds:
+            streams = [[self._make(kind, _WARM_UP + number)] for number in range(2)]
+            for contender in self.contenders:
+                self._take(contender, streams)
+
+    def measure(self, kind: str, num_streams: int, number: int) -> None:
+        """A round: everybody the same new tasks, the order turned every round."""
+        streams = self._tasks(kind, num_streams)
+        first = number % len(self.contenders)
+        for contender in [*self.contenders[first:], *self.contenders[:first]]:
+            phase = self._take(contender, streams)
+            if phase is not None:
+                contender.phases.setdefault((kind, num_streams), []).append(phase)
+
+    def _tasks(self, kind: str, num_streams: int) -> list[list[Task]]:
+        count = max(1, LEAST_TASKS // num_streams)
+        first = self._num_asked[kind]
+        self._num_asked[kind] += num_streams * count
+        return [[self._make(kind, first + stream * count + i) for i in range(count)] for stream in range(num_streams)]
+
+    @staticmethod
+    def _take(contender: Contender, streams: Sequence[Sequence[Task]]) -> Phase | None:
+        """What comes while only this contender is awake; None if it fails, or has failed before."""
+        if contender.failure:
+            return None
+        try:
+            with contender.process.awake():
+                return converse(contender.asks, streams)
+        except (LoadFailed, ProcessFailed) as error:
+            contender.failure = str(error)
+            contender.process.stop()
+            say(f"{contender.name} failed: {error}")
+            return None
+
+
+def converse(asks: Asks, streams: Sequence[Sequence[Task]]) -> Phase:
+    """All streams at once, turn by turn, the conversations of each one after the other.
+
+    What a turn adds to the prompt is computed before the turn's clock starts.
+    """
+    phase = Phase()
+    for tasks in zip(*streams, strict=True):
+        texts = [""] * len(tasks)
+        for turns in zip(*(task.turns for task in tasks), strict=True):
+            texts = [text + turn.text for text, turn in zip(texts, turns, strict=True)]
+            requests = [Request(turn.ids or texts[stream], turn, stream) for stream, turn in enumerate(turns)]
+            asks.prepare(requests)
+            found = asks.run(requests)
+            phase.add(found)
+            texts = [f"{text}{answer}" for text, answer in zip(texts, found.answers, strict=True)]
+    return phase
+
+
+def start(given: argparse.Namespace, scratch: Path, stack: ExitStack) -> tuple[list[Contender], Path]:
+    """Everybody, the plain server first, and the model's directory."""
+    directory = demo_model_dir() if given.model == DEMO else Path(given.model)
+    if given.model == COPIER:
+        directory = built_copier(scratch / "copier", given.layers, needs_gguf=given.peers)
+    modes = [report.OFF, *(mode for mode in given.modes if mode != report.OFF)]
+    found: list[Contender | None] = [start_own(stack, directory, scratch, mode, given.dtype) for mode in modes]
+    if given.peers:
+        found.append(start_llamacpp(stack, given.root, directory, scratch, given.llamacpp_arguments))
+        found.append(start_genai(stack, given.root, directory, scratch))
+    return [contender for contender in found if contender is not None], directory
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=COPIER, help="copier, demo, or a model directory")
+    parser.add_argument("--dtype", default="int8", choices=("int8", "int4", "bf16", "f16", "f32"))
+    parser.add_argument("--layers", type=_positive, default=24, help="layers of the model that copies")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--streams", nargs="+", type=_streams, default=[1, 4, 16, 32], help=f"1 to {MOST_STREAMS} each")
+    parser.add_argument("--rounds", type=_positive, default=2, help="of which the median counts")
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        choices=("auto", "lookup", "suffix"),
+        default=["auto"],
+        help="of --speculation, beside off",
+    )
+    parser.add_argument("--peers", action="store_true", help="llama.cpp and OpenVINO GenAI as well; only with copier")
+    parser.add_argument(
+        "--llamacpp-arguments",
+        default="--spec-type ngram-simple --spec-ngram-simple-size-n 3 --spec-ngram-simple-size-m 12",
+        help="of its server: which lookup, and how long; default: %(default)s",
+    )
+    parser.add_argument("--root", type=Path, default=DEFAULT_ROOT, help="where the peers are installed")
+    parser.add_argument(
+        "--scratch", type=Path, help="where the model is written and kept; default: a temporary directory"
+    )
+    given = parser.parse_args(arguments)
+    if given.peers and given.model != COPIER:
+        parser.error(f"argument --peers: only with --model {COPIER}, not {given.model}")
+    return given
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer >= 1")
+    return int(text)
+
+
+def _streams(text: str) -> int:
+    if not text.isdigit() or not 1 <= int(text) <= MOST_STREAMS:
+        raise argparse.ArgumentTypeError(f"{text!r} must be an integer from 1 to {MOST_STREAMS}")
+    return int(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure every kind at every number of streams, and report."""
+    given = parse_arguments(arguments)
+    with ExitStack() as stack:
+        scratch = given.scratch or Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-speculation-"))
+        )
+        contenders, directory = start(given, scratch, stack)
+        measurement = Measurement(contenders, copier_task if given.model == COPIER else text_task)
+        measurement.warm_up(given.kinds)
+        names = [contender.name for contender in contenders]
+        tokenizer = speller(directory)
+
+        def spell(answer: Answer) -> str:
+            return answer if isinstance(answer, str) else str(tokenizer.decode(answer))
+
+        lines = []
+        sys.stdout.write(report.header(names) + "\n")
+        for num_streams in given.streams:
+            for kind in given.kinds:
+                for number in range(given.rounds):
+                    measurement.measure(kind, num_streams, number)
+                lines.append(report.fold(contenders, (kind, num_streams), spell))
+                sys.stdout.write(report.row(lines[-1], names) + "\n")
+                sys.stdout.flush()
+    summary = {"benchmark": "speculation", "model": given.model, "dtype": given.dtype, "rounds": given.rounds}
+    sys.stdout.write(json.dumps(summary | {"results": lines}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

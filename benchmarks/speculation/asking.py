@@ -1,0 +1,168 @@
+"""Asks a server over HTTP: many requests at once; what came, and how long it took.
+
+Does: OpenAI's completions as streams, and llama.cpp's own form; prepare prompts, so that their prefixes are kept. Does not:
+start servers. Runs an event loop of its own in every call, on the calling thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from benchmarks.serving.load import LoadFailed
+from benchmarks.speculation.tasks import Turn
+from dragoman.bench.client import Collected, HttpClient
+from dragoman.bench.target import read_target
+
+Answer = str | tuple[int, ...]
+"""Text, or token ids where that is what the server tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A turn with its whole prompt, text or token ids. `stream`: where the one before it in the conversation was asked."""
+
+    prompt: str | Sequence[int]
+    turn: Turn
+    stream: int
+
+
+@dataclass(slots=True)
+class Phase:
+    """What came of requests at once. `guessed`, `accepted`: tokens, if the server counts them."""
+
+    seconds: float = 0.0
+    num_tokens: int = 0
+    answers: list[Answer] = field(default_factory=list)
+    guessed: int = 0
+    accepted: int = 0
+
+    def add(self, other: Phase) -> None:
+        """Take in what came of others, after them."""
+        self.seconds += other.seconds
+        self.num_tokens += other.num_tokens
+        self.answers += other.answers
+        self.guessed += other.guessed
+        self.accepted += other.accepted
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.num_tokens / self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a server is asked, and what of its events is the answer, with its number of tokens."""
+
+    path: str
+    body: Callable[[Request], dict[str, Any]]
+    read: Callable[[Sequence[dict[str, Any]]], tuple[Answer, int]]
+
+
+def _openai_body(request: Request) -> dict[str, Any]:
+    turn = request.turn
+    return {
+        "model": "bench",
+        "prompt": request.prompt,
+        "max_tokens": turn.max_tokens,
+        "temperature": 0,
+        "ignore_eos": turn.ignores_eos,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **turn.grammar,
+    }
+
+
+def _read_openai(events: Sequence[dict[str, Any]]) -> tuple[Answer, int]:
+    text = "".join(choice["text"] for event in events for choice in event["choices"])
+    return text, next(event["usage"]["completion_tokens"] for event in reversed(events) if event.get("usage"))
+
+
+def _llamacpp_body(request: Request) -> dict[str, Any]:
+    return {
+        "prompt": request.prompt,
+        "n_predict": request.turn.max_tokens,
+        "temperature": 0,
+        "ignore_eos": request.turn.ignores_eos,
+        "stream": True,
+        "return_tokens": True,
+        "cache_prompt": True,
+        "id_slot": request.stream,
+    }
+
+
+def _read_llamacpp(events: Sequence[dict[str, Any]]) -> tuple[Answer, int]:
+    ids = tuple(token_id for event in events if not event.get("stop") for token_id in event["tokens"])
+    return ids, len(ids)
+
+
+FORMS = {
+    "openai": Form("/v1/completions", _openai_body, _read_openai),
+    "llama.cpp": Form("/completion", _llamacpp_body, _read_llamacpp),
+}
+
+
+class Asker:
+    """Asks one server."""
+
+    def __init__(self, url: str, form: str) -> None:
+        self._url, self._form = url, FORMS[form]
+
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Have the server compute the prompts. Raises: LoadFailed."""
+        asyncio.run(self._ask_all([replace(request, turn=Turn(1)) for request in requests]))
+
+    def run(self, requests: Sequence[Request]) -> Phase:
+        """Ask all at once. Raises: LoadFailed."""
+        before = self._counts()
+        begin_s = time.perf_counter()
+        found = asyncio.run(self._ask_all(requests))
+        seconds = time.perf_counter() - begin_s
+        after = self._counts()
+        guessed, accepted = (after[name] - before[name] for name in ("draft", "accepted"))
+        return Phase(seconds, sum(count for _, count in found), [answer for answer, _ in found], guessed, accepted)
+
+    async def _ask_all(self, requests: Sequence[Request]) -> list[tuple[Answer, int]]:
+        client = HttpClient(read_target(self._url), {})
+        try:
+            return list(await asyncio.gather(*(self._ask(client, request) for request in requests)))
+        except OSError as error:
+            raise LoadFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            client.close()
+
+    async def _ask(self, client: HttpClient, request: Request) -> tuple[Answer, int]:
+        answer = Collected()
+        await client.post(self._form.path, json.dumps(self._form.body(request)).encode(), answer)
+        if answer.status != 200:
+            raise LoadFailed(f"status {answer.status}: {answer.body[:300]!r}")
+        lines = (line.removeprefix(b"data: ") for line in answer.body.splitlines() if line.startswith(b"data: {"))
+        events = [json.loads(line) for line in lines]
+        if wrong := next((event["error"] for event in events if "error" in event), None):
+            raise LoadFailed(str(wrong))
+        return self._form.read(events)
+
+    def _counts(self) -> Mapping[str, int]:
+        """Guessed and accepted tokens since the server's start; zeros if it does not count them."""
+        if self._form is not FORMS["openai"]:
+            return {"draft": 0, "accepted": 0}
+        page = asyncio.run(_get(self._url, "/metrics"))
+        return {name: _count(page, f"dragoman_{name}_tokens_total") for name in ("draft", "accepted")}
+
+
+async def _get(url: str, path: str) -> str:
+    client = HttpClient(read_target(url), {})
+    try:
+        return (await client.get(path)).body.decode()
+    finally:
+        client.close()
+
+
+def _count(page: str, name: str) -> int:
+    lines = (line for line in page.splitlines() if line.startswith(name))
+    return sum(int(float(line.rpartition(" ")[2])) for line in lines)

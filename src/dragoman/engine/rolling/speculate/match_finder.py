@@ -1,0 +1,275 @@
+"""Finds where the end of a text occurred before: the longest earlier match, in bounded memory and time.
+
+Does: keep the values of a growing text (tokens, or whatever fits 64 bits) and chains of places that end with the same 2, 4,
+8 or 16 values, and walk them. Does not: know sequences, or whose text it is (`own_text`, `recent_texts` do). Used on the
+engine thread only.
+
+For every size there is a table of heads, the latest place for each hash of so many values, and for each place a link to the
+one before it with the same hash. The longest match is then in the chain of the largest size that finds anything; of a long
+chain only the latest places are looked at. Whole texts are taken in by numpy, a few values one by one.
+Source: the hash chains of Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.
+
+Memory: 8 bytes for each value, and for each size 4 per value and 4 per head. With the four sizes from 2 on these are 32 to
+48 bytes per value, 40 where there are as many heads as values. A suffix automaton, which never misses the longest match,
+took 400, and four times as long for a prompt; with these chains 3 matches in 10,000 were shorter, on texts of five kinds.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Rows
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_LENGTH = 32  # a match counts as no longer than this
+SIZES = (1, 2, 4, 8, 16)  # a size more makes matches no longer, but everything slower by a fifth
+
+_MIN_HEADS = 1024
+_MAX_VALUES_PER_HEAD = 2
+_BULK = 48  # from so many values on numpy is quicker than one by one
+_MASK = (1 << 64) - 1
+_FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: parts neighbouring values well (Knuth, volume 3, section 6.4)
+_POWERS = [pow(_FACTOR, exponent, 1 << 64) for exponent in range(MAX_LENGTH + 2)]
+
+
+class Match(NamedTuple):
+    """The place behind an earlier occurrence, and how many values agree before it, at most MAX_LENGTH."""
+
+    end: int
+    length: int
+
+
+NO_MATCH = Match(0, 0)
+
+
+class MatchFinder:
+    """A growing text, and where the end of this or of another text occurred in it."""
+
+    def __init__(
+        self, min_size: int = 2, max_size: int = MAX_LENGTH, *, num_heads: int = 0, max_candidates: int = 16
+    ) -> None:
+        """Shorter matches than `min_size`, one of SIZES, are not found. `max_size`: nobody will ask for longer ones.
+
+        `num_heads`: a power of two, about the number of values that are expected; 0 = by the first text.
+        `max_candidates`: how many places of a chain are looked at, the latest first.
+        """
+        self.values = array("q")
+        self._max_candidates = max_candidates
+        self._num_heads = num_heads
+        self._levels = [_Level(size) for size in SIZES if min_size <= size <= max(max_size, min_size)]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def extend(self, values: array[int]) -> None:
+        """Take in what follows the text."""
+        num_values = len(self.values) + len(values)
+        if not values:
+            return
+        if num_values > self._num_heads * _MAX_VALUES_PER_HEAD or not self._levels[0].heads:
+            self.values.extend(values)
+            self._begin_anew(num_values)
+        elif len(values) >= _BULK:
+            begin = len(self.values)
+            self.values.extend(values)
+            self._take_in_all(begin)
+        else:
+            for value in values:
+                self._take_in(value)
+
+    def longest_at_end(self, limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
+        """The longest occurrence of the text's own end before it, of at most `limit` values; NO_MATCH without one.
+
+        Of equally long ones the latest, of longer ones than `limit` as well. One that is not `longer_than` counts as none.
+        """
+        end = len(self.values)
+        places = [level.links[end] if end else 0 for level in self._levels]
+        return self._longest(self.values[-MAX_LENGTH:], places, limit, longer_than)
+
+    def longest(self, tail: array[int], hashes: Rows[int], limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
+        """As `longest_at_end`, for another text that ends with `tail`; `hashes` are those of `hashes_of(tail)`."""
+        if not self.values:
+            return NO_MATCH
+        shift = self._shift
+        places = [level.heads[hashes[level.size] >> shift] if level.size <= len(tail) else 0 for level in self._levels]
+        return self._longest(tail[-MAX_LENGTH:], places, limit, longer_than)
+
+    def agrees(self, end: int, values: array[int]) -> bool:
+        """True if the text goes on with `values` behind `end`."""
+        return self.values[end : end + len(values)] == values
+
+    def num_agreeing(self, end: int, values: array[int]) -> int:
+        """How many of `values` the text goes on with behind `end`."""
+        num_agreeing = 0
+        for known, value in zip(self.values[end : end + len(values)], values, strict=False):
+            if known != value:
+                break
+            num_agreeing += 1
+        return num_agreeing
+
+    def holds(self, values: array[int]) -> npt.NDArray[np.bool_]:
+        """For each of `values` whether it occurs here behind those before it, as far as the largest size tells.
+
+        Shapes: [len(values)]; False where fewer stand before it. Hashes and two values of each place are compared, so it
+        may be wrong for one here and there, but hardly for several in a row.
+        """
+        level = self._levels[-1]
+        size = level.size
+        known = np.zeros(len(values), dtype=bool)
+        if len(values) < size or not self.values:
+            return known
+        texts, stored = np.frombuffer(values, dtype=np.int64), np.frombuffer(self.values, dtype=np.int64)
+        first, last = texts[: len(texts) - size + 1], texts[size - 1 :]
+        hashes = _hashes_by_size(texts.view(np.uint64), size)[-1][size - 1 :]
+        heads, links = np.frombuffer(level.heads, dtype=np.int32), np.frombuffer(level.links, dtype=np.int32)
+        places = heads[(hashes >> np.uint64(self._shift)).astype(np.intp)]
+        sought = np.flatnonzero(places)
+        for _ in range(self._max_candidates):
+            if not len(sought):
+                break
+            at = places[sought]
+            is_there = (stored[at - size] == first[sought]) & (stored[at - 1] == last[sought])
+            known[sought[is_there] + size - 1] = True
+            sought = sought[~is_there]
+            places[sought] = links[places[sought]]
+            sought = sought[places[sought] > 0]
+        return known
+
+    @property
+    def _shift(self) -> int:
+        return 65 - self._num_heads.bit_length()
+
+    def _longest(self, tail: array[int], places: list[int], limit: int, longer_than: int) -> Match:
+        """See `longest`; `places`: for each level the latest one that may fit."""
+        best = Match(0, longer_than)
+        limit = min(limit, len(tail))
+        for level, latest in zip(reversed(self._levels), reversed(places), strict=True):
+            size, place = level.size, latest
+            if size > limit or not place:
+                continue
+            best = self._longest_in_chain(tail, level, place, limit, best)
+            if best.length >= size:
+                break
+        return best if best.end else NO_MATCH
+
+    def _longest_in_chain(self, tail: array[int], level: _Level, place: int, limit: int, best: Match) -> Match:
+        values, links, size = self.values, level.links, level.size
+        wanted = tail[-size:]
+        for _ in range(self._max_candidates):
+            if not place or best.length >= limit:
+                break
+            if values[place - size : place] == wanted:
+                length = self._num_agreeing(tail, place, size, limit)
+                if length > best.length:
+                    best = Match(place, length)
+            place = links[place]
+        return best
+
+    def _num_agreeing(self, tail: array[int], place: int, num_known: int, limit: int) -> int:
+        values, length = self.values, num_known
+        limit = min(limit, place)
+        while length < limit and values[place - length - 1] == tail[-length - 1]:
+            length += 1
+        return length
+
+    def _take_in(self, value: int) -> None:
+        """Append one value: roll the hashes on and put the new place in front of its chains."""
+        values, shift = self.values, self._shift
+        values.append(value)
+        end = len(values)
+        for level in self._levels:
+            size = level.size
+            left = values[end - 1 - size] if end > size else 0
+            hashed = level.hash = ((level.hash + value) * _FACTOR - left * _POWERS[size + 1]) & _MASK
+            if end < size:
+                level.links.append(0)
+                continue
+            bucket = hashed >> shift
+            level.links.append(level.heads[bucket])
+            level.heads[bucket] = end
+
+    def _begin_anew(self, num_values: int) -> None:
+        """Choose the number of heads for so many values and take in all of them."""
+        wanted = max(num_values * 2 // 3, _MIN_HEADS)
+        self._num_heads = max(self._num_heads, 1 << (wanted - 1).bit_length())
+        for level in self._levels:
+            level.clear(self._num_heads)
+        self._take_in_all(0)
+
+    def _take_in_all(self, begin: int) -> None:
+        """Do what `_take_in` does for all values from `begin` on that are not in the chains yet."""
+        end, largest = len(self.values), self._levels[-1].size
+        context = min(begin, largest)
+        fresh = self.values[begin - context :]
+        hashes = _hashes_by_size(np.frombuffer(fresh, dtype=np.uint64), largest)
+        for level in self._levels:
+            level.take_in(hashes[level.size.bit_length() - 1][context:], self._shift, begin, end)
+
+
+class _Level:
+    """The chains of one size. `hash`: of the last `size` values; heads and links are places, 0 = none."""
+
+    __slots__ = ("hash", "heads", "links", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.clear(0)
+
+    def clear(self, num_heads: int) -> None:
+        self.hash = 0
+        self.heads = array("i", bytes(4 * num_heads))
+        self.links = array("i", (0,))
+
+    def take_in(self, hashes: npt.NDArray[np.uint64], shift: int, begin: int, end: int) -> None:
+        """Link the places begin + 1 to end, of which these are the hashes. Shapes: hashes [end - begin]."""
+        self.hash = int(hashes[-1])
+        num_short = min(max(self.size - 1 - begin, 0), end - begin)  # places with fewer values before them than `size`
+        links = np.zeros(end - begin, dtype=np.int32)
+        buckets = hashes[num_short:] >> np.uint64(shift)
+        if len(buckets):
+            links[num_short:] = self._linked(buckets, begin + num_short + 1)
+        self.links.frombytes(links.tobytes())
+
+    def _linked(self, buckets: npt.NDArray[np.uint64], first: int) -> npt.NDArray[np.int32]:
+        """The links of the places from `first` on, whose hashes lie in `buckets`. Mutates: heads."""
+        # bucket and number in one integer: sorting these is several times quicker than a stable argsort
+        keys = np.sort((buckets << np.uint64(32)) | np.arange(len(buckets), dtype=np.uint64))
+        order = (keys & np.uint64(0xFFFFFFFF)).astype(np.int32)
+        buckets = (keys >> np.uint64(32)).astype(np.intp)
+        is_first = np.ones(len(buckets), dtype=bool)
+        np.not_equal(buckets[1:], buckets[:-1], out=is_first[1:])
+        heads: npt.NDArray[Any] = np.frombuffer(self.heads, dtype=np.int32)
+        before = np.empty(len(buckets), dtype=np.int32)
+        before[1:] = order[:-1] + first
+        before[is_first] = heads[buckets[is_first]]
+        is_last = np.append(is_first[1:], True)
+        heads[buckets[is_last]] = order[is_last] + first
+        links = np.empty(len(buckets), dtype=np.int32)
+        links[order] = before
+        return links
+
+
+def hashes_of(tail: array[int]) -> list[int]:
+    """The hashes of the last 0, 1, 2, ... values of a text, at most MAX_LENGTH."""
+    hashes, total = [0], 0
+    for value, power in zip(reversed(tail[-MAX_LENGTH:]), _POWERS[1:], strict=False):
+        total = (total + value * power) & _MASK
+        hashes.append(total)
+    return hashes
+
+
+def _hashes_by_size(values: npt.NDArray[np.uint64], largest: int) -> list[npt.NDArray[np.uint64]]:
+    """For the sizes 1, 2, 4 ... `largest` the hash of as many values before each place. Shapes: [len(values)] each.
+
+    Before the text stand zeros. A hash is the sum of value x factor^(1 + values behind it), modulo 2^64.
+    """
+    hashes = [values * np.uint64(_FACTOR)]
+    size = 1
+    while size < largest:
+        doubled = hashes[-1].copy()
+        doubled[size:] += hashes[-1][:-size] * np.uint64(_POWERS[size])
+        hashes.append(doubled)
+        size *= 2
+    return hashes

@@ -1,0 +1,206 @@
+"""Texts of requests that have ended as the guess: what followed there will follow here.
+
+Does: keep the latest prompts and answers, each caller's apart, and copy from them. Does not: run a model, or look at a
+sequence's own text (`own_text`). A `Proposer`, called by `speculation`, on the engine thread only. Pays off where requests
+resemble each other: agents that repeat their calls, forms, the same question again.
+
+What may be told to whom: a text belongs to the caller, the adapter and the cache salt of its request, and is a guess for
+requests with the same three only. Every stored token carries the number of these in its upper half, so a token of somebody
+else's is never equal to one of the sequence's, by construction.
+
+Two generations of texts are kept. New texts go into the young one; when it is full, it becomes the old one, and the old one
+is forgotten. What the young one knows already is not stored again; what only the old one knows is, so a text that keeps
+coming stays, and what has not come for the longest time goes first. Both together hold at most `max_tokens` tokens, at 40
+bytes each: 11 MB for 262,144.
+Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975 (there with a suffix tree and counts of what follows, which
+made no better guesses than the latest of the longest matches on texts of five kinds).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterator
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dragoman.engine.rolling.sequence import Sequence
+from dragoman.engine.rolling.speculate.copy_cursor import CopyCursor, copied_evidence
+from dragoman.engine.rolling.speculate.match_finder import MAX_LENGTH, MatchFinder, hashes_of
+from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish
+
+DEFAULT_MAX_TOKENS = 262_144
+
+_MIN_LENGTH = 2
+_MIN_TEXT = 16  # tokens; of shorter ones it cannot be told whether they are known, and they help nobody
+_MIN_MAX_TOKENS = 256
+_NUM_JOINED = 64  # so many known tokens between two new parts are stored once more, or the copies would be cut there
+_TAG_BITS = 32
+_TOKEN_MASK = (1 << _TAG_BITS) - 1
+_SEPARATOR = -1  # stands between two texts; no tagged token is negative
+
+Owner = tuple[str, str, str]
+"""Caller, key of the adapter, cache salt."""
+
+
+class RecentTextsProposer:
+    """Proposes what followed the longest match of a sequence's last tokens in recent texts of the same owner.
+
+    Of equally long matches the latest, but the passage that the previous proposal copied from goes first. A guess's
+    strength is the number of tokens that agree before it, 1 where a copy was found back by a single one.
+    """
+
+    needs_slots = False
+
+    def __init__(self, max_tokens: int = DEFAULT_MAX_TOKENS, *, shares_callers: bool = False) -> None:
+        """`shares_callers`: all callers are one; adapters and salts still keep texts apart.
+
+        Raises: ValueError if `max_tokens` is too small.
+        """
+        if max_tokens < _MIN_MAX_TOKENS:
+            raise ValueError(f"max_tokens is {max_tokens}, at least {_MIN_MAX_TOKENS} are needed")
+        self._shares_callers = shares_callers
+        self._capacity = max_tokens // 2
+        self._copies: dict[int, _Copy] = {}
+        self._owners: dict[Owner, _Tag] = {}
+        self._num_owners = 0  # that there ever were; no number is used twice
+        self._generation = 0
+        self._young, self._old = self._new_generation(), self._new_generation()
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are kept, of all owners."""
+        return len(self._young) + len(self._old)
+
+    def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
+        """See `Proposer`."""
+        return [self._proposal(wish) for wish in wishes]
+
+    def retain(self, sequence_ids: Collection[int]) -> None:
+        """Forget where every sequence but these copied from; texts stay."""
+        for sequence_id in [key for key in self._copies if key not in sequence_ids]:
+            del self._copies[sequence_id]
+
+    def note_finished(self, sequence: Sequence) -> None:
+        """Store what is new in its text: of a long one only the end, an eighth of all that is kept."""
+        self._copies.pop(sequence.sequence_id, None)
+        token_ids = sequence.token_ids[: sequence.num_tokens - sequence.num_draft_tokens]
+        if len(token_ids) < _MIN_TEXT:
+            return
+        tag = self._tag(self._owner(sequence))
+        values = tag.values(token_ids[-(self._capacity // 4) :])
+        for begin, end in _new_parts(self._young.holds(values)):
+            self._store(values[begin:end], tag)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._copies.clear()
+        self._owners.clear()
+        self._young, self._old = self._new_generation(), self._new_generation()
+
+    def _new_generation(self) -> MatchFinder:
+        return MatchFinder(_MIN_LENGTH, num_heads=1 << (self._capacity - 1).bit_length())
+
+    def _owner(self, sequence: Sequence) -> Owner:
+        group = sequence.group
+        adapter = "" if group.adapter is None else group.adapter.key
+        return ("" if self._shares_callers else group.request.caller, adapter, group.request.cache_salt)
+
+    def _tag(self, owner: Owner) -> _Tag:
+        """The owner's tag, which is new if nothing of theirs is kept."""
+        tag = self._owners.get(owner)
+        if tag is None:
+            self._num_owners += 1
+            tag = self._owners[owner] = _Tag(self._num_owners)
+        tag.generation = self._generation
+        return tag
+
+    def _store(self, values: array[int], tag: _Tag) -> None:
+        if len(self._young) + 1 + len(values) > self._capacity:
+            self._generation += 1
+            self._young, self._old = self._new_generation(), self._young
+            oldest = self._generation - 1
+            self._owners = {owner: other for owner, other in self._owners.items() if other.generation >= oldest}
+            tag.generation = self._generation
+        self._young.extend(array("q", (_SEPARATOR,)) + values)
+
+    def _proposal(self, wish: Wish) -> Proposal:
+        sequence = wish.sequence
+        tag = self._owners.get(self._owner(sequence))
+        longest = min(wish.max_ngram_size or MAX_LENGTH, MAX_LENGTH)
+        if tag is None or longest < _MIN_LENGTH:
+            return NOTHING
+        copy = self._copies.get(sequence.sequence_id)
+        if copy is None or copy.tag is not tag:
+            copy = self._copies[sequence.sequence_id] = _Copy(tag, sequence.num_tokens)
+        self._move(copy, sequence.token_ids, longest)
+        token_ids = array("q")
+        for value in copy.cursor.guesses(wish.max_tokens):
+            if value == _SEPARATOR:
+                break
+            token_ids.append(value & _TOKEN_MASK)
+        if not token_ids:
+            return NOTHING
+        return Proposal(token_ids, copied_evidence(Basis.RECENT_TEXT, copy.cursor.length, len(token_ids)))
+
+    def _move(self, copy: _Copy, token_ids: array[int], longest: int) -> None:
+        """Let the copy's cursor stand where the text may go on."""
+        copy.forget_all_but(self._young, self._old)
+        cursor = copy.cursor
+        cursor.follow(copy.tag.values(token_ids[copy.num_seen :]))
+        copy.num_seen = len(token_ids)
+        if cursor.length >= longest:
+            return
+        tail = copy.tag.values(token_ids[-MAX_LENGTH:])
+        hashes = hashes_of(tail)
+        for finder in (self._young, self._old):
+            match = finder.longest(tail, hashes, longest, longer_than=cursor.length)
+            if match.length:
+                cursor.move_to(finder, match)
+        if not cursor.length:
+            cursor.find_back(tail[-1])
+
+
+@dataclass(slots=True)
+class _Tag:
+    """Whose texts they are: a number of their own. `generation`: in which they stored something last."""
+
+    number: int
+    generation: int = 0
+
+    def values(self, token_ids: array[int]) -> array[int]:
+        """The tokens as they are stored."""
+        tag = self.number << _TAG_BITS
+        if len(token_ids) <= MAX_LENGTH:
+            return array("q", [token_id | tag for token_id in token_ids])
+        return array("q", (np.frombuffer(token_ids, dtype=np.int64) | tag).tobytes())
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What a running sequence copies. `num_seen`: its tokens at the last proposal."""
+
+    tag: _Tag
+    num_seen: int
+    cursor: CopyCursor = field(default_factory=CopyCursor)
+
+    def forget_all_but(self, *finders: MatchFinder) -> None:
+        """Begin anew if the generation that was copied from is gone."""
+        if not self.cursor.is_in(finders):
+            self.cursor = CopyCursor()
+
+
+def _new_parts(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:
+    """Where the parts of a text begin and end that are not known, each with what stands around it.
+
+    `known`: for each token whether it is known behind the ones before it; the first few have too few of them.
+    """
+    known[: _MIN_TEXT - 1] = known[_MIN_TEXT - 1]
+    new = np.flatnonzero(~known)
+    if not len(new):
+        return
+    breaks = np.flatnonzero(np.diff(new) > _NUM_JOINED)
+    begins, ends = new[np.append(0, breaks + 1)], new[np.append(breaks, len(new) - 1)]
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        yield max(begin - MAX_LENGTH, 0), min(end + 1 + MAX_LENGTH, len(known))

@@ -1,0 +1,136 @@
+"""On the real kernels: neighbours, guesses and preemption change no bit of an answer, in any precision that allows it.
+
+Where the runtime has other kernels for larger steps (packed weights without bf16), only f32 is asked.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from dragoman.config.resolve import demo_model_dir
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.inbox import AddRequest
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
+from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
+from dragoman.engine.rolling.stats import RollingStats
+from dragoman.models import LoadedModel, ModelOptions, load_model
+from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from tests.engine.proposers import FunctionProposer
+
+MANY_BLOCKS, FEW_BLOCKS = 64, 13
+LENGTHS = (1, 2, 31, 32, 33, 34, 64, 65, 90, 130)  # of prompts: around the ends of blocks
+PRECISIONS = {
+    "f32": ModelOptions(weight_type="f32"),
+    "default": ModelOptions(weight_type="int8"),
+    "u8 cache": ModelOptions(weight_type="int8", kv_type="u8"),
+    "int4": ModelOptions(weight_type="int4"),
+}
+
+
+@dataclass
+class Answer:
+    """Tokens and log-probabilities, which tell whether a bit of the logits was another one."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def loaded(request: pytest.FixtureRequest) -> LoadedModel:
+    model = load_model(demo_model_dir(), PRECISIONS[request.param])
+    if model.profile.smallest_row == 1:
+        pytest.skip("with these weights a larger step takes other kernels on this processor")
+    return model
+
+
+def asked() -> list[EngineRequest]:
+    """Greedy and seeded requests with prompts of random tokens, some of which say something twice."""
+    stream = random.Random(3)
+    requests = []
+    for number in range(10):
+        prompt = [stream.randrange(5, 1500) for _ in range(LENGTHS[number])]
+        if number % 3 == 0:
+            prompt = (prompt[: len(prompt) // 2 + 1] * 2)[: len(prompt)]
+        sampling = SamplingParams(temperature=0.0 if number % 2 else 0.8, logprobs=0, ignore_eos=True)
+        requests.append(EngineRequest(f"{number}", tuple(prompt), sampling, stream.choice([20, 40]), seed=number))
+    return requests
+
+
+def run(
+    loaded: LoadedModel,
+    requests: dict[int, EngineRequest],
+    num_blocks: int = MANY_BLOCKS,
+    proposers: Sequence[Proposer] = (),
+    num_guesses: int | None = None,
+) -> tuple[dict[int, Answer], RollingStats]:
+    """The answers of requests that come in this order, one in every second step."""
+    runner = OpenVinoRunner(loaded, num_blocks)
+    config = RollingConfig(max_batch_tokens=96, assumed_output_tokens=1)
+    limits = SpeculationConfig(num_guesses, max_batch=64)
+    core = EngineCore(runner, Sampler(runner.vocab_size), config, proposers, speculation=limits)
+    answers = {key: Answer() for key in requests}
+    coming = list(requests.items())
+    num_steps = 0
+    while coming or core.has_work():
+        if coming and num_steps % 2 == 0:
+            core.inbox.put(AddRequest(*coming.pop(0)))
+        num_steps += 1
+        for key, output in core.step():
+            assert isinstance(output, EngineOutput), output
+            answers[key].token_ids += output.token_ids
+            answers[key].logprobs += output.logprobs or []
+        core.check_integrity()
+    runner.close()
+    return answers, core.stats
+
+
+@pytest.fixture(scope="module")
+def alone(loaded: LoadedModel) -> dict[int, Answer]:
+    """What every request gets that is alone, decoded plainly."""
+    answers = {}
+    for key, request in enumerate(asked()):
+        answers |= run(loaded, {key: request})[0]
+    return answers
+
+
+def half_right(alone: dict[int, Answer]) -> FunctionProposer:
+    """Knows the answers, and is wrong now and then."""
+    stream = random.Random(5)
+
+    def guess(wish: Wish) -> list[int]:
+        sequence = wish.sequence
+        answer = alone[int(sequence.group.request.request_id)].token_ids
+        known = answer[sequence.num_generated_tokens :][: wish.max_tokens]
+        return [token_id if stream.random() < 0.8 else token_id // 2 for token_id in known]
+
+    return FunctionProposer(guess)
+
+
+@pytest.mark.parametrize("num_blocks", [MANY_BLOCKS, FEW_BLOCKS])
+@pytest.mark.parametrize("guesses", ["none", "half right", "looked up"])
+def test_every_answer_is_bit_for_bit_that_of_a_lone_request_decoded_plainly(
+    loaded: LoadedModel, alone: dict[int, Answer], num_blocks: int, guesses: str
+) -> None:
+    requests = list(enumerate(asked()))
+    random.Random(f"{num_blocks} {guesses}").shuffle(requests)
+    proposers: dict[str, list[Proposer]] = {
+        "none": [],
+        "half right": [half_right(alone)],
+        "looked up": [OwnTextProposer(), RecentTextsProposer()],
+    }
+    num_guesses = {"half right": 5, "looked up": 3}.get(guesses)
+    answers, stats = run(loaded, dict(requests), num_blocks, proposers[guesses], num_guesses)
+    assert answers == alone
+    assert (stats.num_preemptions > 0) is (num_blocks == FEW_BLOCKS)
+    assert (stats.num_draft_tokens > 0) is (guesses != "none")
+    if guesses == "half right":
+        assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens

@@ -1,0 +1,196 @@
+"""How many guesses are verified: as many as pay, by what steps take. Time is simulated: a clock that steps advance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.core import EngineCore
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.proposer import Wish
+from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
+from dragoman.engine.rolling.stats import RollingStats
+from dragoman.types import EngineRequest
+from tests.engine.fake_runner import FakeRunner
+from tests.engine.naive import Collector, make_request, naive_sequence
+from tests.engine.proposers import FunctionProposer
+
+VOCAB_SIZE = 24
+
+RowSeconds = Callable[[int], float]
+
+
+def free(num_rows: int) -> float:
+    return 1.0
+
+
+def dear(num_rows: int) -> float:
+    return float(num_rows)
+
+
+def usual(num_rows: int) -> float:
+    """Eight rows cost a little, more of them much."""
+    return 1.0 + 0.03 * min(num_rows, 8) + 0.08 * max(num_rows - 8, 0)
+
+
+class Machine:
+    """Runs requests, with steps that take `seconds(rows)`, and `change_s` more if the last had others."""
+
+    def __init__(self, seconds: RowSeconds, change_s: float = 0.0) -> None:
+        self.now = 0.0
+        self._seconds, self._change_s, self._last = seconds, change_s, 0
+
+    def run(
+        self, requests: Sequence[EngineRequest], guess: Callable[[Wish], Sequence[int]] | None
+    ) -> tuple[float, RollingStats]:
+        """The seconds that it takes, and what was counted."""
+        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=600, before_forward=self._advance)
+        proposers = [] if guess is None else [FunctionProposer(guess)]
+        core = EngineCore(
+            runner,
+            Sampler(VOCAB_SIZE),
+            RollingConfig(),
+            proposers,
+            clock=lambda: self.now,
+            speculation=SpeculationConfig(),
+        )
+        collector = Collector(core)
+        for key, request in enumerate(requests):
+            collector.add(key, request)
+        begin = self.now
+        collector.run()
+        assert not collector.errors
+        return self.now - begin, core.stats
+
+    def _advance(self, batch: ForwardBatch) -> None:
+        num_rows = len(batch.past_lens)
+        self.now += self._seconds(num_rows) + (self._change_s if max(num_rows, 2) != self._last else 0.0)
+        self._last = max(num_rows, 2)
+
+
+class Guesser:
+    """Knows the answers, and is right with a probability that depends on the position."""
+
+    def __init__(self, requests: Sequence[EngineRequest], share: Callable[[int], float], seed: int = 0) -> None:
+        self._answers = {request.request_id: naive_sequence(request, 0, VOCAB_SIZE).token_ids for request in requests}
+        self._share = share
+        self._stream = random.Random(seed)
+
+    def __call__(self, wish: Wish) -> list[int]:
+        sequence = wish.sequence
+        begin = sequence.num_generated_tokens
+        right = self._answers[sequence.group.request.request_id][begin : begin + wish.max_tokens]
+        return [
+            token_id if self._stream.random() < self._share(begin + place) else (token_id + 1) % VOCAB_SIZE
+            for place, token_id in enumerate(right)
+        ]
+
+
+def requests(count: int, max_tokens: int = 160) -> list[EngineRequest]:
+    return [
+        make_request([1, 2, 3 + number], max_tokens, name=f"r{number}", seed=number, temperature=1.0, ignore_eos=True)
+        for number in range(count)
+    ]
+
+
+def compared(
+    count: int,
+    seconds: RowSeconds,
+    share: Callable[[int], float],
+    *,
+    change_s: float = 0.0,
+    max_tokens: int = 160,
+) -> tuple[float, RollingStats]:
+    """How many times faster it is with guesses."""
+    asked = requests(count, max_tokens)
+    plain_s, _ = Machine(seconds, change_s).run(asked, None)
+    auto_s, stats = Machine(seconds, change_s).run(asked, Guesser(asked, share))
+    return plain_s / auto_s, stats
+
+
+def test_where_rows_are_free_and_guesses_right_all_of_them_are_verified() -> None:
+    speedup, stats = compared(1, free, lambda position: 1.0)
+    assert speedup > 8
+    assert stats.num_accepted_tokens == stats.num_draft_tokens
+
+
+def test_where_a_row_costs_a_step_nothing_is_verified_but_to_learn_that() -> None:
+    speedup, stats = compared(4, dear, lambda position: 1.0)
+    assert speedup > 0.97
+    assert stats.num_draft_tokens < 40
+
+
+@pytest.mark.parametrize("change_s", [0.0, 0.25])
+def test_wrong_guesses_are_given_up(change_s: float) -> None:
+    speedup, stats = compared(1, usual, lambda position: 0.02, change_s=change_s, max_tokens=400)
+    assert speedup > 0.97
+    assert stats.num_draft_tokens < 200, "of 12,000"
+
+
+def test_a_text_that_begins_to_repeat_itself_is_noticed_without_a_guess_being_verified() -> None:
+    speedup, stats = compared(1, usual, lambda position: float(position >= 200), max_tokens=400)
+    assert speedup > 1.5
+    assert stats.num_accepted_tokens > 120
+
+
+def test_a_change_of_rows_that_costs_much_is_avoided() -> None:
+    asked = requests(1, 300)
+
+    def every_third(position: int) -> float:
+        return 0.9 if position % 3 else 0.1
+
+    plain_s, plain = Machine(usual, change_s=3.0).run(asked, None)
+    auto_s, auto = Machine(usual, change_s=3.0).run(asked, Guesser(asked, every_third))
+    assert plain_s / auto_s > 0.97
+
+
+def test_the_surest_guesses_of_a_batch_are_verified() -> None:
+    asked = requests(6)
+    right = {asked[0].request_id, asked[1].request_id}
+    guessers = {True: Guesser(asked, lambda position: 1.0), False: Guesser(asked, lambda position: 0.1)}
+    verified: dict[str, int] = {}
+
+    def guess(wish: Wish) -> list[int]:
+        return guessers[wish.sequence.group.request.request_id in right](wish)
+
+    machine = Machine(usual)
+    runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, before_forward=machine._advance)
+    core = EngineCore(
+        runner, Sampler(VOCAB_SIZE), RollingConfig(), [FunctionProposer(guess)], clock=lambda: machine.now
+    )
+    collector = Collector(core)
+    for key, request in enumerate(asked):
+        collector.add(key, request)
+    collector.run()
+    for key, request in enumerate(asked):
+        verified[request.request_id] = sum(output.num_draft_tokens for output in collector.outputs[key])
+    assert min(verified[name] for name in right) > 1.5 * max(
+        count for name, count in verified.items() if name not in right
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.sampled_from([1, 3, 8]),
+    base=st.floats(0.005, 0.5),
+    change_s=st.sampled_from([0.0, 0.2]),
+    shares=st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.6, 0.9, 1.0]), min_size=1, max_size=4),
+)
+def test_it_is_never_slower_than_without_whatever_texts_and_machines_are_like(
+    count: int, base: float, change_s: float, shares: list[float]
+) -> None:
+    """A row costs `base` of a step; the text changes its nature every hundred tokens."""
+    speedup, _ = compared(
+        count,
+        lambda num_rows: 1.0 + base * num_rows,
+        lambda position: shares[position // 100 % len(shares)],
+        change_s=change_s,
+        max_tokens=400,
+    )
+    assert speedup > 0.95

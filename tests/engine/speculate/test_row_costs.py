@@ -1,0 +1,92 @@
+"""What is learned from durations of steps."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dragoman.engine.rolling.speculate.row_costs import RowCosts, size_of
+
+
+def measured(*steps: tuple[int, float], costs: RowCosts | None = None) -> RowCosts:
+    """After steps of (rows, seconds)."""
+    costs = costs or RowCosts()
+    for num_rows, seconds in steps:
+        costs.observe(num_rows, 0, seconds)
+    return costs
+
+
+def test_nothing_is_known_before_the_first_step() -> None:
+    assert (RowCosts().seconds(1), RowCosts().most_rows, RowCosts().last_rows) == (0.0, 0, 0)
+
+
+def test_what_was_measured_is_told_and_between_it_is_linear() -> None:
+    costs = measured(*[(1, 1.0)] * 3, *[(4, 2.0)] * 3, *[(8, 4.0)] * 3)
+    assert [costs.seconds(rows) for rows in (1, 4, 6, 8)] == [1.0, 2.0, 3.0, 4.0]
+    assert costs.seconds(12) == 6.0, "it goes on as between the last two"
+
+
+def test_a_row_of_which_nothing_is_known_is_cheap_so_that_it_is_tried_but_not_too_many_at_once() -> None:
+    costs = measured(*[(4, 1.0)] * 3)
+    assert 1.0 < costs.seconds(8) < 1.2
+    assert costs.most_rows == 8
+
+
+def test_the_first_step_of_a_size_does_not_count_and_slow_ones_hardly() -> None:
+    costs = measured(*[(1, 1.0)] * 3, (4, 50.0), (4, 2.0), (4, 2.0), (4, 9.0), (4, 2.0))
+    assert costs.seconds(4) == 2.0
+
+
+def test_more_rows_never_take_less() -> None:
+    costs = measured(*[(4, 2.0)] * 4, *[(8, 1.0)] * 4)
+    assert costs.seconds(8) == 2.0
+
+
+def test_a_bad_moment_is_forgotten_if_it_was_not_measured_again() -> None:
+    costs = measured(*[(1, 1.0)] * 3, *[(8, 90.0)] * 3)
+    assert costs.seconds(8) > 80
+    measured(*[(1, 1.0)] * 500, costs=costs)
+    assert costs.seconds(8) < 2
+
+
+def test_a_change_of_rows_takes_its_time() -> None:
+    costs = measured(*[(1, 1.0)] * 8, *[(8, 2.0)] * 8, *[(1, 1.5), (8, 2.5)] * 60)
+    assert costs.last_rows == 8
+    assert costs.change_s(8) == 0.0
+    assert costs.change_s(1) == pytest.approx(0.5, abs=0.05)
+    assert (costs.seconds(1), costs.seconds(8)) == (1.0, 2.0)
+    costs.note_prompts()
+    assert costs.change_s(8) > 0, "a step with prompts has other rows"
+
+
+def test_one_row_is_computed_as_two() -> None:
+    costs = measured(*[(1, 1.0)] * 8, *[(2, 1.0)] * 8)
+    assert costs.change_s(1) == costs.change_s(2) == 0.0
+
+
+def test_contexts_cost_their_share_of_the_smallest_step() -> None:
+    costs = RowCosts(context_share=1e-3)
+    for _ in range(4):
+        costs.observe(1, 1000, 2.0)
+    assert costs.context_s == pytest.approx(1e-3, rel=1e-6)
+    assert costs.seconds(1) == pytest.approx(1.0)
+    assert costs.seconds(1) + 1000 * costs.context_s == pytest.approx(2.0)
+
+
+def test_sizes_are_exact_for_few_rows_and_within_an_eighth_for_many() -> None:
+    assert [size_of(rows) for rows in range(1, 17)] == list(range(1, 17))
+    for rows in range(17, 600):
+        assert rows <= size_of(rows) < rows * 1.13
+        assert size_of(size_of(rows)) == size_of(rows)
+
+
+def test_uneven_steps_are_told_within_a_tenth() -> None:
+    stream = random.Random(1)
+    costs = RowCosts()
+    for _ in range(400):
+        rows = stream.choice([1, 1, 1, 4, 8, 12])
+        slow = 3.0 if stream.random() < 0.05 else 1.0
+        costs.observe(rows, 0, (1 + rows / 10) * (1 + 0.05 * stream.random()) * slow)
+    for rows in (1, 4, 8, 12):
+        assert costs.seconds(rows) == pytest.approx(1 + rows / 10, rel=0.1)
