@@ -13,6 +13,7 @@ from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
@@ -20,6 +21,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.prompt_lookup import PromptLookupProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, SpeculationConfig
+from dragoman.engine.rolling.step_log import StepLog
 from dragoman.models import LoadedModel
 
 
@@ -33,7 +35,7 @@ def assemble(
 ) -> RollingEngine:
     """The engine, not started yet. Allocates the cache: `num_blocks` of each kind.
 
-    Raises: EngineOptionError if the draft model does not fit.
+    Raises: EngineOptionError if the draft model does not fit, or the step log cannot be written.
     """
     table = bank = None
     if model.adapters is not None:
@@ -44,7 +46,12 @@ def assemble(
     limits = limits_of(options, model.facts, model.profile, max_model_len)
     proposer = _proposer(options, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
-    return RollingEngine(runner, Sampler(runner.vocab_size), limits, proposer, tools, embedder, table)
+    log = None if options.step_log is None else StepLog(options.step_log)
+    watched: ModelRunner = runner if log is None else log.watch(runner)
+    engine = RollingEngine(watched, Sampler(runner.vocab_size), limits, proposer, tools, embedder, table)
+    if log is not None:
+        engine.log_steps(log)
+    return engine
 
 
 def _proposer(options: RollingOptions, draft: LoadedModel | None, runner: OpenVinoRunner) -> Proposer | None:
