@@ -47,6 +47,7 @@ ALLOWED: Mapping[str, str] = {
     "server/apis/lmi/hooks/importer.py": "the operator's model.py, where hooks are on",
     "engine/vllm/surface.py": "vLLM's own torch, to hand it tensors; it loads nothing",
     "engine/factory.py": "the engine that the operator names as module:factory",
+    "cli/plan/service.py": "dragoman itself, with the words of the operator's command line",
     "cli/completion/words.py": "the tables of dragoman's own commands, a fixed list",
     "server/apis/__init__.py": "the client APIs, a fixed list",
     "models/families/__init__.py": "the families, a fixed table",

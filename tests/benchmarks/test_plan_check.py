@@ -26,10 +26,11 @@ def test_a_prediction_is_what_the_simulation_comes_to() -> None:
 
 
 def test_deviations_are_relative_to_what_was_measured() -> None:
-    check = Check(1.0, 0.3, MEASURED, PREDICTED)
+    check = Check(1.0, 0.3, MEASURED, PREDICTED, by_log=MEASURED)
     assert list(check.deviations().values()) == pytest.approx([0.1, 0.0, -0.25, 0.0, -0.05])
     assert summary([check])["within_goal"] == pytest.approx(4 / 5)
-    assert "| 1 | 30% | ttft_ms_p99 | 80 | 60 | -25% |" in table([check]).splitlines()
+    assert set(check.deviations_by_log().values()) == {0.0}
+    assert "| 1 | 30% | ttft_ms_p99 | 80 | 60 | -25% | 80 | +0% |" in table([check]).splitlines()
 
 
 def measured(answer: bytes) -> Numbers:

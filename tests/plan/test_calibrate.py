@@ -1,34 +1,42 @@
-"""The calibration, of machines in virtual time: it finds the costs that their steps have."""
+"""The calibration, of services in virtual time: it finds the costs that their steps have."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from dragoman.engine.rolling.blocks.window import CachePool
-from dragoman.plan.calibrate import Cases, measure_costs
-from dragoman.plan.costs import StepCosts, StepWork
+from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.plan.calibrate import Answer, Asked, CalibrationFailed, Cases, ask_all, costs_of
+from dragoman.plan.costs import StepCosts
 from dragoman.plan.replica import Replica
-from dragoman.plan.simulate import CostRunner, VirtualTime
 from tests.plan.replicas import COSTS, replica
+from tests.plan.virtual_service import VirtualService
 
 SLOW_ROWS = StepCosts(
     tokens=((1, 0.04), (16, 0.05), (64, 0.2)), row_s=0.004, context_s=(5e-5,), pair_s=(2e-6,)
 )  # logits and attention count as much as the rest
 
 
-def calibrated(planned: Replica, costs: StepCosts) -> tuple[StepCosts, list[float]]:
-    """The costs that are found, and what was reported."""
-    time, cases, told = VirtualTime(), Cases.of(planned, 120), list[float]()
-    machine = replace(planned, pools=tuple(CachePool(cases.num_blocks, pool.window) for pool in planned.pools))
-    runner = CostRunner(machine, costs, time)
-    return measure_costs(runner, planned, cases, lambda _, part: told.append(part), time), told
+def asked_for(service: VirtualService, planned: Replica) -> tuple[Asked, list[float]]:
+    """What a service was asked for, and what was reported."""
+    told: list[float] = []
+    cases = replace(Cases.of(planned, 80, 40), clients_s=1.0)
+    return asyncio.run(ask_all(service, cases, lambda _, part: told.append(part), service.time)), told
+
+
+def calibrated(planned: Replica, costs: StepCosts) -> StepCosts:
+    service = VirtualService(planned, costs)
+    asked, _ = asked_for(service, planned)
+    return costs_of(service.steps, asked)
 
 
 @pytest.mark.parametrize("costs", [COSTS, SLOW_ROWS])
 def test_a_calibration_finds_what_steps_cost(costs: StepCosts) -> None:
-    found, _ = calibrated(replica(), costs)
+    found = calibrated(replica(), costs)
     works = [StepWork(rows, rows, (float(rows * context),), (0.0,)) for rows in (1, 2, 5, 8) for context in (10, 100)]
     works += [StepWork(size, 1, (0.0,), (size * 60.0,)) for size in (16, 32, 48, 64)]
     works += [StepWork(4 + size, 5, (200.0,), (size * 60.0,)) for size in (8, 16, 32)]
@@ -43,44 +51,86 @@ def test_steps_of_a_few_rows_more_than_a_tile_are_known_to_be_dear() -> None:
         row_s=1e-4,
         context_s=(1e-6,),
         pair_s=(1e-8,),
-        spread=(0.92, 0.97, 0.99, 1.0, 1.01, 1.03, 1.1),
+        slowness=(0.92, 1.0, 0.97, 1.03, 0.99, 1.1, 1.01),
     )
-    found, _ = calibrated(replica(max_num_seqs=16, max_batch_tokens=512), paneled)
+    found = calibrated(replica(max_num_seqs=16, max_batch_tokens=512), paneled)
     for count, size in ((1, 64), (1, 65), (1, 68), (1, 128), (1, 132), (4, 128), (8, 64), (2, 128), (1, 512), (2, 256)):
         work = StepWork(count * size, count, (0.0,), (count * size * (size + 1) / 2,))
         assert found.seconds(work) == pytest.approx(paneled.seconds(work), rel=0.1), work
+    assert 1.05 < max(found.slowness) / min(found.slowness) < 1.5
 
 
-def test_progress_is_told_up_to_the_end() -> None:
-    _, told = calibrated(replica(), COSTS)
+def test_nobody_is_left_behind_and_progress_is_told_up_to_the_end() -> None:
+    planned = replica()
+    service = VirtualService(planned, COSTS)
+    asked, told = asked_for(service, planned)
     assert told == sorted(told)
     assert (told[0], told[-1]) == (0.0, 1.0)
+    assert service.num_given_up > 0  # those that decode beside, and the clients whose time is up
+    assert all(begin_s < end_s for begin_s, end_s in asked.in_service)
 
 
 @pytest.mark.parametrize(
     "limits", [{"max_num_seqs": 1}, {"max_batch_tokens": 16}, {"max_num_seqs": 64, "max_batch_tokens": 512}]
 )
 def test_any_limits_can_be_measured(limits: dict[str, int]) -> None:
-    found, _ = calibrated(replica(**limits), COSTS)
+    found = calibrated(replica(**limits), COSTS)
     work = StepWork(1, 1, (50.0,), (0.0,))
     assert found.seconds(work) == pytest.approx(COSTS.seconds(work), rel=0.1)
 
 
 @pytest.mark.parametrize("context", [16, 64])
 def test_a_short_context_can_be_measured(context: int) -> None:
-    short = replica()
-    found, _ = calibrated(replace(short, max_model_len=context), COSTS)
+    found = calibrated(replace(replica(), max_model_len=context), COSTS)
     assert found.deviation < 0.05
 
 
 def test_layers_with_windows_have_costs_of_their_own() -> None:
-    costs = replace_kinds(COSTS)
+    costs = StepCosts(COSTS.tokens, COSTS.row_s, (1e-6, 2e-6), (1e-8, 1e-8))
     two = replica()
     windowed = replace(two, pools=(*two.pools, CachePool(200, 16)), block_bytes=(1024, 512))
-    found, _ = calibrated(windowed, costs)
+    found = calibrated(windowed, costs)
     assert len(found.context_s) == 2
     assert found.deviation < 0.05
 
 
-def replace_kinds(costs: StepCosts) -> StepCosts:
-    return StepCosts(costs.tokens, costs.row_s, (1e-6, 2e-6), (1e-8, 1e-8))
+def test_what_clients_wait_besides_the_steps_is_told_by_those_without_company() -> None:
+    service = VirtualService(replica(), COSTS, http_s=0.004)
+    asked, _ = asked_for(service, replica())
+    assert costs_of(service.steps, asked).http_s == pytest.approx(0.004)
+    assert costs_of(service.steps).http_s == 0.0
+
+
+def test_a_log_of_service_alone_is_enough() -> None:
+    """Of a server that nobody asked for anything in particular."""
+    service = VirtualService(replica(), COSTS)
+
+    async def some() -> None:
+        await asyncio.gather(*(service.ask(20 + number, 10) for number in range(12)))
+
+    asyncio.run(some())
+    found = costs_of(service.steps)
+    for step in service.steps:
+        assert found.seconds(step.work) == pytest.approx(step.seconds, rel=0.05)
+
+
+def test_a_log_without_steps_or_of_several_models_is_refused() -> None:
+    with pytest.raises(CalibrationFailed, match="it holds no steps"):
+        costs_of([])
+    service = VirtualService(replica(), COSTS)
+    asyncio.run(service.ask(20, 3))
+    step = service.steps[-1]
+    other = msgspec.structs.replace(step, work=StepWork(1, 1, (1.0, 1.0), (0.0, 0.0)))
+    with pytest.raises(CalibrationFailed, match="of one model"):
+        costs_of([step, other])
+
+
+def test_a_failure_ends_the_calibration() -> None:
+    class Failing(VirtualService):
+        async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+            if len(self.steps) > 300:
+                raise CalibrationFailed("the server broke off")
+            return await super().ask(prompt_tokens, output_tokens)
+
+    with pytest.raises(CalibrationFailed, match="broke off"):
+        asked_for(Failing(replica(), COSTS), replica())

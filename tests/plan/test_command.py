@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from dragoman.cli import main
+from dragoman.cli.plan import command
 from dragoman.cli.plan.arguments import OPTIONS
+from dragoman.cli.plan.service import ServedModel
 from dragoman.config.resolve import demo_model_dir
-from dragoman.plan import calibrate
+from dragoman.plan.calibrate import CalibrationFailed, Cases
 from dragoman.plan.costs import read_costs, write_costs
-from tests.plan.replicas import COSTS
+from tests.plan.replicas import COSTS, replica
+from tests.plan.virtual_service import VirtualService
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
 
 ASKED = ("plan", "--rate", "5", "--prompt", "24", "--output", "8", "--requests", "20")
@@ -30,26 +35,55 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def costs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The costs that a first plan has measured and kept."""
-    path = tmp_path_factory.mktemp("plan") / "costs.json"
-    assert main([*ASKED, *SMALL, "--costs", str(path)]) == 0
+def step_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The step log of a server that answered some requests."""
+    service = VirtualService(replica(max_num_seqs=4, max_batch_tokens=32), COSTS)
+
+    async def ask() -> None:
+        await asyncio.gather(*(service.ask(8 + number, 6) for number in range(30)))
+
+    asyncio.run(ask())
+    path = tmp_path_factory.mktemp("plan") / "steps"
+    path.write_bytes(b"".join(msgspec.json.encode(step) + b"\n" for step in service.steps) + b'{"begin_s": 1')
+    return path
+
+
+@pytest.fixture(scope="session")
+def costs(step_log: Path) -> Path:
+    """The costs that a first plan has taken from the log and kept."""
+    path = step_log.with_name("costs.json")
+    assert main([*ASKED, *SMALL, "--costs-from", str(step_log), "--costs", str(path)]) == 0
     return path
 
 
 @pytest.fixture
 def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that measures fails."""
-    monkeypatch.setattr(calibrate, "factory", None)
+    """A plan that starts a server fails."""
+    monkeypatch.setattr(command, "ServedModel", None)
 
 
-def test_a_plan_measures_the_costs_and_keeps_them(costs: Path) -> None:
-    kept = read_costs(costs)
+@pytest.mark.slow
+def test_a_plan_measures_a_server_over_http_and_keeps_the_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cases_of = Cases.of
+    monkeypatch.setattr(Cases, "of", lambda *asked: replace(cases_of(*asked), clients_s=0.5))
+    path = tmp_path / "costs.json"
+    assert main([*ASKED, *SMALL, "--costs", str(path), "--json"]) == 0
+    kept = read_costs(path)
     assert kept.model == "demo"
-    assert kept.tokens[0][0] == 1
-    assert kept.tokens[-1][0] == 32
-    assert kept.tokens[-1][1] > 0
+    assert (kept.tokens[0][0], kept.tokens[-1][0]) == (1, 32)
     assert len(kept.context_s) == 1
+    assert kept.http_s > 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["alone_ttft_s"] > kept.http_s
+
+
+def test_a_server_that_does_not_start_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--max-num-seqs", "none"]
+    with pytest.raises(CalibrationFailed, match=r"ended with code [1-9]"), ServedModel(words, tmp_path / "steps"):
+        raise AssertionError("it is no server")
+    assert "dragoman: --max-num-seqs=none (command line): must be an integer" in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("loads_nothing")
@@ -92,17 +126,36 @@ def test_costs_of_another_machine_need_not_name_a_model(tmp_path: Path, capsys: 
     assert "all of them, with the router" in out
 
 
+@pytest.mark.usefixtures("loads_nothing")
 @pytest.mark.parametrize(
     ("write", "num_kinds"), [(write_hybrid, 1), (write_stateful, 2)], ids=["convolutions", "states"]
 )
 def test_models_with_other_layers_than_attention_are_planned(
     write: Callable[[Path], Path], num_kinds: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = tmp_path / "costs.json"
-    words = [*ASKED, *SMALL[:4], str(write(tmp_path)), "--dtype", "f32", "--costs", str(kept)]
-    assert main([*words, "--cache-dir", str(tmp_path / "graphs")]) == 0
-    assert len(read_costs(kept).context_s) == num_kinds
+    path = tmp_path / "costs.json"
+    write_costs(path, msgspec.structs.replace(COSTS, context_s=(0.0,) * num_kinds, pair_s=(0.0,) * num_kinds))
+    assert main([*ASKED, *SMALL[:4], str(write(tmp_path)), "--dtype", "f32", "--costs", str(path)]) == 0
     assert ("in layers with a window or a state" in capsys.readouterr().out) == (num_kinds == 2)
+
+
+@pytest.mark.usefixtures("loads_nothing")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "must be the step log of a server that has answered requests, it holds no steps"),
+        (b"no log\n", "must be a step log that can be read (JSON is malformed"),
+        (None, "must be a step log that can be read ([Errno 2] No such file"),
+    ],
+)
+def test_what_is_no_step_log_is_told_on_one_line(
+    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "steps"
+    if content is not None:
+        path.write_bytes(content)
+    (line,) = problems([*ASKED, *SMALL, "--costs-from", str(path)], capsys, 1)
+    assert line.startswith(f"dragoman: --costs-from={path} (command line): {said}")
 
 
 def problems(words: list[str], capsys: pytest.CaptureFixture[str], code: int) -> list[str]:
@@ -132,6 +185,14 @@ def test_what_cannot_be_planned_is_told_on_one_line(
 ) -> None:
     (line,) = problems([*ASKED, *SMALL, "--costs", str(costs), *more], capsys, 1)
     assert line.startswith(f"dragoman: {said}")
+
+
+@pytest.mark.usefixtures("loads_nothing")
+def test_costs_are_not_measured_over_tls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (line,) = problems([*ASKED, *SMALL, "--tls-cert", str(tmp_path / "cert")], capsys, 1)
+    assert line == (
+        f"dragoman: --tls-cert={tmp_path / 'cert'} (command line): must not be set where costs are measured, over plain HTTP"
+    )
 
 
 @pytest.mark.usefixtures("loads_nothing")

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
-from dragoman.plan.costs import CostsError, StepCosts, StepWork, fit_costs, read_costs, write_costs
+from dragoman.engine.rolling.forward.step_work import StepWork
+from dragoman.plan.costs import CostsError, StepCosts, fit_costs, read_costs, slowness_of, write_costs
 from tests.plan.replicas import COSTS
 
 
@@ -87,15 +88,14 @@ def test_what_steps_deviate_from_their_costs_is_kept() -> None:
     dice = random.Random(5)
     steps = [work for work in works(400) if work.num_tokens <= 64]
     slownesses = [dice.choice([0.9, 1.0, 1.0, 1.1, 1.5]) for _ in steps]
-    fitted = fit_costs(steps, [COSTS.seconds(work) * slow for work, slow in zip(steps, slownesses, strict=True)])
-    work = steps[0]
-    shares = [fitted.seconds_of(work, chance / 100) / fitted.seconds(work) for chance in (5, 50, 95)]
-    assert shares == pytest.approx([0.9, 1.0, 1.5], abs=0.05)
+    seconds = [COSTS.seconds(work) * slow for work, slow in zip(steps, slownesses, strict=True)]
+    found = slowness_of(fit_costs(steps, seconds), steps, seconds)
+    assert found == pytest.approx(slownesses, rel=0.05)
 
 
-def test_steps_of_the_same_work_take_as_long_if_no_spread_is_known() -> None:
-    work = works(1)[0]
-    assert COSTS.seconds_of(work, 0.99) == COSTS.seconds(work)
+def test_a_few_steps_tell_nothing_about_how_they_deviate() -> None:
+    few = works(30)
+    assert slowness_of(COSTS, few, [COSTS.seconds(work) for work in few]) == ()
 
 
 @given(st.lists(st.tuples(st.integers(1, 512), st.floats(1e-5, 10.0)), min_size=1, max_size=30))
@@ -114,7 +114,8 @@ def test_a_file_keeps_costs(tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"row_s": -1.0}, "must not be negative"),
-        ({"spread": [1.0, 0.5]}, "spread must ascend"),
+        ({"http_s": -0.1}, "must not be negative"),
+        ({"slowness": [1.0, 0.0]}, "slowness must be more than 0"),
         ({"row_s": "fast"}, "Expected `float`"),
         ({"rows_s": 1.0}, "unknown field `rows_s`"),
         ({"tokens": []}, "at least one"),

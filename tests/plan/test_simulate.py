@@ -75,6 +75,20 @@ def test_a_lone_request_takes_what_its_steps_cost() -> None:
     assert gaps == pytest.approx(decodes)
 
 
+def test_steps_are_as_uneven_as_those_that_were_measured() -> None:
+    """Slow ones come together if they did, and then requests wait longer."""
+    alone = replace(ASKED, prompt_tokens=16, output_tokens=400, num_requests=1)
+
+    def gaps(*slowness: float) -> list[float]:
+        costs = msgspec.structs.replace(COSTS, context_s=(0.0,), slowness=slowness)
+        return latencies(simulate(replica(), costs, alone, [Arrival(0, 0.0)], (LeastOutstanding(), 1)))[1]
+
+    even, uneven = gaps(), gaps(*([0.8] * 40 + [1.6] * 40))
+    shares = [gap / even[0] for gap in uneven]
+    assert {round(share, 6) for share in shares} == {0.8, 1.6}
+    assert sum(before != after for before, after in pairwise(shares)) < len(shares) / 8
+
+
 def test_a_queue_grows_beyond_saturation_only() -> None:
     def late(rate: float) -> float:
         """How much longer the last fifth waits than the second."""

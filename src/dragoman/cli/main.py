@@ -65,12 +65,13 @@ usage: dragoman plan [MODEL] --rate R --prompt N --output M [options]
 
 Says how many replicas of a server answer R requests a second of N prompt and M completion tokens each, within bounds on
 latency, and what they do meanwhile: the rolling engine's scheduler is run in simulated time, over what its steps cost.
-These costs are measured with the model, on this machine, which should be idle; --costs FILE keeps them, and a file of
-another machine plans for that one. All options of `dragoman serve` may be given too, and act as they do there. See
-docs/scaling.md.
+These costs are measured in a server that is started for it on this machine, which should be idle; --costs FILE keeps them,
+and a file of another machine plans for that one. --costs-from FILE takes them from what a server did (`dragoman serve
+--step-log FILE`). All options of `dragoman serve` may be given too, and act as they do there. See docs/scaling.md.
 
   dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --ttft 1 --itl 0.1
   dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --replicas 4 --costs costs.json
+  dragoman plan ./my-model --rate 20 --prompt 512 --output 128 --costs-from steps
 
 """
 
@@ -205,7 +206,7 @@ def _run_plan(words: list[str]) -> int:
     sys.stderr.write("".join(f"dragoman: note: {notice}\n" for notice in configs[0].notices))
     from dragoman.cli.plan.command import plan
 
-    return plan(configs[0], asked, sys.stdout, sys.stderr)
+    return plan(configs[0], server_words, asked, sys.stdout, sys.stderr)
 
 
 def _run_eval(words: list[str]) -> int:

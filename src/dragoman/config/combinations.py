@@ -57,7 +57,7 @@ _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "activation_group", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
     "prefix_cache", "speculation", "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
-    "max_image_mb", "max_image_pixels",
+    "max_image_mb", "max_image_pixels", "step_log",
 )  # fmt: skip
 
 _IDLE = (
@@ -109,7 +109,7 @@ _IDLE = (
         "the servers behind option.engine=remote run the model",
     ),
     _Idle(
-        ("threads", "cache_dir", "max_step_slowdown"),
+        ("threads", "cache_dir", "max_step_slowdown", "step_log"),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
     ),

@@ -257,6 +257,13 @@ class EngineSettings:
             Alias("option.enable_kv_cache_reuse", _prefix_mode, "true or false"),
         ),
     )
+    step_log: Path | None = option(
+        None,
+        FilePath("FILE"),
+        "File to which a line of JSON is written for each step: when it began, how long it took, what it computed. "
+        "`dragoman plan --costs-from FILE` plans by it (see scaling.md).",
+        unset="none is written",
+    )
 
 
 @dataclass(frozen=True, slots=True)

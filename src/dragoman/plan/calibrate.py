@@ -1,81 +1,71 @@
-"""Measures what steps cost on this machine: loads the model and runs the engine's step loop on made-up requests.
+"""What steps cost in service: what to ask a server for so that its step log tells, and the costs that the log comes to.
 
-Does: steps of 1, 2, 4, ... sequences that decode, pieces of prompts, several of them, both together, short and long
-contexts; fit the costs.
-Does not: simulate, or serve. Called by the plan, on the main thread; nothing else should compute meanwhile.
+Does: have so many sequences decode, pieces of prompts computed, several of them, both together, short and long contexts,
+and clients that ask as those do who are planned for; fit the costs. Does not: start the server or speak HTTP (the command
+line does), or simulate. Called by the plan, on the main thread; nothing else should compute meanwhile.
+
+Steps are measured in a server that is asked over HTTP because they take longer there than in a loop of their own: HTTP,
+the tokenizer and, on this machine, the clients compute beside them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from statistics import median
 from time import perf_counter
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
+import msgspec
 
-from dragoman.engine.factory import EngineSetup
-from dragoman.engine.rolling.blocks.window import blocks_for
-from dragoman.engine.rolling.core import EngineCore
-from dragoman.engine.rolling.factory import factory
-from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
-from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
-from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
-from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.errors import ServerError
-from dragoman.plan.costs import StepCosts, StepWork, fit_costs
+from dragoman.engine.rolling.step_log import LoggedStep, read_step_log
+from dragoman.plan.costs import StepCosts, fit_costs, slowness_of
 from dragoman.plan.replica import Replica
-from dragoman.plan.workload import GREEDY
-from dragoman.types import EngineRequest
 
 _SHORT_PROMPT = 8  # tokens of those that only are there to decode
 _SMALLEST_PIECE = 16
 _NUM_LONG = 4  # sequences with a long context
 # Tokens of it: costs grow evenly with the context, and are the surer the longer it is, but computing it takes time.
 _LONG, _LONGEST = 512, 1024
-_DECODE_STEPS = 4
+_DECODE_STEPS = 8
+_LONG_STEPS = 64  # of those with a long context: the first decode while the prompts of the others are computed
 _REPEATS = 2
 # Everything is measured so many times, in another order each time: a machine is slower in one second than in the next, and
 # what was measured in a slow one alone would be thought dear.
-_NUM_ROUNDS = 3
+_NUM_ROUNDS = 2
 # Prompts that share a step: without such steps, tokens and what they see would only be known together.
 _NUM_TOGETHER = 4
-_LEAST_ANSWER = 64  # tokens of those that decode while others' prompts are computed
+_NUM_CLIENTS = (1, 4, 12, 36)  # that ask as those do who are planned for: from hardly any load to a full server
+_CLIENTS_S = 5.0  # of each of these, in each round
 
 
-class StepFailed(RuntimeError):
-    """A step of the calibration did not work."""
+class CalibrationFailed(RuntimeError):
+    """There are no costs to be had; the message says why, on one line."""
 
 
-class _WatchingRunner:
-    """A ModelRunner that remembers the work of its last step."""
+@dataclass(slots=True)
+class Answer:
+    """When a request was sent, and when its tokens came; seconds on the clock of the step log."""
 
-    def __init__(self, runner: ModelRunner) -> None:
-        self._runner = runner
-        self.block_size, self.pools, self.vocab_size = runner.block_size, runner.pools, runner.vocab_size
-        self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
-        self._work: StepWork | None = None
+    sent_s: float
+    token_s: list[float] = field(default_factory=list)
 
-    def take_work(self) -> StepWork | None:
-        """The work of the last step, None if there was none since the last call."""
-        work, self._work = self._work, None
-        return work
 
-    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
-        """As the runner does."""
-        self._work = StepWork.of(batch)
-        return self._runner.forward(batch)
+class Service(Protocol):
+    """A server whose steps are logged."""
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
-        """As the runner does."""
-        self._runner.copy_blocks(pairs, kind)
+    async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        """A request whose prompt no other has, answered to the end, or given up if this is cancelled.
 
-    def close(self) -> None:
-        """As the runner does."""
-        self._runner.close()
+        Raises: CalibrationFailed.
+        """
+        ...
 
 
 class Report(Protocol):
@@ -84,177 +74,198 @@ class Report(Protocol):
     def __call__(self, stage: str, fraction: float, /) -> None: ...
 
 
-@dataclass(slots=True)
-class _Bench:
-    """The step loop, and what its steps took. The first step of every shape is left out: kernels are chosen then.
-
-    `answer_tokens`: of those that only are there to decode.
-    """
-
-    core: EngineCore
-    runner: _WatchingRunner
-    max_model_len: int
-    answer_tokens: int
-    clock: Callable[[], float]
-    works: list[StepWork] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    _shapes: set[tuple[int, int]] = field(default_factory=set)
-    _num_requests: int = 0
-
-    def ask(self, prompt_tokens: int, output_tokens: int | None = None) -> int:
-        """Add a request whose prompt no other has; its key."""
-        key = self._num_requests
-        self._num_requests += 1
-        ids = np.random.default_rng(key).integers(self.runner.vocab_size, size=prompt_tokens)
-        max_tokens = min(output_tokens or self.answer_tokens, self.max_model_len - prompt_tokens)
-        request = EngineRequest(str(key), tuple(ids.tolist()), GREEDY, max_tokens, seed=0)
-        self.core.inbox.put(AddRequest(key, request))
-        return key
-
-    def step(self) -> set[int]:
-        """One step; the keys of those that got something from it. Raises: StepFailed."""
-        begin = self.clock()
-        deliveries = self.core.step()
-        seconds = self.clock() - begin
-        for _, item in deliveries:
-            if isinstance(item, ServerError):
-                raise StepFailed(f"a step failed: {item}") from item
-        work = self.runner.take_work()
-        if work is not None:
-            shape = (work.num_tokens, work.num_rows)
-            if shape in self._shapes:
-                self.works.append(work)
-                self.seconds.append(seconds)
-            self._shapes.add(shape)
-        return {key for key, _ in deliveries}
-
-    def stop(self, keys: Sequence[int]) -> None:
-        """End these requests."""
-        for key in keys:
-            self.core.inbox.put(AbortRequest(key))
-        self.core.step()
-
-    def decode(self, num_sequences: int, prompt_tokens: int) -> list[int]:
-        """Have so many sequences decode, for some steps; their keys."""
-        keys = [self.ask(prompt_tokens) for _ in range(num_sequences)]
-        waiting = set(keys)
-        while waiting:
-            waiting -= self.step()
-        for _ in range(_DECODE_STEPS):
-            self.step()
-        return keys
-
-    def compute_prompts(self, prompt_tokens: int, count: int = 1) -> None:
-        """Requests with a prompt and one token, beside whoever decodes."""
-        waiting = {self.ask(prompt_tokens, 1) for _ in range(count)}
-        while waiting:
-            waiting -= self.step()
-
-
-def calibrate(setup: EngineSetup, planned: Replica, num_tokens: int, report: Report) -> StepCosts:
-    """The costs of the model's steps on this machine. `planned`: the limits that count; `num_tokens`: of the usual sequence.
-
-    Raises: ModelError or EngineOptionError if the model cannot be loaded, StepFailed.
-    """
-    cases = Cases.of(planned, num_tokens)
-    loaded = factory.load(setup)
-    runner = OpenVinoRunner(loaded.model, cases.num_blocks)
-    try:
-        return measure_costs(runner, planned, cases, report)
-    finally:
-        runner.close()
-
-
 @dataclass(frozen=True, slots=True)
 class Cases:
-    """What is measured. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
-    several fill a step. `long`: the long context. In tokens.
-
-    `answer_tokens`: of those that only are there to decode. `num_blocks`: what all that takes of each cache kind.
+    """What is measured, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
+    several fill a step. `long`: the long context. `clients`: how many ask as those do who are planned for, for a `usual`
+    number of prompt and completion tokens, `clients_s` seconds each time. `longest`: of the longest sequence there can be.
     """
 
     counts: tuple[int, ...]
     pieces: tuple[int, ...]
     parts: tuple[int, ...]
     long: int
-    answer_tokens: int
-    num_blocks: int
+    clients: tuple[int, ...]
+    usual: tuple[int, int]
+    longest: int
+    clients_s: float = _CLIENTS_S
 
     @classmethod
-    def of(cls, planned: Replica, num_tokens: int) -> Cases:
-        """Those that tell what a replica with these limits costs."""
+    def of(cls, planned: Replica, prompt_tokens: int, output_tokens: int) -> Cases:
+        """Those that tell what a replica with these limits costs, first of all for requests of these lengths."""
         limits, size = planned.limits, planned.block_size
-        long = max(min(max(num_tokens, _LONG), _LONGEST, planned.max_model_len // 2), _SHORT_PROMPT)
+        longest = min(planned.max_model_len, limits.max_model_len or planned.max_model_len)
+        total = min(prompt_tokens + output_tokens, longest)
+        long = max(min(max(total, _LONG), _LONGEST, longest // 2), _SHORT_PROMPT)
         counts = _powers(1, min(limits.max_num_seqs, planned.num_sequences(2 * size)))
         powers = _powers(_SMALLEST_PIECE, limits.max_batch_tokens)
         sizes = sorted({*powers, *(power + 1 for power in powers[:-1])})  # kernels compute rows in panels of such sizes
-        pieces = [size for size in sizes if size < planned.max_model_len]
+        pieces = [size for size in sizes if size < longest]
         parts = {size // _NUM_TOGETHER for size in sizes if size >= _NUM_TOGETHER * _SMALLEST_PIECE}
-        parts = {part for part in parts if part < planned.max_model_len and counts[-1] >= _NUM_TOGETHER}
-        answer_tokens = _LEAST_ANSWER + 2 * (_NUM_LONG * long + _REPEATS * sum(pieces)) // limits.max_batch_tokens
-        many, few = counts[-1] * blocks_for(_SHORT_PROMPT + answer_tokens, size), blocks_for(long + answer_tokens, size)
-        num_blocks = max(many, _NUM_LONG * few) + 2 * blocks_for(limits.max_batch_tokens, size)
-        return cls(tuple(counts), tuple(pieces), tuple(sorted(parts)), long, answer_tokens, num_blocks)
+        parts = {part for part in parts if part < longest and counts[-1] >= _NUM_TOGETHER}
+        most = max(planned.num_sequences(total), 1)
+        clients = tuple(sorted({min(count, most) for count in _NUM_CLIENTS}))
+        usual = (max(min(prompt_tokens, longest - 1), 1), output_tokens)
+        return cls(tuple(counts), tuple(pieces), tuple(sorted(parts)), long, clients, usual, longest)
 
 
-def measure_costs(
-    runner: ModelRunner, planned: Replica, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter
-) -> StepCosts:
-    """The costs of a runner's steps, in the seconds of `clock`. Raises: StepFailed."""
-    # Every size is measured: nothing is paced, held back or found in a cache.
-    free = replace(
-        planned.limits,
-        max_slowdown=0.0,
-        best_step_tokens=None,
-        panel_tokens=None,
-        prefix_cache="off",
-        assumed_output_tokens=1,
-    )
-    watching = _WatchingRunner(runner)
-    core = EngineCore(watching, Sampler(runner.vocab_size), free, clock=clock)
-    bench = _Bench(core, watching, planned.max_model_len, cases.answer_tokens, clock)
-    try:
-        _measure(bench, cases, report)
-    finally:
-        core.close()
-    return fit_costs(bench.works, bench.seconds)
+@dataclass(slots=True)
+class Asked:
+    """What a server was asked for. `alone`: answers to requests without company. `in_service`: from when to when clients
+    asked as those do who are planned for.
+    """
+
+    alone: list[Answer] = field(default_factory=list)
+    in_service: list[tuple[float, float]] = field(default_factory=list)
+
+    def is_in_service(self, time_s: float) -> bool:
+        """Whether such clients asked then."""
+        return any(begin_s <= time_s <= end_s for begin_s, end_s in self.in_service)
 
 
-def _measure(bench: _Bench, cases: Cases, report: Report) -> None:
-    """Run all that is to be measured, in rounds."""
-    todo = _stages(bench, cases)
+async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
+    """Ask for all that is to be measured, in rounds. Raises: CalibrationFailed."""
+    stages = _Stages(service, cases, clock)
+    todo = stages.all()
     order = random.Random(0)
     report("measuring steps", 0.0)
     for number in range(_NUM_ROUNDS):
         for done, stage in enumerate(order.sample(todo, len(todo)), start=1):
-            stage()
+            await stage()
             report("measuring steps", (number + done / len(todo)) / _NUM_ROUNDS)
+    return stages.asked
 
 
-def _stages(bench: _Bench, cases: Cases) -> list[Callable[[], None]]:
-    """What a round consists of, each to be run by itself; none leaves a sequence behind."""
-    counts, pieces = cases.counts, cases.pieces
-    num_beside = max(min(counts[-1] // 2, _NUM_LONG), 1)
-    besides = sorted({piece // 2 for piece in pieces}) if counts[-1] > num_beside else []
+class _Stages:
+    """What a round consists of; no stage leaves a request behind."""
 
-    def decode(count: int, prompt_tokens: int) -> None:
-        bench.stop(bench.decode(count, prompt_tokens))
+    def __init__(self, service: Service, cases: Cases, clock: Callable[[], float]) -> None:
+        self._service, self._cases, self._clock = service, cases, clock
+        self._lengths = random.Random(1)
+        self.asked = Asked()
 
-    def compute(prompt_tokens: int, count: int) -> None:
+    def all(self) -> list[Callable[[], Awaitable[None]]]:
+        """Each to be run by itself."""
+        cases, most = self._cases, self._cases.counts[-1]
+        stages: list[Callable[[], Awaitable[None]]] = [
+            partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts
+        ]
+        stages += [partial(self._compute, piece, 1) for piece in cases.pieces]
+        stages += [partial(self._compute, part, _NUM_TOGETHER) for part in cases.parts]
+        stages.append(partial(self._decode, min(_NUM_LONG, most), cases.long, _LONG_STEPS))
+        if most > 1:
+            stages.append(self._compute_beside)
+        return stages + [partial(self._serve, count) for count in cases.clients]
+
+    async def _decode(self, count: int, prompt_tokens: int, num_steps: int) -> None:
+        """Have so many sequences decode for some steps."""
+        await asyncio.gather(*(self._ask(prompt_tokens, num_steps) for _ in range(count)))
+
+    async def _compute(self, prompt_tokens: int, count: int) -> None:
+        """Have so many prompts computed together."""
         for _ in range(_REPEATS):
-            bench.compute_prompts(prompt_tokens, count)
+            answers = await asyncio.gather(*(self._ask(prompt_tokens, 1) for _ in range(count)))
+            if count == 1:
+                self.asked.alone += answers
 
-    def compute_beside() -> None:
-        keys = bench.decode(num_beside, _SHORT_PROMPT)
-        for piece in besides:
-            compute(piece, 1)
-        bench.stop(keys)
+    async def _compute_beside(self) -> None:
+        """Have prompts computed while others decode."""
+        cases = self._cases
+        num_others = max(min(cases.counts[-1] // 2, _NUM_LONG), 1)
+        others = [asyncio.create_task(self._ask(_SHORT_PROMPT, cases.longest)) for _ in range(num_others)]
+        try:
+            await self._ask(_SHORT_PROMPT, 1)  # once it is answered, the others run
+            for piece in sorted({piece // 2 for piece in cases.pieces}):
+                await self._ask(max(piece, 1), 1)
+        finally:
+            await _end(others)
 
-    stages = [partial(decode, count, _SHORT_PROMPT) for count in counts]
-    stages += [partial(compute, piece, 1) for piece in pieces]
-    stages += [partial(compute, part, _NUM_TOGETHER) for part in cases.parts]
-    stages.append(partial(decode, min(_NUM_LONG, counts[-1]), cases.long))
-    return [*stages, compute_beside]
+    async def _serve(self, count: int) -> None:
+        """Have so many clients ask one request after the other, as long as half the usual ones to one and a half times."""
+        begin_s = self._clock()
+        end_s = begin_s + self._cases.clients_s
+        prompt_tokens, output_tokens = self._cases.usual
+
+        async def client() -> None:
+            while self._clock() < end_s:
+                await self._ask(self._about(prompt_tokens), self._about(output_tokens))
+
+        clients = [asyncio.create_task(client()) for _ in range(count)]
+        try:
+            await self._pass(end_s, clients)
+        finally:
+            await _end(clients)
+        self.asked.in_service.append((begin_s, self._clock()))
+
+    async def _pass(self, until_s: float, clients: Sequence[asyncio.Task[None]]) -> None:
+        """Wait until it is so late, or a client has failed. Raises: CalibrationFailed."""
+        while (left_s := until_s - self._clock()) > 0 and not all(one.done() for one in clients):
+            done, _ = await asyncio.wait(clients, timeout=left_s, return_when=asyncio.FIRST_EXCEPTION)
+            for one in done:
+                one.result()
+
+    async def _ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        prompt_tokens = max(min(prompt_tokens, self._cases.longest - 1), 1)
+        return await self._service.ask(prompt_tokens, min(output_tokens, self._cases.longest - prompt_tokens))
+
+    def _about(self, num_tokens: int) -> int:
+        return max(round(num_tokens * self._lengths.uniform(0.5, 1.5)), 1)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Answer]] | Sequence[asyncio.Task[None]]) -> None:
+    """Cancel what still runs, and wait for it."""
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with suppress(asyncio.CancelledError, CalibrationFailed):
+            await task
+
+
+def logged_steps(path: Path) -> list[LoggedStep]:
+    """The steps in a log. Raises: CalibrationFailed, on one line, if it is none."""
+    try:
+        return read_step_log(path)
+    except (OSError, msgspec.DecodeError) as error:
+        raise CalibrationFailed(f"must be a step log that can be read ({error})") from error
+
+
+def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCosts:
+    """The costs that a log comes to. `asked`: what was asked for, None = nothing but service.
+
+    Raises: CalibrationFailed if the log tells too little.
+    """
+    in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
+    counted = _without_firsts(steps, in_service)
+    if not counted:
+        raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
+    if len({len(step.work.contexts) for step in counted}) > 1:
+        raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
+    costs = fit_costs([step.work for step in counted], [step.seconds for step in counted])
+    served = [step for step, serves in zip(steps, in_service, strict=True) if serves]
+    slowness = slowness_of(costs, [step.work for step in served], [step.seconds for step in served])
+    return msgspec.structs.replace(costs, slowness=slowness, http_s=_http_s(steps, asked.alone if asked else ()))
+
+
+def _without_firsts(steps: Sequence[LoggedStep], in_service: Sequence[bool]) -> list[LoggedStep]:
+    """The steps without the first of every shape, when kernels are chosen; in service that is a part of what happens."""
+    found, shapes = [], set()
+    for step, serves in zip(steps, in_service, strict=True):
+        shape = (step.work.num_tokens, step.work.num_rows)
+        if serves or shape in shapes:
+            found.append(step)
+        shapes.add(shape)
+    return found
+
+
+def _http_s(steps: Sequence[LoggedStep], alone: Sequence[Answer]) -> float:
+    """What a client without company waits for its first token besides the steps, by the median; 0 if nobody was alone."""
+    begins = [step.begin_s for step in steps]
+    waits = []
+    for answer in alone:
+        first_s = answer.token_s[0]
+        within = steps[bisect_left(begins, answer.sent_s) : bisect_left(begins, first_s)]
+        waits.append(first_s - answer.sent_s - sum(step.seconds for step in within))
+    return max(median(waits), 0.0) if waits else 0.0
 
 
 def _powers(least: int, most: int) -> list[int]:

@@ -1,7 +1,7 @@
 """What a step of the engine costs, as a function of what is in it: fitted to measured steps, kept as JSON.
 
-Does: tell a batch's work in a few numbers, fit costs to measured steps, read and write them. Does not: measure (`calibrate`
-does) or simulate. Called by the plan, on the main thread.
+Does: fit costs to measured steps, read and write them. Does not: measure (`calibrate` does) or simulate. Called by the plan,
+on the main thread.
 
 A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
 many for the arithmetic); something for each row of logits; and something for each token of context that attention reads, for
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,45 +21,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.forward.step_work import StepWork
 
 Array = npt.NDArray[np.float64]
 
 _ROUNDS = 20  # of reweighting, which makes the fit one of absolute deviations: single slow steps hardly count
 _LEAST_DEVIATION = 1e-3  # relative; smaller ones count alike
 _TOLERANCE = 1e-10
-_NUM_QUANTILES = 41
-_LEAST_SPREAD = 2 * _NUM_QUANTILES  # measured steps
+_LEAST_SLOWNESS, _MOST_SLOWNESS = 80, 4000  # measured steps
 _LEAST_S = 1e-7  # of a step: time has to pass
 
 
 class CostsError(ValueError):
     """A file of costs cannot be used; the message says why, on one line."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepWork:
-    """What a step computes. `contexts`: by cache kind, the tokens seen by sequences that decode.
-
-    `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
-    """
-
-    num_tokens: int
-    num_rows: int
-    contexts: tuple[float, ...]
-    pairs: tuple[float, ...]
-
-    @classmethod
-    def of(cls, batch: ForwardBatch) -> StepWork:
-        """The work of a batch."""
-        lengths = np.diff(batch.subsequence_begins)
-        decodes = lengths == 1
-        contexts, pairs = [], []
-        for tables in (batch, *batch.more_tables):
-            contexts.append(float(tables.past_lens[decodes].sum() + decodes.sum()))
-            seen = lengths * (tables.past_lens + (lengths + 1) / 2)
-            pairs.append(float(seen[~decodes].sum()))
-        return cls(len(batch.input_ids), len(batch.logit_indices), tuple(contexts), tuple(pairs))
 
 
 class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,8 +42,8 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Between two sizes it is linear, beyond the largest it goes on as between the last two. `row_s`: of a row of logits.
     `context_s`, `pair_s`: of a token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
     `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
-    `spread`: what the measured steps took of what they cost here, in quantiles that lie evenly from the least to the most;
-    empty = exactly that.
+    `slowness`: what measured steps took of what they cost here, one after the other as they ran; empty = exactly that.
+    `http_s`: what clients wait for a token besides the steps.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -80,7 +53,8 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     fingerprint: str = ""
     deviation: float = 0.0
-    spread: tuple[float, ...] = ()
+    slowness: tuple[float, ...] = ()
+    http_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises: ValueError for costs that no machine has."""
@@ -91,10 +65,10 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tokens must ascend: {size} tokens take {seconds} s, the next {larger} take {more} s")
         if self.tokens[0][1] <= 0:
             raise ValueError("the seconds of the smallest step in tokens must be more than 0")
-        if min(self.row_s, *self.context_s, *self.pair_s) < 0:
-            raise ValueError("row_s, context_s and pair_s must not be negative")
-        if self.spread and (self.spread[0] < 0 or list(self.spread) != sorted(self.spread)):
-            raise ValueError("spread must ascend, from 0 or more")
+        if min(self.row_s, self.http_s, *self.context_s, *self.pair_s) < 0:
+            raise ValueError("row_s, context_s, pair_s and http_s must not be negative")
+        if min(self.slowness, default=1.0) <= 0:
+            raise ValueError("slowness must be more than 0")
         if not self.context_s or len(self.context_s) != len(self.pair_s):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
 
@@ -103,13 +77,6 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
         pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
         return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + context + pairs
-
-    def seconds_of(self, work: StepWork, chance: float) -> float:
-        """How long a step takes that is so slow; `chance`: 0 to 1, the share of the steps of this work that are quicker."""
-        if not self.spread:
-            return self.seconds(work)
-        evenly = np.linspace(0.0, 1.0, len(self.spread))
-        return max(self.seconds(work) * float(np.interp(chance, evenly, self.spread)), _LEAST_S)
 
     def _of_tokens(self, num_tokens: int) -> float:
         points = self.tokens
@@ -162,15 +129,18 @@ def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
         context_s=tuple(others[:num_kinds]),
         pair_s=tuple(others[num_kinds:]),
         deviation=float(np.median(deviations)),
-        spread=_spread(measured / np.maximum(matrix @ solution, _LEAST_S)),
     )
 
 
-def _spread(shares: Array) -> tuple[float, ...]:
-    """Quantiles of what steps took of what they cost; none of a few steps, as their least and their most are chance."""
-    if len(shares) < _LEAST_SPREAD:
+def slowness_of(costs: StepCosts, works: Sequence[StepWork], seconds: Sequence[float]) -> tuple[float, ...]:
+    """See `StepCosts.slowness`, of the last steps; of a few none, as the slowest of them is chance.
+
+    Shapes: [n], [n].
+    """
+    if len(works) < _LEAST_SLOWNESS:
         return ()
-    return tuple(np.quantile(shares, np.linspace(0.0, 1.0, _NUM_QUANTILES)).tolist())
+    pairs = list(zip(works, seconds, strict=True))[-_MOST_SLOWNESS:]
+    return tuple(max(round(taken / costs.seconds(work), 3), 1e-3) for work, taken in pairs)
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:

@@ -18,7 +18,10 @@ from dragoman.engine.rolling.options import RollingOptions
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """An engine and its cache. `block_bytes`: of a block of each cache kind. `needs`: what its memory is needed for."""
+    """An engine and its cache. `block_bytes`: of a block of each cache kind. `needs`: what its memory is needed for.
+
+    `vocab_size`: how many tokens the model knows.
+    """
 
     limits: RollingConfig
     pools: tuple[CachePool, ...]
@@ -27,6 +30,7 @@ class Replica:
     max_model_len: int
     long_context_from: int | None = None
     needs: MemoryNeeds = field(default_factory=lambda: MemoryNeeds(0))
+    vocab_size: int = 2
 
     @property
     def token_bytes(self) -> float:
@@ -76,4 +80,5 @@ def replica_of(setup: EngineSetup, needs: MemoryNeeds, available_bytes: int) -> 
         max_model_len=engine.limits.max_model_len or engine.facts.max_position,
         long_context_from=engine.facts.long_context_from,
         needs=needs,
+        vocab_size=engine.facts.vocab_size,
     )

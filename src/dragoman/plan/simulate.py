@@ -3,7 +3,8 @@
 Does: drive `EngineCore`, so that scheduling, pacing, chunks, preemption and the prefix cache are the engine's; route
 arrivals; note when every token comes. Does not: know where costs come from. Called by the sizing, on the main thread.
 
-Time passes in `forward` alone: as long as a whole step with that work was measured to take.
+Time passes in `forward` alone: as long as a whole step with that work was measured to take. What clients wait besides is the
+same for all tokens, and put on when they are noted.
 """
 
 from __future__ import annotations
@@ -19,16 +20,18 @@ import numpy.typing as npt
 
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
+from dragoman.engine.rolling.forward.step_work import StepWork
 from dragoman.engine.rolling.inbox import AbortRequest, AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.update import Delivery
-from dragoman.plan.costs import CostsError, StepCosts, StepWork
+from dragoman.plan.costs import CostsError, StepCosts
 from dragoman.plan.replica import Replica
 from dragoman.plan.router import Router
 from dragoman.plan.workload import Arrival, Weights, Workload, draw_prefixes, request_of
 from dragoman.types import EngineOutput, EngineRequest
 
 _VOCAB_SIZE = 2  # nobody looks at the tokens
+_STRETCH = 32  # steps, about as long as machines stay slow, or fast
 _MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the first arrival
 
 
@@ -46,7 +49,8 @@ class CostRunner:
     """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs.
 
     Steps of the same work take differently long, as they do in truth, but the same in every simulation: the pacer learns
-    from what steps take, and holds prompts back the more the less even that is.
+    from what steps take, and holds prompts back the more the less even that is. A slow step comes among others: stretches of
+    the measured steps follow each other, since a few slow ones in a row make requests wait much longer than single ones do.
     """
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
@@ -56,12 +60,25 @@ class CostRunner:
         self.is_free = False
         self._costs, self._time = costs, time
         self._chance = random.Random(0)
+        self._stretch: Iterator[float] = iter(())
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Logits of zero."""
         if not self.is_free:
-            self._time.now_s += self._costs.seconds_of(StepWork.of(batch), self._chance.random())
+            self._time.now_s += self._costs.seconds(StepWork.of(batch)) * self._slowness()
         return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
+
+    def _slowness(self) -> float:
+        """What the next step takes of what it costs."""
+        known = self._costs.slowness
+        if not known:
+            return 1.0
+        share = next(self._stretch, None)
+        if share is None:
+            begin = self._chance.randrange(len(known))
+            self._stretch = iter((*known[begin:], *known[:begin])[:_STRETCH])
+            share = next(self._stretch)
+        return share
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """Nothing is stored."""
@@ -86,6 +103,7 @@ class SimulatedReplica:
         if len(costs.context_s) != len(replica.pools):
             expected = f"context_s and pair_s have {len(costs.context_s)} numbers each, the model has"
             raise CostsError(f"{expected} {len(replica.pools)} kinds of cache")
+        self._http_s = costs.http_s
         self._time = VirtualTime()
         self._runner = CostRunner(replica, costs, self._time)
         self._core = EngineCore(self._runner, Sampler(_VOCAB_SIZE), replica.limits, clock=self._time)
@@ -137,7 +155,7 @@ class SimulatedReplica:
 
     def _note(self, key: int, output: EngineOutput) -> bool:
         """Keep the time of its tokens; True if they are the last."""
-        self._times[key].token_s += [self._time.now_s] * len(output.token_ids)
+        self._times[key].token_s += [self._time.now_s + self._http_s] * len(output.token_ids)
         self._unfinished[key] -= len(output.token_ids)
         if output.finish_reason is None:
             return False

@@ -24,8 +24,9 @@ OPTIONS = (
     CommandOption("itl", Number(), "seconds that 99 % of gaps between tokens may take [any time]"),
     CommandOption("replicas", Integer(1), "so many, instead of as few as keep the bounds"),
     CommandOption(
-        "costs", Text(), "a JSON file of step costs, which is written if it is not there [measured, not kept]"
+        "costs", Text(), "a JSON file of step costs; written if it is not there, or by --costs-from [not kept]"
     ),
+    CommandOption("costs_from", Text(), "the step log of a server (see --step-log) to take the costs from [measured]"),
     CommandOption("shared_prefix", Integer(1), "tokens with which a prompt begins as others do [none]"),
     CommandOption("prefixes", Integer(1), "how many such beginnings there are; the n-th is 1/n times as frequent", 1),
     CommandOption("router", Choice(ROUTERS), "how requests are divided [least-outstanding]", "least-outstanding"),
@@ -45,6 +46,7 @@ class PlanArguments:
     itl: float | None
     replicas: int | None
     costs: Path | None
+    costs_from: Path | None
     shared_prefix: int
     prefixes: int
     router: str
@@ -64,9 +66,10 @@ def read_plan_arguments(words: Sequence[str]) -> tuple[PlanArguments | None, lis
         problems.append(cite("router", texts["router"]) + ": needs --shared-prefix, the tokens that it goes by")
     if problems:
         return None, others, problems
-    costs = values.pop("costs")
     values["shared_prefix"] = prefix
-    return PlanArguments(**values, costs=Path(str(costs)) if costs else None), others, []  # type: ignore[arg-type]
+    for name in ("costs", "costs_from"):
+        values[name] = Path(str(values[name])) if values[name] else None
+    return PlanArguments(**values), others, []  # type: ignore[arg-type]
 
 
 def cite(name: str, value: object) -> str:

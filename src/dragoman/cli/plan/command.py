@@ -1,12 +1,14 @@
 """`dragoman plan`: how many replicas a rate of requests needs, and what they do, by simulation.
 
-Does: from the command line to the table: costs from a file or measured, the sizing, errors on one line. Does not: simulate
-(`dragoman.plan` does). Called by `main`, on the main thread.
+Does: from the command line to the table: costs from a file, from a server's step log or measured, the sizing, errors on one
+line. Does not: simulate (`dragoman.plan` does). Called by `main`, on the main thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO, cast
@@ -14,13 +16,14 @@ from typing import TextIO, cast
 import msgspec
 
 from dragoman.cli.plan.arguments import PlanArguments, cite
+from dragoman.cli.plan.service import HttpService, ServedModel
 from dragoman.cli.progress import ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.host.loading import citing, engine_setup, has_model, memory_needs
 from dragoman.host.machine import available_memory_bytes
 from dragoman.models import ModelError
 from dragoman.models.fingerprint import model_fingerprint
-from dragoman.plan.calibrate import StepFailed, calibrate
+from dragoman.plan.calibrate import CalibrationFailed, Cases, ask_all, costs_of, logged_steps
 from dragoman.plan.costs import CostsError, StepCosts, read_costs, write_costs
 from dragoman.plan.replica import Replica, replica_of
 from dragoman.plan.report import plan_json, plan_text
@@ -31,17 +34,19 @@ from dragoman.plan.workload import Workload
 FAILED = 1
 
 
-def plan(config: Config, asked: PlanArguments, stdout: TextIO, stderr: TextIO) -> int:
-    """Print the plan for a server of that configuration; the exit code: 0, or 1 if there is none."""
+def plan(config: Config, words: Sequence[str], asked: PlanArguments, stdout: TextIO, stderr: TextIO) -> int:
+    """Print the plan for a server of that configuration, which `words` are its options of; the exit code: 0, or 1 if there
+    is none.
+    """
     try:
-        stdout.write(_plan(config, asked, stderr))
-    except (ConfigError, ModelError, OSError, StepFailed) as error:
+        stdout.write(_plan(config, words, asked, stderr))
+    except (ConfigError, ModelError, OSError, CalibrationFailed) as error:
         stderr.writelines(f"dragoman: {line}\n" for line in str(error).splitlines())
         return FAILED
     return 0
 
 
-def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
+def _plan(config: Config, words: Sequence[str], asked: PlanArguments, stderr: TextIO) -> str:
     """The table, or the JSON. Raises: what `plan` tells."""
     replica = replica_for(config)
     workload = Workload(
@@ -53,7 +58,7 @@ def _plan(config: Config, asked: PlanArguments, stderr: TextIO) -> str:
         num_prefixes=asked.prefixes,
     )
     with _citing_plan(asked):
-        costs = _costs(config, asked, replica, ProgressDisplay(stderr))
+        costs = _costs(config, words, asked, replica, ProgressDisplay(stderr))
         try:
             planner = Planner(replica, costs, workload, cast(RouterKind, asked.router))
         except CostsError as error:
@@ -75,12 +80,17 @@ def replica_for(config: Config) -> Replica:
         return replica_of(engine_setup(config), memory_needs(config), available_memory_bytes())
 
 
-def _costs(config: Config, asked: PlanArguments, replica: Replica, display: ProgressDisplay) -> StepCosts:
-    """The costs from the file, or measured and kept there. Raises: CostsError for the file; ModelError, ConfigError."""
+def _costs(
+    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay
+) -> StepCosts:
+    """The costs from the file, or from a step log or measured and kept there.
+
+    Raises: CostsError for the file; PlanError for the log; CalibrationFailed.
+    """
     model = config.model
     settings = (model.dtype, model.kv_dtype, model.activation_group, str(model.threads or ""))
     fingerprint = model_fingerprint(config.model_dir, *settings)
-    if asked.costs is not None and asked.costs.exists():
+    if asked.costs is not None and asked.costs.exists() and asked.costs_from is None:
         costs = read_costs(asked.costs)
         if costs.fingerprint not in ("", fingerprint):
             problem = f"was measured for {costs.model}, with other files, types, threads or another release"
@@ -88,13 +98,38 @@ def _costs(config: Config, asked: PlanArguments, replica: Replica, display: Prog
         return costs
     if asked.costs is not None:
         _check_place(asked.costs)
-    with citing(config):
-        costs = calibrate(engine_setup(config), replica, asked.prompt + asked.output, display)
-    display.finish()
+    costs = (
+        _logged(asked.costs_from) if asked.costs_from is not None else _measured(config, words, asked, replica, display)
+    )
     costs = msgspec.structs.replace(costs, model=config.name, fingerprint=fingerprint)
     if asked.costs is not None:
         write_costs(asked.costs, costs)
     return costs
+
+
+def _logged(step_log: Path) -> StepCosts:
+    """The costs that a server's step log comes to. Raises: PlanError."""
+    try:
+        return costs_of(logged_steps(step_log))
+    except CalibrationFailed as error:
+        raise PlanError("costs_from", str(error)) from error
+
+
+def _measured(
+    config: Config, words: Sequence[str], asked: PlanArguments, replica: Replica, display: ProgressDisplay
+) -> StepCosts:
+    """The costs of the steps of a server with these options, meanwhile. Raises: CalibrationFailed, ConfigError."""
+    if config.server.tls_cert is not None:
+        raise ConfigError([f"{config.cite('tls_cert')}: must not be set where costs are measured, over plain HTTP"])
+    if config.server.has_keys:  # the plan knows none of them
+        words = [*words, "--open-scopes", "inference"]
+    cases = Cases.of(replica, asked.prompt, asked.output)
+    with tempfile.TemporaryDirectory() as directory:
+        step_log = Path(directory) / "steps"
+        with ServedModel(words, step_log) as server:
+            answered = asyncio.run(ask_all(HttpService(server.url, config.name, replica.vocab_size), cases, display))
+        display.finish()
+        return costs_of(logged_steps(step_log), answered)
 
 
 def _check_place(path: Path) -> None:

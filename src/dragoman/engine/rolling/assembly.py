@@ -13,6 +13,7 @@ from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
+from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.needs import adapter_slots, limits_of
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.engine.rolling.pictures.embedder import PictureEmbedder
@@ -23,6 +24,7 @@ from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
+from dragoman.engine.rolling.step_log import StepLog
 from dragoman.models import LoadedModel
 from dragoman.models.facts import ModelFacts
 
@@ -40,7 +42,7 @@ def assemble(
 ) -> RollingEngine:
     """The engine, not started yet. Allocates the cache: `num_blocks` of each kind.
 
-    Raises: EngineOptionError if the draft model does not fit.
+    Raises: EngineOptionError if the draft model does not fit, or the step log cannot be written.
     """
     table = bank = None
     if model.adapters is not None:
@@ -57,9 +59,14 @@ def assemble(
         options.speculative_max_batch,
         context_share=_context_share(model),
     )
-    return RollingEngine(
-        runner, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table, speculation=speculation
+    log = None if options.step_log is None else StepLog(options.step_log)
+    watched: ModelRunner = runner if log is None else log.watch(runner)
+    engine = RollingEngine(
+        watched, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table, speculation=speculation
     )
+    if log is not None:
+        engine.log_steps(log)
+    return engine
 
 
 def _proposers(

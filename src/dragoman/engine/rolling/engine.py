@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from collections.abc import Sequence as Rows
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -108,6 +109,7 @@ class RollingEngine:
         self._tools = tools
         self._embedder = embedder
         self._adapters = adapters
+        self._step_log: AbstractContextManager[None] = nullcontext()
         self._changes: set[Future[None]] = set()  # that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
         self._core = EngineCore(
@@ -124,6 +126,10 @@ class RollingEngine:
     def _is_disturbed(self) -> bool:
         """Whether a picture is being embedded beside the steps. On the engine thread."""
         return self._embedder is not None and self._embedder.num_waiting > 0
+
+    def log_steps(self, log: AbstractContextManager[None]) -> None:
+        """Have every step run within `log`, on the engine thread. To be called before the start; its maker closes it."""
+        self._step_log = log
 
     @property
     def capabilities(self) -> Capabilities:
@@ -314,7 +320,8 @@ class RollingEngine:
     def _run_loop(self) -> None:
         try:
             while self._core.inbox.wait(self._core.has_work):
-                self._deliver(self._core.step())
+                with self._step_log:
+                    self._deliver(self._core.step())
         except BaseException as error:  # a bug: there is no state left to trust
             logger.exception("the engine thread died")
             self._die(error)

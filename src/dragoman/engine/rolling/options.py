@@ -33,6 +33,7 @@ class RollingOptions:
     max_step_slowdown: float = 2.5
     prefix_cache: str = "prompt"
     kv_cache_gb: float | None = None
+    step_log: Path | None = None
     draft_model: Path | None = None
     speculation: str = "auto"
     speculation_across_keys: bool = False

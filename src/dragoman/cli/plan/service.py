@@ -1,0 +1,149 @@
+"""A server to measure: `dragoman serve` as a process of its own, with the plan's options and a step log, asked over HTTP.
+
+Does: start it, wait until it is ready, send prompts of made-up tokens, end it. Does not: know what is to be asked, or read
+the log (`dragoman.plan` does). Called by the plan command: the process on the main thread, requests on an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from dragoman.bench.answer import message_of
+from dragoman.bench.client import HttpClient, NotHttp
+from dragoman.bench.target import read_target
+from dragoman.plan.calibrate import Answer, CalibrationFailed
+
+_POLL_S = 0.05
+_END_LIMIT_S = 30.0
+
+
+class ServedModel:
+    """The server's process. Use in a `with` block, which is entered when it is ready; leaving it ends the process."""
+
+    def __init__(self, words: Sequence[str], step_log: Path) -> None:
+        """`words`: the options of `dragoman serve`, which tells on standard error how far loading is."""
+        self.url = f"http://127.0.0.1:{_free_port()}"
+        command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(self.url).port)]
+        # Not of this process's group: who interrupts the plan has it end the server.
+        self._process = subprocess.Popen(
+            [*command, "--step-log", str(step_log)], stdout=subprocess.DEVNULL, process_group=0
+        )
+
+    def __enter__(self) -> Self:
+        """Returns when the server answers. Raises: CalibrationFailed if it ends first."""
+        try:
+            asyncio.run(self._wait_until_ready())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    async def _wait_until_ready(self) -> None:
+        client = HttpClient(read_target(self.url), {})
+        try:
+            while self._process.poll() is None:
+                with contextlib.suppress(OSError, NotHttp):
+                    if (await client.get("/ping")).status == 200:
+                        return
+                await asyncio.sleep(_POLL_S)  # a process that loads offers nothing to wait for
+        finally:
+            client.close()
+        raise CalibrationFailed(
+            f"the server whose steps were to be measured ended with code {self._process.returncode}"
+        )
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _settings(port: int) -> list[str]:
+    """What is otherwise than with the server that is planned for. What turns off what is not simulated belongs here."""
+    return ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--job-queue-size", "1000"]
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+class HttpService:
+    """Asks the server for streams of completions. Used on one event loop."""
+
+    def __init__(self, url: str, name: str, vocab_size: int) -> None:
+        """`name`: of the model. Prompts are of ids below half the `vocab_size`: special ones are behind."""
+        self._target, self._name = read_target(url), name
+        self._num_ids = max(vocab_size // 2, 1)
+        self._dice = random.Random(0)
+
+    async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        """See `calibrate.Service`. On a connection of its own, as most clients have, which is part of what they wait for."""
+        ids = [self._dice.randrange(self._num_ids) for _ in range(prompt_tokens)]
+        asked = {"model": self._name, "prompt": ids, "max_tokens": output_tokens, "temperature": 0, "ignore_eos": True}
+        body = json.dumps({**asked, "stream": True}).encode()
+        client = HttpClient(self._target, {"connection": "close"})
+        reader = _StreamReader(Answer(time.perf_counter()))
+        try:
+            await client.post("/v1/completions", body, reader)
+        except (OSError, NotHttp) as error:
+            raise CalibrationFailed(f"the server whose steps are measured broke off: {error}") from error
+        finally:
+            client.close()
+        return reader.finished()
+
+
+class _StreamReader:
+    """Notes when the pieces of a stream come."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._status = 0
+        self._rest = b""
+        self._failure = b""
+
+    def begin(self, status: int) -> None:
+        """The head is there."""
+        self._status = status
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """A piece of the body: whole events, or parts of one."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._status != 200:
+            self._failure += data
+            return
+        for line in lines:
+            if line.startswith(b'data: {"error"'):
+                self._failure = line.removeprefix(b"data: ")
+            elif line.startswith(b"data: {"):
+                self._answer.token_s.append(now_s)
+
+    def finished(self) -> Answer:
+        """The answer. Raises: CalibrationFailed if it is none."""
+        if self._failure or not self._answer.token_s:
+            told = message_of(self._failure) or "an answer without tokens"
+            raise CalibrationFailed(f"the server whose steps are measured answered: {told}")
+        return self._answer

@@ -1,0 +1,38 @@
+"""What a forward pass has to compute, in a few numbers that its duration follows from.
+
+Does: tell them from a batch. Does not: measure, or know what they cost (`dragoman.plan` does). Called by whoever logs or
+simulates steps, on the thread that runs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dragoman.engine.rolling.forward.runner import ForwardBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """What a step computes. `contexts`: by cache kind, the tokens seen by sequences that decode.
+
+    `pairs`: by cache kind, the (token, seen token) pairs of pieces of prompts.
+    """
+
+    num_tokens: int
+    num_rows: int
+    contexts: tuple[float, ...]
+    pairs: tuple[float, ...]
+
+    @classmethod
+    def of(cls, batch: ForwardBatch) -> StepWork:
+        """The work of a batch."""
+        lengths = np.diff(batch.subsequence_begins)
+        decodes = lengths == 1
+        contexts, pairs = [], []
+        for tables in (batch, *batch.more_tables):
+            contexts.append(float(tables.past_lens[decodes].sum() + decodes.sum()))
+            seen = lengths * (tables.past_lens + (lengths + 1) / 2)
+            pairs.append(float(seen[~decodes].sum()))
+        return cls(len(batch.input_ids), len(batch.logit_indices), tuple(contexts), tuple(pairs))

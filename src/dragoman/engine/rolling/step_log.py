@@ -1,0 +1,135 @@
+"""The step log: a line of JSON for each step of an engine, when it began, how long it took, and what it computed.
+
+Does: note the steps of the engine's loop, write them in batches, read such a file. Does not: fit or judge them
+(`dragoman.plan` does). Written on the engine thread, which it never stops: a file that cannot be written any more is
+given up, and the log says so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
+from dragoman.engine.rolling.forward.step_work import StepWork
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S = 1.0
+_FLUSH_STEPS = 256
+
+
+class LoggedStep(msgspec.Struct, frozen=True):
+    """A step. `begin_s`: on the machine's monotonic clock. `seconds`: until its tokens were handed on."""
+
+    begin_s: float
+    seconds: float
+    work: StepWork
+
+    @property
+    def end_s(self) -> float:
+        """When its tokens were handed on."""
+        return self.begin_s + self.seconds
+
+
+class StepLog:
+    """Writes the steps that run inside `with` blocks of it. `watch` tells it what they compute; closing is the runner's."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = perf_counter) -> None:
+        """Raises: EngineOptionError if the file cannot be written, or another engine writes it."""
+        try:
+            self._file = path.open("ab", buffering=0)  # batches are made here, and what cannot be written is dropped
+        except OSError as error:
+            raise EngineOptionError("step_log", f"must be a file that can be written ({error})") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            raise EngineOptionError("step_log", "must be a file that no other model's steps are written to") from error
+        if self._file.tell():
+            self._file.truncate(0)
+        self._path, self._clock = path, clock
+        self._encode = msgspec.json.Encoder().encode
+        self._steps: list[LoggedStep] = []
+        self._work: StepWork | None = None
+        self._begin_s = 0.0
+        self._is_broken = False
+
+    def watch(self, runner: ModelRunner) -> ModelRunner:
+        """The same runner, which tells this log of its passes, and ends it when it is closed."""
+        return _WatchedRunner(runner, self)
+
+    def note(self, work: StepWork) -> None:
+        """The step that runs has computed this."""
+        self._work = work
+
+    def __enter__(self) -> None:
+        """A step begins."""
+        self._begin_s, self._work = self._clock(), None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """It has ended; what computed nothing is no step."""
+        if self._work is None or self._is_broken:
+            return
+        now_s = self._clock()
+        self._steps.append(LoggedStep(self._begin_s, now_s - self._begin_s, self._work))
+        if len(self._steps) >= _FLUSH_STEPS or now_s - self._steps[0].begin_s >= _FLUSH_S:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        if not self._file.closed:
+            self._flush()
+            self._file.close()
+
+    def _flush(self) -> None:
+        lines = b"".join(self._encode(step) + b"\n" for step in self._steps)
+        self._steps.clear()
+        try:
+            self._file.write(lines)
+        except OSError as error:
+            self._is_broken = True
+            logger.warning("the step log ends here: %s cannot be written (%s)", self._path, error)
+
+
+class _WatchedRunner:
+    """A ModelRunner that tells a log what its passes compute."""
+
+    def __init__(self, runner: ModelRunner, log: StepLog) -> None:
+        self._runner, self._log = runner, log
+        self.block_size, self.pools, self.vocab_size = runner.block_size, runner.pools, runner.vocab_size
+        self.max_model_len, self.long_context_from = runner.max_model_len, runner.long_context_from
+
+    def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
+        """As the runner does. A pass that fails is not told."""
+        work = StepWork.of(batch)  # now: the arrays may change in the pass
+        logits = self._runner.forward(batch)
+        self._log.note(work)
+        return logits
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
+        """As the runner does."""
+        self._runner.copy_blocks(pairs, kind)
+
+    def close(self) -> None:
+        """As the runner does."""
+        self._log.close()
+        self._runner.close()
+
+
+def read_step_log(path: Path) -> list[LoggedStep]:
+    """The steps in a file, in their order; without a last line that is not whole. Raises: OSError, msgspec.DecodeError."""
+    lines = path.read_bytes().split(b"\n")
+    decode = msgspec.json.Decoder(LoggedStep).decode
+    return [decode(line) for line in lines[:-1]]
