@@ -48,6 +48,8 @@ ALLOWED: Mapping[str, str] = {
     "engine/vllm/surface.py": "vLLM's own torch, to hand it tensors; it loads nothing",
     "engine/factory.py": "the engine that the operator names as module:factory",
     "cli/completion/words.py": "the tables of dragoman's own commands, a fixed list",
+    "nodes/messages.py": "what a server and its own nodes' processes write, over sockets that nobody else has",
+    "nodes/process.py": "this program, as the process of a node",
     "server/apis/__init__.py": "the client APIs, a fixed list",
     "models/families/__init__.py": "the families, a fixed table",
     "models/families/vision.py": "the vision towers, a fixed table",
