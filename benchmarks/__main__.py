@@ -1,4 +1,4 @@
-"""Runs the benchmarks that need no peers, one after the other: step cost, then speculation. The last line is JSON.
+"""Runs the benchmarks that need no peers, one after the other: step cost, speculation, long contexts. The last line is JSON.
 
 python -m benchmarks            (what `make bench` runs; on an otherwise idle machine)
 """
@@ -12,6 +12,19 @@ import sys
 RUNS: tuple[tuple[str, ...], ...] = (
     ("benchmarks.step_cost", "--rows", "1", "8", "32", "64"),
     ("benchmarks.speculation", "--streams", "1", "16", "--rounds", "1"),
+    (
+        "benchmarks.long_context",
+        "--contexts",
+        "1024",
+        "8192",
+        "--prompts",
+        "128",
+        "2048",
+        "--widths",
+        "32",
+        "64",
+        "128",
+    ),
 )
 
 

@@ -49,6 +49,8 @@ ALLOWED: Mapping[str, str] = {
     "engine/factory.py": "the engine that the operator names as module:factory",
     "cli/plan/service.py": "dragoman itself, with the words of the operator's command line",
     "cli/completion/words.py": "the tables of dragoman's own commands, a fixed list",
+    "nodes/messages.py": "what a server and its own nodes' processes write, over sockets that nobody else has",
+    "nodes/process.py": "this program, as the process of a node",
     "server/apis/__init__.py": "the client APIs, a fixed list",
     "models/families/__init__.py": "the families, a fixed table",
     "models/families/vision.py": "the vision towers, a fixed table",

@@ -28,6 +28,7 @@ from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
 from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
+from tests.support.near_nodes import OnNearNodes
 from tests.support.near_replicas import OnNearReplica
 from tests.support.other_servers import LLAMA_CPP, VLLM, OtherServer
 from tests.support.server_process import serve
@@ -179,6 +180,12 @@ ENGINES = [
     EngineUnderTest(
         "on a replica",
         lambda max_num_seqs: OnNearReplica(_rolling_on_fake_runner(max_num_seqs)),
+        LETTERS_PROMPT,
+        text_of,
+    ),
+    EngineUnderTest(
+        "on a memory node",
+        lambda max_num_seqs: OnNearNodes(_rolling_on_fake_runner(max_num_seqs)),
         LETTERS_PROMPT,
         text_of,
     ),

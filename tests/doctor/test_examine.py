@@ -108,8 +108,8 @@ WRONG: list[tuple[str, Callable[[Path], object], str, str, str]] = [
     ("no VNNI", lambda root: machine(root, flags="sse4_2 avx2 avx512f"), "note", "this processor has no VNNI", "AVX-512"),
     ("little memory", lambda root: machine(root, available_kb=300_000), "problem", "307.2 MB of memory are avail", "end"),
     ("small container", in_a_small_container, "problem", "314.6 MB of memory are available", "allow the container"),
-    ("cores by quota", no_cores, "warning", "4 threads would share 1.5 cores' worth of time", "--threads 1"),
-    ("memory nodes", nodes, "note", "memory lies in 2 nodes", "numactl --cpunodebind=0"),
+    ("cores by quota", no_cores, "warning", "4 cores share 1.5 cores' worth of time", "cpuset"),
+    ("memory nodes", nodes, "note", "memory lies in 2 nodes", "--numa auto"),
     ("governor", saving, "note", "the processor saves power", "cpupower frequency-set"),
 ]  # fmt: skip
 

@@ -7,8 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dragoman.engine.rolling.blocks.window import CachePool, longest_chunk, longest_sequence, most_blocks
-from dragoman.engine.rolling.cache_size import CacheShape, CacheUse, choose_num_blocks
+from dragoman.engine.rolling.cache_size import CacheShape, CacheUse, choose_num_blocks, is_scarce
 
+KIB = 1024
 MIB = 1024**2
 GIB = 1024**3
 
@@ -99,3 +100,37 @@ def test_the_blocks_stay_within_the_memory_and_run_a_sequence_of_full_length(
         longest = longest_sequence(pool, 32)
         assert longest is None or longest >= max_model_len
         assert longest is not None or longest_chunk(pool, 32, 512) >= min(512, max_model_len)
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "kv_cache_gb", "available_bytes", "expected"),
+    [
+        (4096, 1.0, 0, False),  # 64 sequences of 1,024 tokens, 16 KiB each
+        (4096, 0.99, 64 * GIB, True),
+        (512, 0.5, 0, False),  # no sequence becomes longer than 512
+        (131_072, 1.0, 64 * GIB, True),  # one of full length takes 2 GiB
+        (131_072, 2.0, 0, False),
+        (4096, None, 2 * GIB, False),  # half of it
+        (4096, None, 2 * GIB - MIB, True),
+        (131_072, None, 4 * GIB, False),
+        (131_072, None, 4 * GIB - MIB, True),
+    ],
+)
+def test_memory_is_scarce_if_it_holds_too_few_sequences_of_a_moderate_length_or_none_of_full_length(
+    max_model_len: int, kv_cache_gb: float | None, available_bytes: int, expected: bool
+) -> None:
+    shape, use = CacheShape((32 * 16 * KIB,), (0,), 32), CacheUse(max_model_len, 64, 512)
+    assert is_scarce(shape, use, kv_cache_gb=kv_cache_gb, available_bytes=available_bytes) is expected
+
+
+def test_a_cache_that_a_single_long_sequence_makes_large_has_room_for_many_others() -> None:
+    shape = CacheShape((32 * 320 * KIB,), (0,), 32)
+    assert is_scarce(shape, CacheUse(8192, 64, 512), kv_cache_gb=None, available_bytes=512 * GIB)
+    assert not is_scarce(shape, CacheUse(131_072, 64, 512), kv_cache_gb=None, available_bytes=512 * GIB)
+
+
+def test_layers_with_windows_count_with_what_they_keep() -> None:
+    use = CacheUse(131_072, 4, 512)
+    everything, windows = CacheShape((MIB,), (0,), 32), CacheShape((MIB,), (64,), 32)
+    assert is_scarce(everything, use, kv_cache_gb=1, available_bytes=0)
+    assert not is_scarce(windows, use, kv_cache_gb=1, available_bytes=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -179,3 +179,27 @@ def test_the_facts_name_architecture_precisions_context_and_cache() -> None:
     assert built.facts == ("LlamaForCausalLM", "f32 weights", "64 tokens of context", "f32 cache for 64 tokens")
     assert built.dtype == "f32"
     assert built.engine.capabilities.max_model_len == 64
+
+
+def cache_type_of(setup: EngineSetup) -> str:
+    """What the start tells of the cache, without its size."""
+    built = factory.load(setup).build(LIVE_TOOLS, 64 * MIB)
+    (fact,) = (fact for fact in built.facts if " cache for " in fact)
+    return fact.split()[0]
+
+
+def test_the_cache_is_of_u8_where_memory_is_scarce_unless_a_type_is_asked_for(tmp_path: Path) -> None:
+    plenty = setup_of(demo_model_dir(), dtype="int8", max_num_seqs=64, cache_dir=tmp_path)
+    usual = cache_type_of(plenty)
+    assert usual in ("bf16", "f16", "f32")
+    assert cache_type_of(replace(plenty, machine_bytes=64 * 1024 * MIB)) == usual
+    assert cache_type_of(replace(plenty, machine_bytes=64 * MIB)) == "u8"
+    small_cache = {**plenty.options, "kv_cache_gb": 0.01}
+    assert cache_type_of(replace(plenty, options=small_cache)) == "u8"
+    assert cache_type_of(replace(plenty, options={**small_cache, "kv_dtype": usual})) == usual
+    assert cache_type_of(replace(plenty, options={**small_cache, "dtype": "f32"})) == "f32"
+
+
+def test_a_cache_of_a_chosen_type_is_foretold_to_the_byte(tmp_path: Path) -> None:
+    setup = setup_of(demo_model_dir(), dtype="int8", max_num_seqs=64, cache_dir=tmp_path)
+    check_cache_needs(replace(setup, machine_bytes=64 * MIB))

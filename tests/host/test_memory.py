@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.host.machine import GIB, available_memory_bytes
+from dragoman.host.machine import GIB, all_memory_bytes, available_memory_bytes
 
 
 @pytest.fixture
@@ -29,6 +29,21 @@ def test_a_container_limit_bounds_the_available_memory(meminfo: Path, tmp_path: 
     assert available_memory_bytes(meminfo, tmp_path, missing) == GIB - GIB // 4
     write_group(tmp_path, max="max")
     assert available_memory_bytes(meminfo, tmp_path, missing) == 8 * GIB
+
+
+def test_all_memory_is_the_machines_or_the_smallest_limits_whoever_uses_it(meminfo: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert all_memory_bytes(meminfo, tmp_path, missing) == 9 * 1024
+    meminfo.write_text(f"MemTotal: {8 * 1024**2} kB\nMemAvailable: 1 kB\n")
+    assert all_memory_bytes(meminfo, tmp_path, missing) == 8 * GIB
+    write_group(tmp_path, max="max", current=7 * GIB)
+    assert all_memory_bytes(meminfo, tmp_path, missing) == 8 * GIB
+    write_group(tmp_path, max=2 * GIB)
+    assert all_memory_bytes(meminfo, tmp_path, missing) == 2 * GIB
+    meminfo.unlink()
+    assert all_memory_bytes(meminfo, tmp_path, missing) == 2 * GIB
+    write_group(tmp_path, max="max")
+    assert all_memory_bytes(meminfo, tmp_path, missing) is None
 
 
 def test_file_pages_that_the_kernel_takes_back_do_not_count_as_used(meminfo: Path, tmp_path: Path) -> None:

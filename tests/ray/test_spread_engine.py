@@ -13,8 +13,8 @@ from dragoman.engine.base import Engine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.spread import MAX_ATTEMPTS, Replies, SpreadEngine
 from dragoman.errors import EngineDead, EngineFailed, InvalidRequest
-from dragoman.ray.engine import MAX_ATTEMPTS, Replies, SpreadEngine
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools

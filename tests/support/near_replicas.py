@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from dragoman.engine.base import Engine
+from dragoman.engine.spread import Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.errors import ServerError
-from dragoman.ray.engine import Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.types import EngineOutput, EngineRequest
 
 _Item = EngineOutput | Failure | Exception | None

@@ -414,6 +414,12 @@ def _run_doctor(words: list[str]) -> int:
 
 def _serve(resolved: Resolved, store: ModelStore) -> int:
     """Serve until told to stop; the exit code. What is imported here takes a second: help and errors need not wait."""
+    from dragoman.cli.placing import choose_cores
+
+    problem = choose_cores(resolved.process)  # before the runtime is imported
+    if problem:
+        sys.stderr.write(f"dragoman: {problem}\n")
+        return USAGE_ERROR
     from dragoman.cli.progress import ProgressDisplay
     from dragoman.host.cache_note import cache_note
     from dragoman.host.loading import ModelLoad, has_model

@@ -21,6 +21,7 @@ from dragoman.cli.progress import ProgressDisplay
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.run_time import ModelStore
+from dragoman.cores.placement import applied
 from dragoman.engine.factory import Progress
 from dragoman.host.host import ModelHost
 from dragoman.host.ledger import MemoryLedger
@@ -142,6 +143,8 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     """
     first, names = serving.process, [config.name for config in serving.configs]
     _start_logging(first.server.log_level, stderr, has_bare_lines=first.server.log_requests == "json")
+    if placed := str(applied()):
+        logger.info("%s", placed)
     raise_descriptor_limit()
     bound_arenas()  # before there are many threads: each may already have a heap at the first load
     try:

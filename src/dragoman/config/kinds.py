@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from dragoman.activation_groups import AT_MOST
+from dragoman.cores.core_list import parse_nodes, show_cores
 from dragoman.hub.names import FORM
 
 Value = str | int | float | bool | Path | tuple[str, ...] | None
@@ -196,6 +197,34 @@ class Choice:
         if not self.has(text):
             raise ValueError(text)
         return self.synonyms.get(text.lower(), text.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class CoreList:
+    """Cores as Linux lists them, or one of a few words in any case. `has_nodes`: lists of several nodes, between slashes."""
+
+    words: tuple[str, ...]
+    has_nodes: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """The words, and the form of a list."""
+        form = "a list of cores for each engine, as in 0-31/32-63" if self.has_nodes else "a list of cores as in 0-3,8"
+        return f"one of {', '.join(self.words)}, or {form}" if self.words[1:] else f"{self.words[0]}, or {form}"
+
+    @property
+    def placeholder(self) -> str:
+        """`LIST`, after the words."""
+        return "{" + ",".join((*self.words, "LIST/LIST" if self.has_nodes else "LIST")) + "}"
+
+    def parse(self, text: str) -> str:
+        """The word, or the list in its shortest form."""
+        if text.lower() in self.words:
+            return text.lower()
+        nodes = parse_nodes(text)
+        if len(nodes) > 1 and not self.has_nodes:
+            raise ValueError(text)
+        return "/".join(map(show_cores, nodes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,9 @@ class ModelSettings:
     kv_dtype: str = option(
         "auto",
         KV_DTYPES,
-        "Type of the key/value cache; u8 holds twice as many tokens. auto: bf16 where the CPU has it, else f16; f32 on Arm.",
+        "Type of the key/value cache; u8 holds nearly twice as many tokens. auto: bf16 where the CPU has it, else f16 (f32 "
+        "on Arm, and with weights of f32), but u8 where the machine's memory, or --kv-cache-gb, has room for fewer than "
+        "--max-num-seqs sequences of 1,024 tokens or for none of full length.",
         keys=(Alias("option.kv_cache_dtype"),),
     )
     activation_group: str = option(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.config.entries import ModelList
-from dragoman.config.kinds import Choice, FilePath, Integer, Number, Origins, Some, Switch, Text
+from dragoman.config.kinds import Choice, CoreList, FilePath, Integer, Number, Origins, Some, Switch, Text
 from dragoman.config.option import Alias, option
 
 PER_MODEL = frozenset(
@@ -286,6 +286,27 @@ class ServerSettings:
         "How long calls are still taken after SIGTERM or Ctrl-C, while health checks already say no, for load balancers.",
         unit="seconds",
         key="drain_delay",
+    )
+    cores: str = option(
+        "auto",
+        CoreList(("auto",)),
+        "Cores that the model's kernels run on, as Linux lists them (see many_cores.md). auto: one thread of each physical "
+        "core that the process may use, but for those of HTTP.",
+        key="cores",
+    )
+    http_cores: str = option(
+        "auto",
+        CoreList(("auto", "shared")),
+        "Cores for HTTP, tokenising and grammars. auto: those that --cores leaves; where nobody says that, one of 8 to 31 "
+        "physical cores, of more a sixteenth. shared: those of the kernels, and of 7 or fewer auto means that too.",
+        key="http_cores",
+    )
+    numa: str = option(
+        "off",
+        CoreList(("off", "auto"), has_nodes=True),
+        "One engine for each memory node (auto), or for each of these lists of cores, behind this one port; each is a "
+        "process with a copy of the weights. An engine by itself uses one socket.",
+        key="numa",
     )
     on_engine_failure: str = option(
         "restart",

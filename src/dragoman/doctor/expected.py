@@ -9,15 +9,14 @@ from __future__ import annotations
 from dragoman.doctor.model import ModelFacts
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineSetup
-from dragoman.engine.rolling.needs import expected_engine
-from dragoman.engine.rolling.options import RollingOptions
+from dragoman.engine.rolling.needs import expected_engine, settled_options
 from dragoman.models.facts import ExpertFacts
 from dragoman.models.profile import kernel_profile
 
 
 def expected_model(name: str, setup: EngineSetup, needs: MemoryNeeds, available: int) -> ModelFacts:
     """The model's facts where so many bytes are available. Raises: EngineOptionError, ModelError, OSError."""
-    options = RollingOptions.among(setup.options)
+    options = settled_options(setup)
     engine = expected_engine(setup.model_dir, options, max(available - needs.weights - needs.drafts, 0))
     profile = kernel_profile(options.model_options, has_states=bool(engine.facts.delta_layers))
     sizes = zip(engine.num_blocks, engine.shape.block_bytes, strict=True)

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from dragoman.cores.topology import time_quota
 from dragoman.doctor.findings import Finding, Places, Section
 
 # Flags of /proc/cpuinfo, and what they are called elsewhere.
@@ -65,7 +66,7 @@ def processor_facts(places: Places, machine: str, affinity: Callable[[], int] | 
         features=tuple(word for flag, word in _FEATURES.items() if flag in flags),
         num_cores=cores,
         num_usable=min(cores, affinity() if affinity else len(os.sched_getaffinity(0))),
-        quota=_quota(places),
+        quota=time_quota(places.text),
         num_nodes=max(1, sum(1 for _ in places.names("sys/devices/system/node", "node[0-9]*"))),
         governor=places.text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     )
@@ -123,14 +124,14 @@ def _of_cores(facts: ProcessorFacts) -> Iterator[Finding]:
         threads = max(1, int(facts.quota))
         yield Finding(
             "warning",
-            f"{facts.num_usable} threads would share {facts.quota:g} cores' worth of time, and be stopped in between",
-            f"serve with --threads {threads}, or allow the container more processor time",
+            f"{facts.num_usable} cores share {facts.quota:g} cores' worth of time: kernels get {_threads(threads)}",
+            "give the container cores of its own (a cpuset), or allow it more processor time (see docs/many_cores.md)",
         )
     if facts.num_nodes > 1:
         yield Finding(
             "note",
-            f"memory lies in {facts.num_nodes} nodes, and reading another node's is slower",
-            "run one server for each node: numactl --cpunodebind=0 --membind=0 dragoman serve ... (see docs/scaling.md)",
+            f"memory lies in {facts.num_nodes} nodes: one engine would use the cores of one socket",
+            "serve with --numa auto, which runs an engine on each node (see docs/many_cores.md)",
         )
     if facts.governor == _POWER_SAVING:
         yield Finding(
@@ -140,35 +141,13 @@ def _of_cores(facts: ProcessorFacts) -> Iterator[Finding]:
         )
 
 
+def _threads(count: int) -> str:
+    return "one thread" if count == 1 else f"{count} threads"
+
+
 def _fields(text: str) -> Iterator[tuple[str, str]]:
     """Of the first core."""
     for line in text.partition("\n\n")[0].splitlines():
         name, colon, value = line.partition(":")
         if colon:
             yield name.strip(), value.strip()
-
-
-def _quota(places: Places) -> float | None:
-    """Cores' worth of time that the narrowest group around this process allows. Source: the kernel's cgroup-v2.rst, cpu.max;
-    sched-bwc.rst for version 1.
-    """
-    found = []
-    for group in _groups(places):
-        limit, _, period = places.text(f"sys/fs/cgroup/{group}cpu.max").partition(" ")
-        if limit.isdecimal() and period.isdecimal():
-            found.append(int(limit) / int(period))
-        limit_us = places.number(f"sys/fs/cgroup/cpu/{group}cpu.cfs_quota_us")
-        period_us = places.number(f"sys/fs/cgroup/cpu/{group}cpu.cfs_period_us")
-        if limit_us and period_us:
-            found.append(limit_us / period_us)
-    return min(found, default=None)
-
-
-def _groups(places: Places) -> Iterator[str]:
-    """The process's groups and those around them, as paths with a slash at the end; "" is the outermost."""
-    yield ""
-    for line in places.text("proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers == "" or "cpu" in controllers.split(","):
-            parts = [part for part in path.split("/") if part and part != ".."]
-            yield from ("/".join(parts[:end]) + "/" for end in range(1, len(parts) + 1))

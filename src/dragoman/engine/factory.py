@@ -42,6 +42,7 @@ class EngineSetup:
     Options that only an operator's own code knows are there as texts. `progress` may raise, to end a load that nobody
     wants any more; it is called on the thread that loads. `given`: the names of the options that somebody gave a value.
     `extra`: what was given for this engine alone, by names that it has to make sense of, as texts.
+    `machine_bytes`: all memory that this machine, or this container, has; None = it is not told.
     """
 
     model_dir: Path
@@ -51,6 +52,7 @@ class EngineSetup:
     has_neighbours: bool = False
     given: frozenset[str] = frozenset()
     extra: Mapping[str, str] = field(default_factory=dict)
+    machine_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

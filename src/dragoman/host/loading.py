@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from dragoman.config.options import OPTIONS, UpstreamSettings
 from dragoman.config.resolve import WEIGHTS_CONFIG, Config, ConfigError
+from dragoman.cores.placement import applied, on_kernel_cores
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import (
     POOLING,
@@ -27,7 +28,7 @@ from dragoman.engine.factory import (
     Progress,
     find_factory,
 )
-from dragoman.host.machine import MIB, available_memory_bytes, in_mib
+from dragoman.host.machine import MIB, all_memory_bytes, available_memory_bytes, in_mib
 from dragoman.model_texts import holds_model
 from dragoman.models.config import ModelError
 
@@ -86,9 +87,10 @@ class ModelLoad:
 
     def _run(self) -> None:
         try:
-            with citing(self._config):
+            with citing(self._config), on_kernel_cores():
                 factory = factory_of(self._config)
-                setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=self._has_neighbours)
+                shares = self._has_neighbours or not applied().is_tied
+                setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=shares)
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
                 self._loaded = factory.load(setup)
@@ -113,7 +115,13 @@ def factory_of(config: Config) -> EngineFactory:
 
     Raises: EngineOptionError if there is no such engine.
     """
-    return find_factory(config.engine.engine if generates(config) else POOLING)
+    is_generating = generates(config)
+    factory = find_factory(config.engine.engine if is_generating else POOLING)
+    if config.server.numa == "off":
+        return factory
+    from dragoman.nodes.factory import on_nodes  # most servers have one engine
+
+    return on_nodes(config, factory, can_spread=is_generating and config.engine.engine == "rolling")
 
 
 def generates(config: Config) -> bool:
@@ -176,6 +184,7 @@ def engine_setup(config: Config) -> EngineSetup:
         **config.own_options,
         **{option.name: config.value(option) for option in OPTIONS if not option.row.is_secret},
         "cache_dir": _cache_dir(config),
+        "threads": config.model.threads or applied().num_threads,
     }
     secrets = {
         option.name: str(value)
@@ -183,7 +192,9 @@ def engine_setup(config: Config) -> EngineSetup:
         if option.row.is_secret and option.group is UpstreamSettings and (value := config.value(option)) is not None
     }
     given = frozenset(name for name, origin in config.origins.items() if origin.is_given)
-    return EngineSetup(config.model_dir, options, secrets, given=given, extra=config.engine_options)
+    return EngineSetup(
+        config.model_dir, options, secrets, given=given, extra=config.engine_options, machine_bytes=all_memory_bytes()
+    )
 
 
 def _cache_dir(config: Config) -> Path | None:

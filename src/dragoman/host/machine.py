@@ -1,4 +1,4 @@
-"""What memory this process may still use.
+"""What memory this process may still use, and what it could if nobody else used any.
 
 Does: read what Linux tells of the machine and of the process's control groups. Does not: know models. Called by the host, by
 whoever begins to load a model, and by the composition root, on any thread.
@@ -7,6 +7,7 @@ whoever begins to load a model, and by the composition root, on any thread.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 GIB, MIB = 1024**3, 1024**2
@@ -32,6 +33,20 @@ def available_memory_bytes(
     return min([available, *_left_in_groups(cgroup, membership)])
 
 
+def all_memory_bytes(
+    meminfo: Path = Path("/proc/meminfo"),
+    cgroup: Path = Path("/sys/fs/cgroup"),
+    membership: Path = Path("/proc/self/cgroup"),
+) -> int | None:
+    """The memory of this machine, bounded by the limits of containers: the same at every start. None = it is not told."""
+    told = [
+        int(line.split()[1]) * 1024
+        for line in (meminfo.read_text().splitlines() if meminfo.exists() else ())
+        if line.startswith("MemTotal:")
+    ]
+    return min([*told, *_limits(cgroup, membership)], default=None)
+
+
 def in_mib(num_bytes: int) -> str:
     """A size as messages show it; a needed size must never look smaller than it is."""
     return f"{-(-num_bytes // MIB)} MiB"
@@ -46,6 +61,14 @@ def _left_in_groups(cgroup: Path, membership: Path) -> Iterator[int]:
                 yield max(0, num_left + _statistic(group / "memory.stat", reclaimable))
             except (OSError, ValueError):
                 pass  # no limit ("max"), or no such group
+
+
+def _limits(cgroup: Path, membership: Path) -> Iterator[int]:
+    """Of each group with a limit, of those that hold this process."""
+    for group in dict.fromkeys(_groups(cgroup, membership)):
+        for limit, *_ in _ACCOUNTS:
+            with suppress(OSError, ValueError):  # no limit ("max"), or no such group
+                yield int((group / limit).read_text())
 
 
 def _groups(cgroup: Path, membership: Path) -> Iterator[Path]:

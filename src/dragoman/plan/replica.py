@@ -12,8 +12,7 @@ from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.rolling.blocks.window import CachePool, blocks_for, most_blocks
 from dragoman.engine.rolling.config import RollingConfig
-from dragoman.engine.rolling.needs import expected_engine
-from dragoman.engine.rolling.options import RollingOptions
+from dragoman.engine.rolling.needs import expected_engine, settled_options
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,7 @@ def replica_of(setup: EngineSetup, needs: MemoryNeeds, available_bytes: int) -> 
 
     Raises: EngineOptionError, also for speculation, which is not simulated; ModelError, OSError.
     """
-    options = RollingOptions.among(setup.options)
+    options = settled_options(setup)
     if options.speculates:
         name = "speculation" if options.draft_model is None else "draft_model"
         raise EngineOptionError(name, "must not be set: a plan does not simulate speculation")

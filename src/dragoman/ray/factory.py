@@ -19,8 +19,8 @@ from ray.serve.handle import DeploymentHandle
 
 from dragoman.engine.base import EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup
+from dragoman.engine.spread import Description, Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.ray.arguments import ENGINE
-from dragoman.ray.engine import Description, Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.types import EngineOutput, EngineRequest
 
 ADDRESS = "dragoman.ray.factory:factory"

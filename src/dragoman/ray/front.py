@@ -11,10 +11,10 @@ import logging
 from dataclasses import replace
 
 from dragoman.compose import ComposedModel, build_served_model, model_profile
+from dragoman.engine.spread import MAX_ATTEMPTS, losses
 from dragoman.host.progress import log_progress
 from dragoman.host.settings import server_config
 from dragoman.ray.arguments import Application
-from dragoman.ray.engine import MAX_ATTEMPTS, losses
 from dragoman.server.apis import set_up_all
 from dragoman.server.app import App, build_app
 from dragoman.server.http.exchange import Message, Receive, Scope, Send

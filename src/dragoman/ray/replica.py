@@ -17,10 +17,10 @@ from ray import serve
 
 from dragoman.compose import ComposedModel, build_served_model
 from dragoman.engine.base import Health
+from dragoman.engine.spread import Description, Failure
 from dragoman.errors import ServerError
 from dragoman.host.progress import log_progress
 from dragoman.ray.arguments import Application
-from dragoman.ray.engine import Description, Failure
 from dragoman.types import EngineOutput, EngineRequest
 
 logger = logging.getLogger("dragoman.ray")

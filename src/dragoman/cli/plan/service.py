@@ -81,7 +81,8 @@ class ServedModel:
 
 def _settings(port: int) -> list[str]:
     """What is otherwise than with the server that is planned for. What turns off what is not simulated belongs here."""
-    return ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--job-queue-size", "1000"]
+    place = ["--host", "127.0.0.1", "--port", str(port)]
+    return [*place, "--log-level", "error", "--job-queue-size", "1000", "--speculation", "off"]
 
 
 def _free_port() -> int:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dragoman.cores.placement import enter_kernels
 from dragoman.engine.base import Capabilities, EngineStats, Health, Outputs, PooledRows
 from dragoman.engine.pooling.queue import TextQueue, WaitingText
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError, UnsupportedFeature
@@ -174,6 +175,7 @@ class PoolingEngine:
     # --- the loop: on the engine thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        enter_kernels()
         try:
             while batch := self._next_batch():
                 begin_s = perf_counter()

@@ -24,6 +24,7 @@ from time import perf_counter
 
 import msgspec
 
+from dragoman.cores.placement import enter_kernels
 from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.rolling.adapters.table import AdapterTable
 from dragoman.engine.rolling.adapters.use import AdapterUse
@@ -318,6 +319,7 @@ class RollingEngine:
     # --- the loop: on the engine thread -------------------------------------------------------------------------------
 
     def _run_loop(self) -> None:
+        enter_kernels()
         try:
             while self._core.inbox.wait(self._core.has_work):
                 with self._step_log:

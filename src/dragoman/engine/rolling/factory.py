@@ -22,6 +22,7 @@ from dragoman.engine.rolling.needs import (
     memory_needs,
     num_blocks,
     refuse_guesses,
+    settled_options,
 )
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import BLOCK_SIZE, LoadedModel, load_model
@@ -41,11 +42,11 @@ class RollingFactory:
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
         """See `EngineFactory`."""
-        return memory_needs(setup.model_dir, RollingOptions.among(setup.options))
+        return memory_needs(setup.model_dir, settled_options(setup))
 
     def load(self, setup: EngineSetup) -> LoadedRolling:
         """The compiled model, and its draft model if there is one. Raises: ModelError, EngineOptionError."""
-        options, report = RollingOptions.among(setup.options), setup.progress
+        options, report = settled_options(setup), setup.progress
         stored = replace(options.model_options, has_neighbours=setup.has_neighbours)
         model = load_model(setup.model_dir, stored, report)
         context = max_model_len(options, model.facts.max_position)

@@ -6,13 +6,14 @@ Does: add up bytes. Does not: load anything, or know what memory there is. Calle
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import NamedTuple, cast
 
 from dragoman.engine.base import MemoryNeeds
-from dragoman.engine.factory import EngineOptionError
-from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks
+from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks, is_scarce
 from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.model_texts import is_gguf
@@ -62,6 +63,31 @@ def memory_needs(model_dir: Path, options: RollingOptions) -> MemoryNeeds:
     least, useful = (shape.bytes_of(num_blocks(options, shape, context, available)) for available in (0, PLENTY_BYTES))
     weights = model.weights + _expected_adapter_bytes(model_dir, options, model.profile)
     return MemoryNeeds(weights, draft.weights if draft else 0, least, useful)
+
+
+def settled_options(setup: EngineSetup) -> RollingOptions:
+    """The options of a setup, the type of the cache chosen where they leave it open: u8 where memory is scarce.
+
+    By what the machine has, not by what is free: an answer's bits must not depend on who else runs when the server starts.
+    Raises: EngineOptionError, ModelError, OSError.
+    """
+    options = RollingOptions.among(setup.options)
+    is_told = options.kv_cache_gb is not None or setup.machine_bytes is not None
+    if options.kv_dtype != "auto" or options.dtype == "f32" or not is_told:  # f32 weights ask for exact arithmetic
+        return options
+    model = _model_size(setup.model_dir, options.model_options)
+    weights = model.weights
+    drafted: tuple[int, ...] = ()
+    if options.draft_model is not None:
+        draft = _model_size(draft_directory(options.draft_model, model.facts), options.draft_options)
+        weights, drafted = weights + draft.weights, draft.block_bytes
+    is_short = is_scarce(
+        cache_shape(model.facts, model.block_bytes, drafted),
+        CacheUse(max_model_len(options, model.facts.max_position), options.max_num_seqs, options.max_batch_tokens),
+        kv_cache_gb=options.kv_cache_gb,
+        available_bytes=max((setup.machine_bytes or 0) - weights, 0),
+    )
+    return replace(options, kv_dtype="u8") if is_short else options
 
 
 class ExpectedEngine(NamedTuple):

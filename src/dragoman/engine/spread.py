@@ -1,7 +1,8 @@
 """An engine that computes nothing: it sends each request to a replica, and to another one if that is lost before it answers.
 
-Does: keep the promises of `engine.base.Engine`, over a function that sends requests. Does not: know Ray (`factory` does),
-choose the replica (the router does), or run a model. Used by the service, on the event loop.
+Does: keep the promises of `engine.base.Engine`, over a function that sends requests. Does not: know where replicas are, or
+which is chosen (whoever makes it does), or run a model. For replicas of Ray Serve and for memory nodes; used by the service,
+on the event loop.
 
 A request is data with its seed, so that a second replica gives the answer that the first would have given.
 """

@@ -1,0 +1,1 @@
+"""What long contexts and many streams cost: see `__main__`."""

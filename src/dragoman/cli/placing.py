@@ -1,0 +1,66 @@
+"""Chooses the cores of a server, from its options and what the machine has.
+
+Does: read the options, have the process run so, say what is wrong. Does not: divide cores (`cores.placement` does). Called
+by `main`, on the main thread, before the runtime is imported.
+"""
+
+from __future__ import annotations
+
+from dragoman.config.resolve import Config
+from dragoman.cores.core_list import Cores, parse_cores
+from dragoman.cores.placement import CoreError, Placement, apply, place
+from dragoman.cores.topology import Topology, read_topology
+
+
+def choose_cores(config: Config) -> str:
+    """Have this process run on the cores that its options say; why that cannot be, "" if it can."""
+    try:
+        topology = read_topology()
+    except AttributeError:  # not on Linux: threads run wherever the system has them run
+        return "" if is_left_to_system(config) else "cores, http_cores and numa: must be left out; only Linux has them"
+    try:
+        apply(placement_of(config, topology))
+    except CoreError as error:
+        return f"{config.cite(error.option)}: {error}"
+    except OSError as error:  # some containers forbid it
+        return "" if is_left_to_system(config) else f"cores, http_cores and numa: must be left out here: {error}"
+    return ""
+
+
+def is_left_to_system(config: Config) -> bool:
+    """True if no option says anything about cores."""
+    return (config.server.cores, config.server.http_cores, config.server.numa) == ("auto", "auto", "off")
+
+
+def placement_of(config: Config, topology: Topology) -> Placement:
+    """Where the threads of a server run. Raises: CoreError if its options do not go with the machine."""
+    server = config.server
+    kernels = None if server.cores == "auto" else parse_cores(server.cores)
+    http = None if server.http_cores in ("auto", "shared") else parse_cores(server.http_cores)
+    if server.numa != "off":
+        if kernels is not None:
+            raise CoreError("cores", "must be auto with numa, which says the cores of each engine")
+        return _in_front_of_nodes(server.numa, server.http_cores, topology)
+    if kernels is None and http is None and config.engine.engine != "rolling":
+        return Placement()
+    return place(topology, kernels, http, is_split=server.http_cores != "shared")
+
+
+def _in_front_of_nodes(numa: str, http_cores: str, topology: Topology) -> Placement:
+    """This process computes nothing: it has the cores that the nodes leave to HTTP, or all. One node needs none in front."""
+    from dragoman.nodes.factory import node_placements
+
+    try:
+        placements = node_placements(numa, http_cores, topology)
+    except CoreError as error:
+        raise CoreError("numa" if error.option == "cores" else error.option, str(error)) from error
+    if numa == "auto" and len(placements) == 1:
+        chosen = None if http_cores in ("auto", "shared") else parse_cores(http_cores)
+        return place(topology, None, chosen, is_split=http_cores != "shared")
+    cores: Cores = frozenset()
+    for placement in placements:
+        if placement.http is not None and placement.http != placement.kernels:
+            cores |= placement.http
+    if http_cores not in ("auto", "shared"):
+        cores = parse_cores(http_cores)
+    return Placement(cores or None, cores or None, nodes=placements)

@@ -1,0 +1,1 @@
+"""Which cores the kernels use and which HTTP does: lists of cores, what Linux tells of them, and where threads go."""

@@ -1,0 +1,312 @@
+"""The engine in front of the nodes: sends each request to the node that has the beginning of its prompt, unless it is busy.
+
+Does: keep the links to the nodes' processes, start another process for one that has died. Does not: compute, or load by
+itself. On the event loop; `health` and `stats` on any thread.
+
+While one node is left the engine lives. If none is, it is dead, and the host makes another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+
+from dragoman.engine.affinity import preferred, prefix_key
+from dragoman.engine.base import Capabilities, EngineStats, Health, UpstreamHealth
+from dragoman.engine.spread import Failure, ReplicaLost, Replies, SpreadEngine
+from dragoman.errors import EngineDead, Overloaded, ServerError
+from dragoman.nodes.messages import (
+    Built,
+    Cancel,
+    ChangeAdapter,
+    Changed,
+    Gauged,
+    Generate,
+    Replied,
+    Stop,
+    packed,
+    receive,
+)
+from dragoman.nodes.process import LEAVE_S, NodePlan, NodeProcess, NodeProcesses
+from dragoman.types import EngineOutput, EngineRequest
+
+logger = logging.getLogger("dragoman.nodes")
+
+FIRST_PAUSE_S = 0.5  # before a process is started again; doubled each time
+LAST_PAUSE_S = 30.0
+
+_Item = EngineOutput | Failure | ReplicaLost | None
+
+
+@dataclass
+class Node:
+    """One node. `writer` None = it has no process; `is_live`: it has one that takes requests. `past`: what its processes
+    before this one counted.
+    """
+
+    plan: NodePlan
+    writer: asyncio.StreamWriter | None = None
+    is_live: bool = False
+    replies: dict[int, asyncio.Queue[_Item]] = field(default_factory=dict)
+    changes: dict[int, asyncio.Future[tuple[str, ...]]] = field(default_factory=dict)
+    health: Health = field(default_factory=lambda: Health(True))
+    stats: EngineStats = field(default_factory=EngineStats)
+    past: EngineStats = field(default_factory=EngineStats)
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs and metrics."""
+        return self.plan.name
+
+    def send(self, message: object) -> None:
+        """Have a message go out; nothing happens if the process is gone."""
+        if self.writer is not None and not self.writer.is_closing():
+            self.writer.write(packed(message))
+
+
+class NodesEngine(SpreadEngine):
+    """Runs requests on the nodes. Owns their processes."""
+
+    def __init__(
+        self,
+        capabilities: Capabilities,
+        nodes: Sequence[Node],
+        started: Sequence[NodeProcess],
+        processes: NodeProcesses,
+        memory_bytes: int,
+    ) -> None:
+        """`started`: a process for each node, in their order. `memory_bytes`: of each node's engine."""
+        super().__init__(capabilities, self._send_to)
+        self._nodes = list(nodes)
+        self._started = list(started)
+        self._processes = processes
+        self._memory_bytes = memory_bytes
+        self._numbers = count()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._adapter_changes: dict[str, Path | None] = {}  # for processes that are started later
+
+    async def start(self) -> None:
+        """See `Engine`."""
+        await super().start()
+        started, self._started = self._started, []
+        for node, process in zip(self._nodes, started, strict=bool(started)):
+            await self._attach(node, process)
+            node.is_live = True
+
+    async def shutdown(self, drain_s: float) -> None:
+        """See `Engine`."""
+        await super().shutdown(drain_s)
+        for task in list(self._tasks):
+            task.cancel()
+        for node in self._nodes:
+            node.send(Stop())
+        patience_s = LEAVE_S if any(node.writer is not None for node in self._nodes) else 0.0
+        await asyncio.to_thread(self._processes.close, patience_s)
+        for node in self._nodes:
+            self._detach(node, "the engine was shut down")
+
+    def health(self) -> Health:
+        """Requests as they are here, blocks as the nodes told last, and how each node is."""
+        told = [node.health for node in self._live()]
+        return replace(
+            super().health(),
+            num_used_blocks=sum(one.num_used_blocks for one in told),
+            num_blocks=sum(one.num_blocks for one in told),
+            upstreams=tuple(UpstreamHealth(node.name, node.is_live, len(node.replies)) for node in self._nodes),
+        )
+
+    def stats(self) -> EngineStats:
+        """What all processes counted."""
+        total = EngineStats()
+        for node in self._nodes:
+            total = total.plus(node.past).plus(node.stats)
+        return total
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        """See `AdapterLoading`: on all nodes, or on none."""
+        self._check_open()
+        loaded: list[Node] = []
+        names = self._capabilities.adapters
+        for node in self._live():
+            try:
+                names = await self._change(node, name, directory, is_replacing=is_replacing)
+            except BaseException:
+                for other in () if is_replacing else loaded:
+                    await self._change(other, name, None)
+                raise
+            loaded.append(node)
+        self._adapter_changes[name] = directory
+        self._capabilities = replace(self._capabilities, adapters=names)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See `AdapterLoading`."""
+        names = self._capabilities.adapters
+        for node in self._live():
+            names = await self._change(node, name, None)
+        self._adapter_changes[name] = None
+        self._capabilities = replace(self._capabilities, adapters=names)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _send_to(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
+        live = self._live()
+        if not live:
+            raise EngineDead(self._death or "no node has an engine now")
+        left = [node for node in live if node.name not in avoided] or live
+        loads = {node.name: len(node.replies) for node in left}
+        chosen = preferred(prefix_key(request), loads)[0]
+        return _NodeReplies(next(node for node in left if node.name == chosen), next(self._numbers), request)
+
+    def _live(self) -> list[Node]:
+        return [node for node in self._nodes if node.is_live]
+
+    def _check_not_cancelled(self, error: Exception) -> None:
+        if self._death and not self._refusal:  # nobody has shut it down
+            raise EngineDead(self._death) from error
+        super()._check_not_cancelled(error)
+
+    async def _change(
+        self, node: Node, name: str, directory: Path | None, *, is_replacing: bool = False
+    ) -> tuple[str, ...]:
+        """Have an adapter come or go; those that the node has then."""
+        change = ChangeAdapter(next(self._numbers), name, directory, is_replacing)
+        done: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
+        node.changes[change.number] = done
+        node.send(change)
+        try:
+            return await done
+        finally:
+            node.changes.pop(change.number, None)
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    async def _attach(self, node: Node, process: NodeProcess) -> None:
+        reader, node.writer = await asyncio.open_unix_connection(sock=process.link)
+        self._begin(self._listen(node, process, reader))
+
+    def _begin(self, work: object) -> None:
+        task = asyncio.ensure_future(work)  # type: ignore[call-overload]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen(self, node: Node, process: NodeProcess, reader: asyncio.StreamReader) -> None:
+        """Hand on what a process tells, until it is gone; then see to another one."""
+        try:
+            while True:
+                _take(node, await receive(reader))
+        except EOFError:  # of which asyncio's incomplete reads are
+            pass
+        except Exception:
+            logger.exception("%s cannot be understood, and is ended", node.name)
+        reason = f"the process of {node.name} (pid {process.pid}) is gone"
+        others = [other for other in self._live() if other is not node]
+        if not others and not self._refusal:
+            self._death = reason
+        self._detach(node, reason)
+        await asyncio.to_thread(self._processes.drop, process)
+        if self._refusal:
+            return
+        logger.error("%s%s", reason, "" if others else "; no other is left")
+        if others:
+            self._begin(self._replace(node))
+
+    def _detach(self, node: Node, reason: str) -> None:
+        """What the node's process was asked is lost."""
+        node.is_live = False
+        writer, node.writer = node.writer, None
+        if writer is not None:
+            writer.close()
+        node.past, node.stats, node.health = node.past.plus(node.stats), EngineStats(), Health(False, reason)
+        for replies in node.replies.values():
+            replies.put_nowait(ReplicaLost(reason))
+        for change in node.changes.values():
+            if not change.done():
+                change.set_exception(Overloaded(reason))
+
+    async def _replace(self, node: Node) -> None:
+        """Start processes until one runs."""
+        pause_s = FIRST_PAUSE_S
+        while not self._death and not self._refusal:
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LAST_PAUSE_S)
+            try:
+                process, _ = await asyncio.to_thread(self._processes.started, node.plan, self._memory_bytes)
+                await self._attach(node, process)
+                await self._catch_up(node)
+            except Exception as error:  # load boundary: whatever a loader raises, another attempt may do better
+                logger.error("%s has no engine yet: %s", node.name, error)
+                continue
+            node.is_live = node.writer is not None  # else it is gone again
+            logger.warning("%s has an engine again (pid %d)", node.name, process.pid)
+            return
+
+    async def _catch_up(self, node: Node) -> None:
+        """Have a new process serve the adapters that the others do."""
+        for name, directory in self._adapter_changes.items():
+            try:
+                await self._change(node, name, directory, is_replacing=True)
+            except ServerError as error:
+                logger.error("adapter %s is not served by %s: %s", name, node.name, error.message)
+
+
+def _take(node: Node, message: object) -> None:
+    """What a node tells, to whom it concerns."""
+    match message:
+        case Replied(items):
+            for key, item in items:
+                if key in node.replies:  # else it was cancelled meanwhile
+                    node.replies[key].put_nowait(item)
+        case Gauged(health, stats):
+            node.health, node.stats = health, stats
+        case Changed(number, error, adapters):
+            change = node.changes.get(number)
+            if change is not None and not change.done():
+                if error is None:
+                    change.set_result(adapters)
+                else:
+                    change.set_exception(error)
+        case Built():
+            pass
+        case _:
+            raise TypeError(type(message).__name__)
+
+
+class _NodeReplies:
+    """What a node sends for one request; sent when this is made."""
+
+    def __init__(self, node: Node, key: int, request: EngineRequest) -> None:
+        self._node = node
+        self._key = key
+        self._queue: asyncio.Queue[_Item] = asyncio.Queue()
+        self._is_open = True
+        node.replies[key] = self._queue
+        node.send(Generate(key, request))
+
+    def __aiter__(self) -> AsyncIterator[EngineOutput | Failure]:
+        return self
+
+    async def __anext__(self) -> EngineOutput | Failure:
+        item = await self._queue.get()
+        if isinstance(item, EngineOutput):
+            return item
+        self._close()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, ReplicaLost):
+            raise item
+        return Failure(item.error, self._node.name)
+
+    def cancel(self) -> None:
+        """See `Replies`."""
+        if self._is_open:
+            self._close()
+            self._node.send(Cancel(self._key))
+            self._queue.put_nowait(ReplicaLost("the request was cancelled"))
+
+    def _close(self) -> None:
+        self._is_open = False
+        self._node.replies.pop(self._key, None)

@@ -1,0 +1,144 @@
+"""Makes the engine of a model that runs on several memory nodes: starts a process for each, and what is in front of them.
+
+Does: divide cores and memory among the nodes, load all of them at once. Does not: load a model itself. Made by the host for
+models of a server with --numa.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from dragoman.config.resolve import Config
+from dragoman.cores.core_list import parse_cores, parse_nodes
+from dragoman.cores.placement import CoreError, Placement, applied, place
+from dragoman.cores.topology import Topology, read_topology
+from dragoman.engine.base import EngineTools, MemoryNeeds
+from dragoman.engine.factory import BuiltEngine, EngineFactory, EngineOptionError, EngineSetup
+from dragoman.nodes.engine import Node, NodesEngine
+from dragoman.nodes.process import NodePlan, NodeProcess, NodeProcesses, Report, node_plan
+
+
+def node_placements(numa: str, http_cores: str, topology: Topology) -> tuple[Placement, ...]:
+    """Where the engine of each node runs. Raises: CoreError if the options do not go with the machine."""
+    nodes = topology.nodes if numa == "auto" else parse_nodes(numa)
+    for cores in nodes:
+        if not cores <= topology.allowed:
+            place(topology, kernels=cores)
+    if http_cores not in ("auto", "shared"):
+        http = parse_cores(http_cores)
+        place(topology, http=http)
+        if not all(cores - http for cores in nodes):
+            raise CoreError("http_cores", "must leave each node a core")
+        return tuple(Placement(cores - http, http) for cores in nodes)
+    placements = []
+    for cores in nodes:
+        placed = place(replace(topology.within(cores), quota=None), is_split=http_cores == "auto")
+        placements.append(Placement(placed.kernels or cores, placed.http or cores))
+    return tuple(placements)
+
+
+def placements_of(config: Config) -> tuple[Placement, ...]:
+    """Where the engines of this server's nodes run. Raises: EngineOptionError if the options do not go with the machine."""
+    try:
+        return applied().nodes or node_placements(config.server.numa, config.server.http_cores, read_topology())
+    except CoreError as error:
+        raise EngineOptionError("numa" if error.option == "cores" else error.option, str(error)) from error
+
+
+class NodesFactory:
+    """See `EngineFactory`. `inner`: what makes each node's engine, of the same options; `placements`: where they run."""
+
+    def __init__(self, config: Config, inner: EngineFactory, placements: Sequence[Placement]) -> None:
+        self._config = config
+        self._inner = inner
+        self._placements = placements
+
+    def needs(self, setup: EngineSetup) -> MemoryNeeds:
+        """What all nodes will take together."""
+        one, count = self._inner.needs(setup), len(self._placements)
+        return MemoryNeeds(one.weights * count, one.drafts * count, one.least_cache * count, one.useful_cache * count)
+
+    def load(self, setup: EngineSetup) -> LoadedNodes:
+        """The processes, each with its weights loaded. Raises: what one of them raised; none is left then."""
+        placements = self._placements
+        plans = [
+            node_plan(self._config, placement, number, len(placements), shares=setup.has_neighbours)
+            for number, placement in enumerate(placements)
+        ]
+        processes = NodeProcesses()
+        try:
+            started = [processes.start(plan) for plan in plans]
+            _wait_all(started, setup.progress)
+        except BaseException:
+            processes.close()
+            raise
+        return LoadedNodes(plans, processes, started)
+
+
+def _wait_all(started: Sequence[NodeProcess], report: Report) -> None:
+    """Return when all have loaded; the first one's progress is told. Raises: what the first that fails raised."""
+    told: queue.Queue[tuple[int, str, float] | BaseException | None] = queue.Queue()
+
+    def wait(number: int, process: NodeProcess) -> None:
+        try:
+            process.wait_loaded(lambda stage, fraction: told.put((number, stage, fraction)))
+        except BaseException as error:
+            told.put(error)
+        else:
+            told.put(None)
+
+    for number, process in enumerate(started):
+        threading.Thread(target=wait, args=(number, process), name=f"load-{process.plan.name}", daemon=True).start()
+    num_loaded = 0
+    while num_loaded < len(started):
+        message = told.get()
+        if isinstance(message, BaseException):
+            raise message
+        if message is None:
+            num_loaded += 1
+        elif message[0] == 0:
+            report(*message[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedNodes:
+    """Processes with their weights loaded, on their way to an engine in front of them."""
+
+    plans: Sequence[NodePlan]
+    processes: NodeProcesses
+    started: Sequence[NodeProcess]
+
+    def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
+        """The engine in front; the nodes have tools of their own. Raises: what one of the nodes raises."""
+        share = memory_bytes // len(self.plans)
+        try:
+            built = [process.build(share) for process in self.started]
+        except BaseException:
+            self.processes.close()
+            raise
+        described = built[0].description
+        length = min(one.description.capabilities.max_model_len for one in built)
+        capabilities = replace(described.capabilities, max_model_len=length)
+        nodes = [Node(plan) for plan in self.plans]
+        engine = NodesEngine(capabilities, nodes, list(self.started), self.processes, share)
+        return BuiltEngine(
+            engine,
+            (*described.facts, f"{len(nodes)} engines: {', '.join(str(plan.placement) for plan in self.plans)}"),
+            described.dtype,
+            sum(one.cache_bytes for one in built),
+            pictures=described.pictures,
+            adapters=engine if self.plans[0].config.adapters.enable_lora else None,
+        )
+
+
+def on_nodes(config: Config, inner: EngineFactory, *, can_spread: bool) -> EngineFactory:
+    """The factory of a model whose server has --numa: `inner` where that finds one node. Raises: EngineOptionError."""
+    placements = placements_of(config)
+    if config.server.numa == "auto" and len(placements) == 1:
+        return inner
+    if not can_spread:
+        raise EngineOptionError("numa", "must be off with other engines, and for models that embed or score texts")
+    return NodesFactory(config, inner, placements)

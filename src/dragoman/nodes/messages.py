@@ -1,0 +1,161 @@
+"""What a server and the engine of a node tell each other, and how it travels: pickled, each behind its length.
+
+Does: define the messages, write and read one. Does not: know what they are answered with. Both ends are this program and one
+is the other's parent, over a socket that nobody else has: so whatever pickle can do, no stranger asks it to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dragoman.config.resolve import Config
+from dragoman.engine.base import EngineStats, Health
+from dragoman.engine.spread import Description, Failure
+from dragoman.types import EngineOutput, EngineRequest
+
+_LENGTH = struct.Struct("<Q")
+
+
+# --- to the node ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The first message: which model, as which node. `shares`: other models compute on the same cores."""
+
+    config: Config
+    name: str
+    shares: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """The engine may take so much memory besides its weights."""
+
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """`key`: new for every request to this node."""
+
+    key: int
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody wants the answer any more."""
+
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAdapter:
+    """`directory` None = the adapter goes. Answered with Changed."""
+
+    number: int
+    name: str
+    directory: Path | None
+    is_replacing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Nothing follows; the process ends."""
+
+
+# --- from the node ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How far the load is."""
+
+    stage: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The weights are there; what is free can be divided now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The engine runs."""
+
+    description: Description
+    cache_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """There will be no engine, for these reasons. `is_config`: options are to blame, not the model."""
+
+    problems: tuple[str, ...]
+    is_config: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Replied:
+    """Outputs of a step by their requests' keys; None = that request has ended."""
+
+    items: tuple[tuple[int, EngineOutput | Failure | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """`error` None = it was done; the adapters that there are now."""
+
+    number: int
+    error: Exception | None
+    adapters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gauged:
+    """How the engine is, told when that changes."""
+
+    health: Health
+    stats: EngineStats
+
+
+def packed(message: object) -> bytes:
+    """The message as it travels."""
+    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+def read(link: socket.socket) -> Any:
+    """The next message, waiting for it. Raises: EOFError if the other end is gone."""
+    (length,) = _LENGTH.unpack(_exactly(link, _LENGTH.size))
+    return pickle.loads(_exactly(link, length))
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    received = bytearray()
+    while len(received) < size:
+        try:
+            part = link.recv(min(size - len(received), 1 << 20))
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        if not part:
+            raise EOFError
+        received += part
+    return bytes(received)
+
+
+async def receive(reader: asyncio.StreamReader) -> Any:
+    """As `read`, on an event loop."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))
+    except OSError as error:
+        raise EOFError(str(error)) from error

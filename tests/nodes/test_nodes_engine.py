@@ -1,0 +1,149 @@
+"""Several nodes behind one engine: who gets a request, and what becomes of it when a node is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from threading import Event
+from typing import Any
+
+import pytest
+
+from dragoman.engine.base import Engine
+from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.engine import RollingEngine
+from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.errors import EngineDead, EngineFailed
+from dragoman.types import EngineRequest, SamplingParams
+from tests.engine.fake_runner import FakeRunner
+from tests.support.letters import VOCAB_SIZE, letter_tools
+from tests.support.near_nodes import NearProcess, OnNearNodes
+
+PATIENCE_S = 30
+PROMPT = (1, 2, 3)  # less than a block: whoever is idle gets it, the first one first
+
+
+class Gate:
+    """What an engine's steps wait at. `is_reached`: a step has come to it."""
+
+    def __init__(self) -> None:
+        self.is_open, self.is_reached = Event(), Event()
+
+    def __call__(self, batch: Any) -> None:
+        self.is_reached.set()
+        self.is_open.wait(PATIENCE_S)
+
+
+def engine(gate: Gate | None = None) -> Engine:
+    runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=256)
+    runner.before_forward = gate
+    return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), None, letter_tools())
+
+
+def asking(prompt: tuple[int, ...], max_tokens: int = 4) -> EngineRequest:
+    return EngineRequest("request", prompt, SamplingParams(), max_tokens, seed=1)
+
+
+async def answer(nodes: OnNearNodes, request: EngineRequest) -> list[int]:
+    return [token async for output in nodes.generate(request) for token in output.token_ids]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():  # noqa: ASYNC110 - engines have no event for each of their gauges
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_S))
+
+
+def num_computed(process: NearProcess) -> int:
+    return process.engine.stats().num_prompt_tokens or 0
+
+
+def test_prompts_that_begin_alike_go_to_one_node_and_others_to_all() -> None:
+    async def test() -> None:
+        nodes = OnNearNodes(engine(), engine())
+        await nodes.start()
+        try:
+            beginnings = [tuple(1 + (number + place) % 20 for place in range(64)) for number in range(12)]
+            for last in (1, 2, 3):
+                assert len(await answer(nodes, asking((*beginnings[0], last)))) == 4
+            assert sorted(num_computed(process) > 0 for process in nodes.near) == [False, True]
+            for beginning in beginnings:
+                await answer(nodes, asking(beginning))
+            assert all(num_computed(process) for process in nodes.near)
+            assert nodes.stats().num_generated_tokens == 4 * (3 + len(beginnings))
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_what_a_lost_node_had_not_begun_is_answered_by_another_and_a_new_process_takes_its_place() -> None:
+    async def test() -> None:
+        gate = Gate()
+        nodes = OnNearNodes(engine(gate), engine(), again=engine)
+        await nodes.start()
+        try:
+            waiting = asyncio.create_task(answer(nodes, asking(PROMPT)))
+            await until(gate.is_reached.is_set)
+            losing = asyncio.create_task(nodes.near[0].lose())
+            assert len(await waiting) == 4
+            assert num_computed(nodes.near[1]) == len(PROMPT)
+            assert nodes.health().is_alive
+            gate.is_open.set()
+            await losing
+            await until(lambda: all(one.is_healthy for one in nodes.health().upstreams))
+            assert await answer(nodes, asking(PROMPT)) == await waiting
+            assert num_computed(nodes.processes.started_again[0]) == len(PROMPT)
+        finally:
+            gate.is_open.set()
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_an_answer_that_has_begun_fails_with_its_node() -> None:
+    async def test() -> None:
+        nodes = OnNearNodes(engine(), engine())
+        await nodes.start()
+        try:
+            outputs = nodes.generate(asking(PROMPT, max_tokens=200))
+            await anext(outputs)
+            await nodes.near[0].lose()
+            with pytest.raises(EngineFailed):
+                async for _ in outputs:
+                    pass
+            assert len(await answer(nodes, asking(PROMPT))) == 4
+            await until(lambda: nodes.processes.num_attempts > 1)  # what fails is tried again
+            assert [one.is_healthy for one in nodes.health().upstreams] == [False, True]
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_without_any_node_the_engine_is_dead_and_says_why() -> None:
+    async def test() -> None:
+        gates = [Gate(), Gate()]
+        nodes = OnNearNodes(*map(engine, gates), again=engine)
+        await nodes.start()
+        try:
+            waiting = asyncio.create_task(answer(nodes, asking(PROMPT)))
+            await until(gates[0].is_reached.is_set)
+            losing = [asyncio.create_task(process.lose()) for process in nodes.near]
+            with pytest.raises(EngineDead, match=r"node[01]"):
+                await waiting
+            assert not nodes.health().is_alive
+            for gate in gates:
+                gate.is_open.set()
+            await asyncio.gather(*losing)
+            with pytest.raises(EngineDead):
+                await answer(nodes, asking(PROMPT))
+            assert not nodes.processes.num_attempts  # the host makes a new engine
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)

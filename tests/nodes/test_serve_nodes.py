@@ -1,0 +1,83 @@
+"""`dragoman serve --numa`, from the command line to the processes of its nodes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.support.server_process import ServerProcess, serve
+from tests.support.threads import allowed_cores, children, is_running
+
+HAS_CORES = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+pytestmark = [
+    pytest.mark.skipif(not HAS_CORES, reason="Linux tells where threads may run, and there must be a choice"),
+    pytest.mark.slow,
+]
+
+PATIENCE_S = 60
+SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"], "additionalProperties": False}
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def completed(server: ServerProcess, **fields: object) -> str:
+    body = {"model": "demo", "prompt": "Deep learning is", "max_tokens": 8, "temperature": 0, **fields}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["text"])
+
+
+def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    words = ("--dtype", "f32", "--max-model-len", "512", "--kv-cache-gb", "0.25")
+    with serve(*words) as alone:
+        expected = completed(alone)
+    with serve("--numa", f"{first}/{second}", *words) as server:
+        nodes = children(server.process.pid)
+        found = [allowed_cores(node) for node in nodes]
+        assert sorted(sorted(map(sorted, cores)) for cores in found) == [[[first]], [[second]]]
+        assert completed(server) == expected
+        # nothing is lost by the way to the nodes: grammars, beams, what is drawn
+        as_schema = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
+        assert '"x"' in completed(server, response_format=as_schema, max_tokens=32)
+        assert completed(server, temperature=1.0, seed=3) == completed(server, temperature=1.0, seed=3)
+        metrics = httpx.get(f"{server.base_url}/metrics", timeout=30).text
+        assert metrics.count("dragoman_upstream_healthy{") == 2
+
+        os.kill(nodes[0], signal.SIGKILL)
+        assert completed(server) == expected
+        until(lambda: len(children(server.process.pid)) == 2)
+        until(lambda: any("has an engine again" in line for line in server.output))
+        assert completed(server) == expected
+
+        nodes = children(server.process.pid)
+        assert server.terminate() == 0
+        assert not any(map(is_running, nodes))
+
+
+def test_nodes_end_when_the_server_is_killed() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    with serve("--numa", f"{first}/{second}", "--dtype", "f32", "--max-model-len", "256") as server:
+        nodes = children(server.process.pid)
+        assert len(nodes) == 2
+        server.process.kill()
+        server.process.wait()
+        until(lambda: not any(map(is_running, nodes)))
+
+
+def test_what_is_wrong_with_a_model_is_told_as_without_nodes() -> None:
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    starting = serve("--numa", f"{first}/{second}", "--dtype", "f32", "--activation-group", "64")
+    with pytest.raises(AssertionError, match="activation_group 64 does not go with f32 weights"), starting:
+        pass  # it does not start
