@@ -17,12 +17,11 @@ from dragoman.engine.base import Engine
 from dragoman.engine.factory import EngineSetup
 from dragoman.engine.remote.factory import LoadedRemote
 from dragoman.engine.remote.factory import factory as remote_factory
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.factory import LoadedRolling, factory
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import Picture
 from tests.engine.fake_runner import FakeRunner
@@ -75,10 +74,9 @@ def _rolling_on_fake_runner(max_num_seqs: int, *, drafts: bool = False) -> Engin
     return RollingEngine(
         runner,
         Sampler(VOCAB_SIZE),
-        RollingConfig(max_num_seqs=max_num_seqs),
+        RollingConfig(max_num_seqs=max_num_seqs, speculation=SpeculationConfig(5, max_ngram_size=1)),
         [OwnTextProposer()] if drafts else [],
         letter_tools(),
-        speculation=SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1),
     )
 
 

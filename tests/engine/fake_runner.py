@@ -3,7 +3,7 @@
 Every slot stores a hash of its token, its position and the slot before it, as the table says; a row's logits are a hash of
 all slots that it sees, in every cache kind. A wrong block, a lost copy, a stale slot or a block shared by different prefixes
 therefore changes tokens. Writing a slot that another sequence of the step can see raises, and so does a visible slot that a
-table leaves out. If it `tells_rows`, a slot also says whether its token was a row of its own, as other kernels compute those.
+table leaves out. If it `tells_rows`, a slot also says whether its token was a row of its own: other kernels compute those.
 
 A picture's embedding f32 [id, first, last] stands for a token of that id, which no text has, and says which placeholders of
 its row have to be in the same step (first to last).
@@ -94,7 +94,7 @@ class FakeRunner:
     """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
 
     `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike. `long_context_from`: longer sequences
-    are in another regime. `tells_rows`: see the module.
+    are in another regime. `tells_rows`, set later: see the module.
     """
 
     def __init__(
@@ -106,7 +106,6 @@ class FakeRunner:
         max_model_len: int = 512,
         windows: Sequence[int] = (0,),
         long_context_from: int | None = None,
-        tells_rows: bool = False,
         before_forward: Callable[[ForwardBatch], None] | None = None,
     ) -> None:
         counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
@@ -115,7 +114,7 @@ class FakeRunner:
         self.vocab_size = vocab_size
         self.max_model_len = max_model_len
         self.long_context_from = long_context_from
-        self.tells_rows = tells_rows
+        self.tells_rows = False
         self.before_forward = before_forward
         self.num_forwards = 0
         self.num_copies = 0

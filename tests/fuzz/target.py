@@ -103,7 +103,7 @@ def running_target(*, has_hosting: bool = True) -> Iterator[Target]:
     """The server, serving the model `fake`. `has_hosting`: others come and go beside it, which only pretend to generate."""
     tokenizer = ByteTokenizer()
     tools = _tools(tokenizer)
-    engine = RollingEngine(QuickRunner(), Sampler(262), RollingConfig(max_num_seqs=8, max_slowdown=0), None, tools)
+    engine = RollingEngine(QuickRunner(), Sampler(262), RollingConfig(max_num_seqs=8, max_slowdown=0), (), tools)
     asyncio.run(engine.start())
     service = Service(
         name="fake",

@@ -37,7 +37,7 @@ class Gate:
 def engine(gate: Gate | None = None) -> Engine:
     runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=256)
     runner.before_forward = gate
-    return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), None, letter_tools())
+    return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), (), letter_tools())
 
 
 def asking(prompt: tuple[int, ...], max_tokens: int = 4) -> EngineRequest:

@@ -58,9 +58,7 @@ def number(cell: str) -> int:
 def test_the_table_of_capabilities_has_all_of_them_as_the_engine_tells_them() -> None:
     told = {name.strip("`"): cell for name, _, cell, *_ in rows_after("## What each engine can do")}
     assert list(told) == [field.name for field in fields(Capabilities)]
-    engine = RollingEngine(
-        FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(), None, letter_tools()
-    )
+    engine = RollingEngine(FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(), (), letter_tools())
     for name, cell in told.items():
         value = getattr(engine.capabilities, name)
         assert (cell == "yes") == (value is True), name

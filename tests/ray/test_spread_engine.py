@@ -25,7 +25,7 @@ REQUEST = EngineRequest("r", (1, 2, 3, 1, 2), SamplingParams(temperature=0.0, ig
 
 def rolling() -> Engine:
     runner = FakeRunner(num_blocks=100, vocab_size=VOCAB_SIZE, max_model_len=256)
-    return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=4), None, letter_tools())
+    return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=4), (), letter_tools())
 
 
 class Replicas:

@@ -275,9 +275,9 @@ class SpeculationSettings:
     speculation: str = option(
         "auto",
         Choice(("auto", "off", "lookup", "suffix", "draft")),
-        "Who guesses tokens that the model then verifies at once; answers stay the same. lookup: what followed earlier in the "
-        "same text. suffix: that, and what followed in texts of requests before. draft: draft_model. auto: all of them, where "
-        "the model allows it. However many are guessed, as many are verified as pay.",
+        "Who guesses tokens that the model then verifies at once; answers stay the same. lookup: what followed earlier in "
+        "the same text. suffix: that, and what followed in texts of requests before. draft: draft_model. auto: all of them, "
+        "where the model allows it. However many are guessed, as many are verified as pay.",
         keys=(Alias("option.prompt_lookup", _lookup_mode, "true or false"),),
     )
     speculation_across_keys: bool = option(

@@ -14,14 +14,13 @@ import pytest
 
 from dragoman.engine.rolling.adapters.bank import AdapterBank
 from dragoman.engine.rolling.adapters.use import AdapterUse
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.adapters.options import AdapterOptions
 from dragoman.types import EngineRequest
@@ -68,7 +67,7 @@ def answers(
     runner = OpenVinoRunner(loaded, num_blocks, bank)
     proposers = [OwnTextProposer()] if drafts else []
     limits = SpeculationConfig(3, 2, 64)
-    core = EngineCore(runner, Sampler(runner.vocab_size), config, proposers, speculation=limits)
+    core = EngineCore(runner, Sampler(runner.vocab_size), replace(config, speculation=limits), proposers)
     collector = Collector(core)
     for key in keys:
         slot = SLOTS[key]

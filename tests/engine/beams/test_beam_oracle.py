@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -12,14 +12,13 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, num_candidates
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.logits_filters import ranked
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
 from tests.engine.fake_runner import FakeModel, FakeRunner, reference_logits
@@ -176,7 +175,7 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
     runner.tells_rows = config.prefix_cache != "all"
     proposers = [OwnTextProposer()] if speculates else []
     limits = SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, speculation=limits)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), proposers)
     collector = Collector(core)
     for key, request in enumerate(requests):
         collector.add(key, request)

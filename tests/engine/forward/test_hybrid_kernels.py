@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from dragoman.engine.factory import EngineSetup
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.factory import factory
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
@@ -27,7 +27,6 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.errors import EngineFailed
 from dragoman.models import LoadedModel, ModelOptions, load_model
@@ -108,7 +107,7 @@ def run(
     elif drafts == "draft model":
         proposers = [DraftModelProposer(OpenVinoRunner(loaded, num_blocks), runner)]
     config = replace(config, has_states=bool(loaded.facts.state_layers))
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, speculation=SPECULATION)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=SPECULATION), proposers)
     for key, request in enumerate(requests):
         core.inbox.put(AddRequest(key, request))
     answers = Answers(stats=core.stats)

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.forward import forward_batch
@@ -72,7 +71,7 @@ def test_answers_are_those_of_texts_computed_whole_in_the_regime_of_their_length
     proposers = [OwnTextProposer()] if speculates else []
     limits = SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1, max_batch=16)
     config = RollingConfig(max_batch_tokens)
-    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config, proposers, speculation=limits)
+    core = EngineCore(runner, Sampler(SHAPE.vocab_size), replace(config, speculation=limits), proposers)
     sampling = SamplingParams(temperature=0.0)
     for key, prompt in enumerate(prompts()):
         core.inbox.put(AddRequest(key, EngineRequest(f"r{key}", prompt, sampling, MAX_TOKENS, seed=0)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dragoman.engine.rolling.blocks.window import CachePool
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.forward.runner import ForwardBatch, ModelRunner
@@ -19,7 +19,6 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
@@ -92,10 +91,10 @@ def run(
     config: RollingConfig,
     *waves: Sequence[EngineRequest],
     proposers: Sequence[Proposer] = (),
-    speculation: SpeculationConfig | None = None,
+    speculation: SpeculationConfig = SpeculationConfig(),  # noqa: B008 - it cannot change
 ) -> tuple[dict[tuple[str, int], Answer], RollingStats]:
     """Answers by request and sequence, and what the engine counted; a wave comes when the last one is answered."""
-    core = EngineCore(runner, Sampler(SHAPE.vocab_size), config, proposers, speculation=speculation)
+    core = EngineCore(runner, Sampler(SHAPE.vocab_size), replace(config, speculation=speculation), proposers)
     answers: dict[tuple[str, int], Answer] = {}
     for wave in waves:
         for key, request in enumerate(wave):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.speculate.speculation import MAX_CONFIDENT_TOKENS
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, reference_logits
@@ -60,7 +60,7 @@ class Drafted:
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
         self.proposer = CheckedDraft(self.draft, runner)
         limits = RollingConfig(max_num_seqs=16, assumed_output_tokens=1)
-        core = EngineCore(runner, Sampler(VOCAB_SIZE), limits, [self.proposer], speculation=config)
+        core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(limits, speculation=config), [self.proposer])
         self.stats = core.stats
         self.collector = Collector(core)
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from dragoman.config.resolve import demo_model_dir
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
@@ -20,7 +20,6 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
@@ -76,7 +75,7 @@ def run(
     runner = OpenVinoRunner(loaded, num_blocks)
     config = RollingConfig(max_batch_tokens=96, assumed_output_tokens=1)
     limits = SpeculationConfig(num_guesses, max_batch=64)
-    core = EngineCore(runner, Sampler(runner.vocab_size), config, proposers, speculation=limits)
+    core = EngineCore(runner, Sampler(runner.vocab_size), replace(config, speculation=limits), proposers)
     answers = {key: Answer() for key in requests}
     coming = list(requests.items())
     num_steps = 0
@@ -96,7 +95,7 @@ def run(
 @pytest.fixture(scope="module")
 def alone(loaded: LoadedModel) -> dict[int, Answer]:
     """What every request gets that is alone, decoded plainly."""
-    answers = {}
+    answers: dict[int, Answer] = {}
     for key, request in enumerate(asked()):
         answers |= run(loaded, {key: request})[0]
     return answers

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared, SequenceGroup
 from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.proposer import NOTHING, Basis, Proposal, Wish, evidence
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.types import EngineRequest, Foreseen, Grammar, TokenMasker
 from tests.engine.fake_runner import FakeRunner
@@ -135,9 +134,8 @@ def test_answers_are_those_of_plain_decoding(grammar: Grammar) -> None:
     core = EngineCore(
         FakeRunner(num_blocks=600, vocab_size=VOCAB_SIZE),
         Sampler(VOCAB_SIZE),
-        RollingConfig(),
+        RollingConfig(speculation=SpeculationConfig(num_assistant_tokens=5, max_batch=64)),
         [ForcedTokensProposer()],
-        speculation=SpeculationConfig(num_assistant_tokens=5, max_batch=64),
     )
     collector = Collector(core)
     for key, request in enumerate(requests):

@@ -14,7 +14,6 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.proposer import Wish
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
@@ -58,7 +57,6 @@ class Machine:
             RollingConfig(),
             proposers,
             clock=lambda: self.now,
-            speculation=SpeculationConfig(),
         )
         collector = Collector(core)
         for key, request in enumerate(requests):
@@ -145,8 +143,8 @@ def test_a_change_of_rows_that_costs_much_is_avoided() -> None:
     def every_third(position: int) -> float:
         return 0.9 if position % 3 else 0.1
 
-    plain_s, plain = Machine(usual, change_s=3.0).run(asked, None)
-    auto_s, auto = Machine(usual, change_s=3.0).run(asked, Guesser(asked, every_third))
+    plain_s, _ = Machine(usual, change_s=3.0).run(asked, None)
+    auto_s, _ = Machine(usual, change_s=3.0).run(asked, Guesser(asked, every_third))
     assert plain_s / auto_s > 0.97
 
 

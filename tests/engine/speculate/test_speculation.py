@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
-from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS, SpeculationConfig
+from dragoman.engine.rolling.speculate.speculation import MAX_DRAFT_TOKENS
 from dragoman.errors import EngineFailed
 from dragoman.types import EngineRequest, FinishReason
 from tests.engine.fake_runner import FakeModel, FakeRunner
@@ -44,7 +44,7 @@ def make_collector(
     runner = runner or FakeRunner(vocab_size=VOCAB_SIZE)
     proposers = [] if proposer is None else [proposer]
     limits = RollingConfig(**config)
-    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), limits, proposers, speculation=speculation))
+    return Collector(EngineCore(runner, Sampler(VOCAB_SIZE), replace(limits, speculation=speculation), proposers))
 
 
 def right() -> FunctionProposer:
@@ -360,7 +360,7 @@ async def _run_and_stop(engine: RollingEngine, request: EngineRequest) -> list[i
 def test_the_engine_closes_its_proposer() -> None:
     proposer = right()
     engine = RollingEngine(
-        FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), proposers=[proposer], speculation=FIVE
+        FakeRunner(vocab_size=VOCAB_SIZE), Sampler(VOCAB_SIZE), RollingConfig(speculation=FIVE), [proposer]
     )
     assert asyncio.run(_run_and_stop(engine, unending())) == answer_of(unending()).token_ids
     assert (engine.stats().num_accepted_tokens or 0) > 0

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AbortRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -17,7 +17,6 @@ from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner, reference_logits
 from tests.engine.naive import Collector, make_request
@@ -96,7 +95,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
     runner.tells_rows = prefix_cache != "all"
     proposer = make_proposer(kind, runner)
     limits = SpeculationConfig(num_guesses, max_batch=2 + max_num_seqs // 2)
-    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, [proposer], speculation=limits)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), [proposer])
     collector = Collector(core)
     for step in range(31):
         for key, arrival in enumerate(arrivals):
@@ -126,7 +125,7 @@ def test_sampled_answers_keep_their_distribution_although_most_drafts_are_wrong(
     proposer = FunctionProposer(lambda wish: [1, 1])
     limits = SpeculationConfig(num_assistant_tokens=2, max_batch=64)
     runner = FakeRunner(num_blocks=400, vocab_size=vocab_size)
-    core = EngineCore(runner, Sampler(vocab_size), RollingConfig(), [proposer], speculation=limits)
+    core = EngineCore(runner, Sampler(vocab_size), RollingConfig(speculation=limits), [proposer])
     collector = Collector(core)
     for seed in range(num_seeds):
         collector.add(seed, make_request(prompt, max_tokens=3, seed=seed, temperature=temperature, ignore_eos=True))

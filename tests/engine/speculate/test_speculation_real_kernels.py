@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
@@ -20,7 +20,6 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
@@ -74,7 +73,7 @@ def run(loaded: LoadedModel, asked: list[EngineRequest], draft: LoadedModel | st
         proposers = [OwnTextProposer()]
     elif draft is not None:
         proposers = [DraftModelProposer(OpenVinoRunner(draft, NUM_BLOCKS), runner)]
-    core = EngineCore(runner, Sampler(runner.vocab_size), RollingConfig(), proposers, speculation=CONFIG)
+    core = EngineCore(runner, Sampler(runner.vocab_size), RollingConfig(speculation=CONFIG), proposers)
     for key, request in enumerate(asked):
         core.inbox.put(AddRequest(key, request))
     result = Run([[] for _ in asked], [[] for _ in asked], core.stats)

@@ -6,6 +6,7 @@ Does: connect. Does not: load, or choose sizes. Called by the factory, on a work
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dragoman.engine.base import EngineTools
 from dragoman.engine.factory import EngineOptionError
@@ -23,7 +24,6 @@ from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.step_log import StepLog
 from dragoman.models import LoadedModel
 from dragoman.models.facts import ModelFacts
@@ -53,17 +53,10 @@ def assemble(
     limits = limits_of(options, model.facts, model.profile, max_model_len)
     proposers = _proposers(options, model.facts, draft, runner)
     embedder = None if model.tower is None else PictureEmbedder(model.tower)
-    speculation = SpeculationConfig(
-        options.num_assistant_tokens,
-        options.max_ngram_size,
-        options.speculative_max_batch,
-        context_share=_context_share(model),
-    )
+    limits = replace(limits, speculation=replace(limits.speculation, context_share=_context_share(model)))
     log = None if options.step_log is None else StepLog(options.step_log)
     watched: ModelRunner = runner if log is None else log.watch(runner)
-    engine = RollingEngine(
-        watched, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table, speculation=speculation
-    )
+    engine = RollingEngine(watched, Sampler(runner.vocab_size), limits, proposers, tools, embedder, table)
     if log is not None:
         engine.log_steps(log)
     return engine

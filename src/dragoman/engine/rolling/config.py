@@ -15,6 +15,29 @@ PrefixCacheMode = Literal["prompt", "all", "off"]
 
 
 @dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """What requests get that do not say it themselves.
+
+    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
+    a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
+    asked for do not apply, and as many are verified as pay. `is_default`: whether requests without any of the three
+    parameters speculate. `context_share`: about what a token of context takes of the time of the smallest step.
+    """
+
+    num_assistant_tokens: int | None = None
+    max_ngram_size: int | None = None
+    max_batch: int = 8
+    is_default: bool = True
+    context_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("num_assistant_tokens", "max_ngram_size", "max_batch"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class RollingConfig:
     """Limits of the rolling engine.
 
@@ -28,7 +51,7 @@ class RollingConfig:
     `assumed_output_tokens`: what an answer is taken to become, up to its max_tokens, before any are known (`forecast`).
     `max_model_len`: a shorter context than the model's; None = the model's. `repeats_steps`: a step that was computed and
     came to nothing may be computed again; False where layers only keep what the next step needs. `has_states`: the model
-    has layers whose tokens of one sequence are computed one after the other.
+    has layers whose tokens of one sequence are computed one after the other. `speculation`: of those who guess, if any do.
     """
 
     max_batch_tokens: int = 2048
@@ -42,6 +65,7 @@ class RollingConfig:
     max_model_len: int | None = None
     repeats_steps: bool = True
     has_states: bool = False
+    speculation: SpeculationConfig = SpeculationConfig()
 
     def __post_init__(self) -> None:
         least_of = {

@@ -30,7 +30,7 @@ from dragoman.engine.rolling.schedule.scheduler import Scheduler
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch, ScheduledSequence
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus, end_reasons
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import Speculation, SpeculationConfig
+from dragoman.engine.rolling.speculate.speculation import Speculation
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.engine.rolling.update import Delivery, Updater, failure_of
 from dragoman.errors import DeadlineTooShort, EngineFailed, QueueTimeout, RequestTimeout
@@ -50,9 +50,9 @@ class EngineCore:
         clock: Callable[[], float] = perf_counter,
         is_disturbed: Callable[[], bool] = lambda: False,
         turn: AbstractContextManager[None] | None = None,
-        speculation: SpeculationConfig | None = None,
     ) -> None:
-        """`proposers`: who guesses for speculative decoding; none = nobody. `clock`, in seconds, times the steps and the requests' deadlines.
+        """`proposers`: who guesses for speculative decoding; none = nobody. `clock`, in seconds, times the steps and the
+        requests' deadlines.
 
         `is_disturbed`: whether something else computes now, so that steps take longer than they would; on this thread.
         `turn`: within which steps are planned and computed, where others compute as well.
@@ -66,8 +66,7 @@ class EngineCore:
         max_model_len = context_length(runner, config)
         guessing = None
         if proposers:
-            limits = speculation or SpeculationConfig()
-            guessing = Speculation(proposers, limits, self._blocks, max_model_len, runner, clock)
+            guessing = Speculation(proposers, config.speculation, self._blocks, max_model_len, runner, clock)
         full_step_tokens = min(config.best_step_tokens or config.max_batch_tokens, config.max_batch_tokens)
         pacer = Pacer(
             config.max_slowdown,

@@ -38,7 +38,6 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.schedule.capacity import cache_length, check_capacity, context_length
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.engine.rolling.speculate.proposer import Proposer
-from dragoman.engine.rolling.speculate.speculation import SpeculationConfig
 from dragoman.engine.rolling.update import Delivery
 from dragoman.errors import Cancelled, EngineDead, Overloaded, ServerError
 from dragoman.types import EngineOutput, EngineRequest, TokenMasker
@@ -85,7 +84,7 @@ class _Stream(msgspec.Struct, frozen=True):
 
 
 class RollingEngine:
-    """Runs requests on `runner`, mixed in every step. Owns runner and proposers from the start on: `shutdown` closes them."""
+    """Runs requests on `runner`, mixed in every step. Owns runner and proposers: `shutdown` closes them."""
 
     def __init__(
         self,
@@ -96,9 +95,9 @@ class RollingEngine:
         tools: EngineTools | None = None,
         embedder: PictureEmbedder | None = None,
         adapters: AdapterTable | None = None,
-        speculation: SpeculationConfig | None = None,
     ) -> None:
-        """`proposers`: who guesses for speculative decoding, none = nobody. `tools` None = nothing that concerns texts: see `Capabilities`.
+        """`proposers`: who guesses for speculative decoding, none = nobody. `tools` None = nothing that concerns texts: see
+        `Capabilities`.
 
         `embedder` None = no pictures. The engine closes it. `adapters` None = there are none.
         """
@@ -113,9 +112,7 @@ class RollingEngine:
         self._step_log: AbstractContextManager[None] = nullcontext()
         self._changes: set[Future[None]] = set()  # that wait for the engine thread
         turn = None if embedder is None else embedder.turns.steps
-        self._core = EngineCore(
-            runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn, speculation=speculation
-        )
+        self._core = EngineCore(runner, sampler, config, proposers, is_disturbed=self._is_disturbed, turn=turn)
         self._capabilities = replace(_capabilities(runner, config, proposers, tools), pictures=embedder is not None)
         self._keys = count()
         self._streams: dict[int, _Stream] = {}

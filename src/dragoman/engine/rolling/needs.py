@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from dragoman.engine.base import MemoryNeeds
 from dragoman.engine.factory import EngineOptionError, EngineSetup
 from dragoman.engine.rolling.cache_size import PLENTY_BYTES, CacheShape, CacheUse, choose_num_blocks, is_scarce
-from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig
+from dragoman.engine.rolling.config import PrefixCacheMode, RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.model_texts import is_gguf
 from dragoman.models import BLOCK_SIZE, ModelOptions
@@ -123,6 +123,9 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         max_model_len=context,
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
         has_states=bool(facts.state_layers),
+        speculation=SpeculationConfig(
+            options.num_assistant_tokens, options.max_ngram_size, options.speculative_max_batch
+        ),
     )
 
 

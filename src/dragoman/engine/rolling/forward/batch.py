@@ -6,8 +6,8 @@ schedule or run anything. Called by `core`, on the engine thread only.
 A prompt's tokens form one row, whatever the step computes of them; every other token, drafts and tokens that are computed
 again included, is a row of its own, as it is when it is decoded. Rows of several tokens go through another attention kernel,
 which sums in another order: so verifying guesses, or recomputing what a preempted sequence had, changes no bit of an answer.
-The rows of a sequence list the same blocks, and see each other's keys and values, if each is one token: so a prompt's row has
-no other row of its sequence beside it (the scheduler sees to that).
+The rows of a sequence list the same blocks, and see each other's keys and values, if each is one token: so a prompt's row
+has no other row of its sequence beside it (the scheduler sees to that).
 """
 
 from __future__ import annotations
@@ -184,17 +184,16 @@ def _fill_tables(rows: list[_Row], manager: BlockManager, buffers: _TableBuffers
     past_lens, begins, block_indices = buffers.past_lens, buffers.block_indices_begins, buffers.block_indices
     size, has_window = manager.block_size, manager.window > 0
     num_blocks = 0
-    for number, (sequence, past, end) in enumerate(rows):
-        if has_window:  # all positions count from the first block that is left
-            passed = manager.num_passed(sequence.sequence_id) * size
-            past, end = past - passed, end - passed
-        table = manager.table(sequence.sequence_id)[: -(-end // size)]
+    for number, (sequence, row_begin, row_end) in enumerate(rows):
+        # With a window all positions count from the first block that is left.
+        passed = manager.num_passed(sequence.sequence_id) * size if has_window else 0
+        table = manager.table(sequence.sequence_id)[: -(-(row_end - passed) // size)]
         begin = num_blocks
         num_blocks += len(table)
         if num_blocks > len(block_indices):
             block_indices = buffers.ensure_blocks(num_blocks)
         block_indices[begin:num_blocks] = table
-        past_lens[number] = past
+        past_lens[number] = row_begin - passed
         begins[number + 1] = num_blocks
     return BlockTables(past_lens[: len(rows)], block_indices[:num_blocks], begins[: len(rows) + 1])
 

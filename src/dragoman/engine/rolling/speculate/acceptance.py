@@ -20,8 +20,8 @@ _SEQUENCE_WEIGHT = 1.5
 _MOST = 0.995  # nothing but a forced token is certain
 
 
-# Shares of copied guesses that held behind so many equal tokens, over texts of five kinds: chat, summaries, edits, JSON, tool
-# calls. Kinds differ by as much as strengths do, so that these count little.
+# Shares of copied guesses that held behind so many equal tokens, over texts of five kinds: chat, summaries, edits, JSON,
+# tool calls. Kinds differ by as much as strengths do, so that these count little.
 _OWN_TEXT = ((1, 0.45), (2, 0.5), (3, 0.7), (4, 0.8), (8, 0.87), (16, 0.92), (31, 0.97))
 _RECENT_TEXT = ((1, 0.35), (2, 0.3), (3, 0.5), (4, 0.65), (8, 0.77), (16, 0.85), (31, 0.92))
 _GRAMMAR = ((0, 0.65), (1, 0.97))  # whether the last of the forced tokens may be the beginning of a longer one, or not

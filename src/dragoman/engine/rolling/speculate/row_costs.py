@@ -19,6 +19,7 @@ _NUM_KEPT = 12  # durations of each size
 _MAX_AGE = 400  # steps after which a size is forgotten that was measured fewer than
 _FEWEST = 4  # times
 _SLOPE = 0.02  # of the smallest known step, for a row of which nothing is known: rather too little, so that it is tried
+_CHANGE = 0.2  # of the smallest step: what a change of rows takes, until it is measured
 _CHANGE_WEIGHT = 0.1
 _TRIED = 8
 _FINEST = 16  # rows up to which every number is a size of its own
@@ -59,7 +60,7 @@ class RowCosts:
         self._sizes: dict[int, _Size] = {}
         self._num_steps = 0
         self._last_rows = 0  # of the last step; 0 = it computed prompts, too
-        self._change_s = 0.0
+        self._change_s: float | None = None
         self._context_s = 0.0
         self._points: list[tuple[int, float]] | None = None  # of (rows, seconds) without context; None = to be made
 
@@ -79,7 +80,7 @@ class RowCosts:
 
     def change_s(self, num_rows: int) -> float:
         """What a step of so many rows takes more because the last one had others."""
-        return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._change_s
+        return 0.0 if max(num_rows, _LEAST_ROWS) == self._last_rows else self._usual_change_s()
 
     def note_prompts(self) -> None:
         """A step with prompts was computed; it tells nothing about rows."""
@@ -103,9 +104,10 @@ class RowCosts:
             if len(size.steps) >= _FEWEST:
                 usual_s = size.usual_s(self._context_s) + self._context_s * num_context
                 excess_s = min(max(duration_s - usual_s, 0.0), usual_s)
-                self._change_s += _CHANGE_WEIGHT * (excess_s - self._change_s)
+                change_s = self._usual_change_s()
+                self._change_s = change_s + _CHANGE_WEIGHT * (excess_s - change_s)
                 return
-            duration_s = max(duration_s - self._change_s, 0.0)
+            duration_s = max(duration_s - (self._change_s or 0.0), 0.0)
         size.steps.append((duration_s, float(num_context)))
         self._points = None
 
@@ -133,6 +135,12 @@ class RowCosts:
             return seconds
         smaller, least = points[index - 1]
         return least + (seconds - least) * (num_rows - smaller) / (size - smaller)
+
+    def _usual_change_s(self) -> float:
+        if self._change_s is not None:
+            return self._change_s
+        points = self._known()
+        return _CHANGE * points[0][1] if points else 0.0
 
     def _context_cost(self) -> float:
         """The share of the smallest step, of whose durations contexts are a part."""

@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
+from dragoman.engine.rolling.config import SpeculationConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence
@@ -40,33 +41,14 @@ logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
-_LEAST_GAIN = 1.01  # in tokens per second; less than that is noise
+_LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
+_PATIENCE = 4  # steps without a guess that pays, after which guessing itself may take
+_LOOKING = 0.01  # of the time at most,
+_LONGEST_PAUSE = 16  # but every so many steps it is looked
+_GUESSING_WEIGHT = 0.1  # of the newest measurement
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
-_ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512))
+_ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
-
-
-@dataclass(frozen=True, slots=True)
-class SpeculationConfig:
-    """What requests get that do not say it themselves.
-
-    `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
-    a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
-    asked for do not apply, and as many are verified as pay. `is_default`: whether requests without any of the three
-    parameters speculate. `context_share`: about what a token of context takes of the time of the smallest step.
-    """
-
-    num_assistant_tokens: int | None = None
-    max_ngram_size: int | None = None
-    max_batch: int = 8
-    is_default: bool = True
-    context_share: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("num_assistant_tokens", "max_ngram_size", "max_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}, must be at least 1")
 
 
 @dataclass(slots=True)
@@ -110,6 +92,9 @@ class Speculation:
         # By sequence: how many tokens it had when these were guessed.
         self._guessed: dict[int, tuple[int, Proposal]] = {}
         self._known_ids: set[int] = set()
+        self._has_fixed = False  # somebody who runs said how many guesses there shall be
+        self._guessing_s = 0.0  # in a step
+        self._num_steps = self._num_idle = 0  # in all, and looked at since guesses last paid
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -121,18 +106,32 @@ class Speculation:
         if not self._proposers:
             return
         self._retain(running)
-        for sequence in running:
-            self._judge(sequence)
+        if self._guessed:
+            for sequence in running:
+                self._judge(sequence)
         decoding = [sequence for sequence in running if sequence.is_decoding]
+        self._num_steps += 1
+        if not decoding or (not self._has_fixed and self._num_steps % self._pause(len(decoding))):
+            return
+        begin = self._clock()
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
-        if not candidates:
-            return
-        self._choose(candidates, decoding, prompt_token_s)
+        if candidates:
+            self._choose(candidates, decoding, prompt_token_s)
+        self._guessing_s += _GUESSING_WEIGHT * (self._clock() - begin - self._guessing_s)
+        self._num_idle += 1
         for candidate in candidates:
             if candidate.survival:
+                self._num_idle = 0
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
+
+    def _pause(self, num_decoding: int) -> int:
+        """Every how many steps it is looked whether guesses pay, while they do not: guessing takes time as well."""
+        step_s = self._costs.seconds(num_decoding)
+        if self._num_idle < _PATIENCE or not step_s:
+            return 1
+        return min(int(self._guessing_s / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
     def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
         """Learn from a step what rows cost: one without prompts."""
@@ -161,6 +160,7 @@ class Speculation:
         if ids == self._known_ids:
             return
         self._known_ids = ids
+        self._has_fixed = self._config.num_assistant_tokens is not None or any(map(_says_how_many, running))
         self._acceptance.retain(ids)
         for sequence_id in [key for key in self._guessed if key not in ids]:
             del self._guessed[sequence_id]
@@ -363,7 +363,8 @@ class Speculation:
         if not plain_s:  # nothing was measured yet
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
-        best, best_rate = 0, _LEAST_GAIN * expected / (plain_s + seconds + _RETURN * costs.change_s(num_rows))
+        plain_s += seconds + _RETURN * costs.change_s(num_rows)
+        best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * expected / plain_s
         for number, (probability, _, _, context) in enumerate(guesses, 1):
             expected -= probability
             seconds += context_s * context
@@ -377,6 +378,11 @@ class Speculation:
             if rate > best_rate:
                 best, best_rate = number, rate
         return best
+
+
+def _says_how_many(sequence: Sequence) -> bool:
+    sampling = sequence.group.request.sampling
+    return sampling.num_assistant_tokens is not None or sampling.assistant_confidence_threshold is not None
 
 
 def _num_guesses(proposal: Proposal) -> int:
