@@ -16,8 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.serving.recording import RecordingRunner, replay
-from dragoman import compose
 from dragoman.cli import main as dragoman_main
+from dragoman.engine.rolling import assembly
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 
 
@@ -54,9 +54,9 @@ def main() -> int:
     """Serve until SIGTERM; the server's exit code."""
     recorder = Recorder()
     threading.Thread(target=recorder.answer_all, name="recorder", daemon=True).start()
-    # The composition root offers no way in between engine and runner, and only benchmarks want one: serving exactly as the
+    # The engine's assembly offers no way in between engine and runner, and only benchmarks want one: serving exactly as the
     # command does, with every default of its own, is worth the patch.
-    with patch.object(compose, "OpenVinoRunner", recorder.build):
+    with patch.object(assembly, "OpenVinoRunner", recorder.build):
         return dragoman_main(["serve", *sys.argv[1:]])
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import fields
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.serving import peers
 from benchmarks.serving.load import Workload
+from benchmarks.serving.processes import JsonWorker
 from benchmarks.serving.recording import RecordingRunner, Step, copied, replay
+from benchmarks.serving.rows import server_cost
+from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.forward.runner import ForwardBatch
@@ -86,3 +92,15 @@ def test_recording_leaves_the_runner_open_for_the_replay() -> None:
     runner = FakeRunner()
     recorded(runner, 1, 1)
     assert not runner.is_closed
+
+
+def test_a_server_whose_steps_are_recorded_replays_those_of_a_load(tmp_path: Path) -> None:
+    server = peers.dragoman_server(demo_model_dir(), tmp_path, "--dtype", "f32", "--kv-cache-gb", "0.05")
+    arguments = list(server.command)[list(server.command).index("serve") + 1 :]
+    command = [sys.executable, "-m", "benchmarks.serving.kernel_worker", *arguments]
+    with JsonWorker("recorded", command, tmp_path / "logs") as worker:
+        worker.wait_until_ready(server)
+        load = Workload(8, 4, vocab_size=4096)
+        told = server_cost.measure(worker, server.url, load, clients=1, requests=1)
+    assert told.tokens == 8 + 3  # the last token is not computed
+    assert told.kernel_tokens_per_s > 0

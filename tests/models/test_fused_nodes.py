@@ -28,9 +28,9 @@ SMALL = {
 FREE = {"Input", "Output", "Const", "Reshape"}  # move and compute nothing
 FREE |= {"Reorder"}  # of biases, where arithmetic is bf16: once, before the first step
 
-# q, k, v, output, gate, up, down; norms before attention and MLP; queries and keys; two sums, and the gate's product, which
-# some processors fold into another node
-LLAMA = {"FullyConnected": 7, "RMS": 2, "RoPE": 2, "PagedAttention": 1}
+# q, k and v in one and cut apart, output, gate, up, down; norms before attention and MLP; queries and keys; two sums, and
+# the gate's product, which some processors fold into another node
+LLAMA = {"FullyConnected": 5, "Split": 1, "RMS": 2, "RoPE": 2, "PagedAttention": 1}
 EXPECTED = {
     "llama-3.2-1b": LLAMA,
     "qwen2.5-0.5b": LLAMA,

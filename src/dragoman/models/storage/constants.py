@@ -53,7 +53,7 @@ class WeightFormat:
     @property
     def fuses_attention(self) -> bool:
         """One matmul for queries, keys and values: for steps of a few rows, which are bound by calls and narrow matrices."""
-        return self.stored_type in ("int4", "int8_symmetric")
+        return self.stored_type in ("int4", "int8", "int8_symmetric")
 
     @property
     def fuses_mlp(self) -> bool:
