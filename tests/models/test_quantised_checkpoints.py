@@ -126,7 +126,7 @@ def test_what_is_packed_stays_packed(layout: str, kind: str, tmp_path: Path) -> 
     compiled = load_model(pair.packed, ModelOptions("int8")).compiled
     nodes = [node.get_rt_info() for node in compiled.get_runtime_model().get_ops()]
     types = [node["outputPrecisions"].astype(str) for node in nodes if node["layerType"].astype(str) == "Const"]
-    assert types.count(kind) >= 7 * LLAMA.num_layers  # all matrices of its layers
+    assert types.count(kind) >= 5 * LLAMA.num_layers  # all matrices of its layers, of which three may be one
 
 
 @pytest.mark.parametrize(

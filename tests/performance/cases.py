@@ -33,6 +33,12 @@ def measure_decode(name: str) -> Costs:
     return {f"engine, {name}: step of {ROWS} rows": counts.total / NUM_STEPS}
 
 
+def measure_guessing() -> Costs:
+    """A step of ROWS decoding sequences, whose texts are searched for guesses."""
+    counts = count_decode(EngineWork(ROWS, guesses=True))
+    return {f"engine, guesses looked for: step of {ROWS} rows": counts.total / NUM_STEPS}
+
+
 def measure_prefill() -> Costs:
     """A request with PROMPT_SIZE tokens, from the inbox to its first token, in pieces of at most 256."""
     counts = count_prefill(EngineWork(8, PROMPT_SIZE, max_batch_tokens=256))
@@ -47,6 +53,7 @@ def measure_client(client: str) -> Costs:
 
 CASES: Mapping[str, Callable[[], Costs]] = {
     **{f"engine, {name}": partial(measure_decode, name) for name in SAMPLING},
+    "engine, guesses looked for": measure_guessing,
     "engine, prompt": measure_prefill,
     **{client: partial(measure_client, client) for client in CLIENTS},
 }

@@ -13,6 +13,10 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
+from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
+from dragoman.engine.rolling.speculate.proposer import Proposer
+from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.errors import ServerError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.performance.counter import InstructionCounter
@@ -24,12 +28,17 @@ NUM_STEPS = BLOCK_SIZE  # counted: in as many steps every sequence takes exactly
 
 @dataclass
 class EngineWork:
-    """A number of like requests. `sampling`: keyword arguments of SamplingParams, greedy without."""
+    """A number of like requests. `sampling`: keyword arguments of SamplingParams, greedy without.
+
+    `guesses`: texts are searched for guesses in every step. None is verified: the clock stands still, so no step is known
+    to take any time.
+    """
 
     rows: int
     prompt_size: int = 48
     max_batch_tokens: int = 16_384
     sampling: dict[str, Any] = field(default_factory=dict)
+    guesses: bool = False
 
 
 class EngineRun:
@@ -39,7 +48,12 @@ class EngineRun:
         self.runner = TableRunner()
         # No pacing: pieces of prompts must follow from the budget, not from the clock.
         config = RollingConfig(max_batch_tokens=work.max_batch_tokens, max_num_seqs=work.rows, max_slowdown=0)
-        self.core = EngineCore(self.runner, Sampler(self.runner.vocab_size), config)
+        sampler = Sampler(self.runner.vocab_size)
+        if work.guesses:
+            proposers: list[Proposer] = [ForcedTokensProposer(), OwnTextProposer(), RecentTextsProposer()]
+            self.core = EngineCore(self.runner, sampler, config, proposers, clock=lambda: 0.0)
+        else:
+            self.core = EngineCore(self.runner, sampler, config)
         self.answers: dict[int, list[int]] = {key: [] for key in range(work.rows)}
         params = SamplingParams(**{"temperature": 0.0, **work.sampling})
         for key, prompt in enumerate(prompts_of(work)):
@@ -97,4 +111,4 @@ def count_prefill(work: EngineWork) -> Counts:
 
 def warm_up(work: EngineWork) -> None:
     """Run something like it once, so that nothing is imported or made for the first time while it counts."""
-    EngineRun(EngineWork(2, sampling=work.sampling), 4).finish()
+    EngineRun(EngineWork(2, sampling=work.sampling, guesses=work.guesses), 4).finish()

@@ -177,7 +177,7 @@ def test_costs_of_other_types_are_refused(costs: Path, capsys: pytest.CaptureFix
         (("--ttft", "0.000001"), "--ttft=1e-06 (command line): cannot be kept: a request without company takes"),
         (("--prompt", "100000"), "--prompt=100000 (command line): 100000 prompt and 8 completion tokens exceed"),
         (("--engine", "vllm"), "--engine=vllm (command line): must be rolling, whose scheduler is simulated"),
-        (("--prompt-lookup",), "--prompt-lookup=true (command line): must not be set: a plan does not simulate"),
+        (("--speculation", "lookup"), "--speculation=lookup (command line): must not be set: a plan does not simulate"),
     ],
 )
 def test_what_cannot_be_planned_is_told_on_one_line(
