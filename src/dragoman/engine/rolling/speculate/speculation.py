@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
-_PATIENCE = 4  # steps without a guess that pays, after which guessing itself may take
+_PATIENCE = 4  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.01  # of the time at most,
 _LONGEST_PAUSE = 16  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
@@ -94,7 +94,9 @@ class Speculation:
         self._known_ids: set[int] = set()
         self._has_fixed = False  # somebody who runs said how many guesses there shall be
         self._guessing_s = 0.0  # in a step
-        self._num_steps = self._num_idle = 0  # in all, and looked at since guesses last paid
+        self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
+        self._saved_s = 0.0  # the mean of that
+        self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -113,16 +115,16 @@ class Speculation:
         self._num_steps += 1
         if not decoding or (not self._has_fixed and self._num_steps % self._pause(len(decoding))):
             return
-        begin = self._clock()
+        begin, self._gain_s = self._clock(), 0.0
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
         if candidates:
             self._choose(candidates, decoding, prompt_token_s)
         self._guessing_s += _GUESSING_WEIGHT * (self._clock() - begin - self._guessing_s)
-        self._num_idle += 1
+        self._saved_s += _GUESSING_WEIGHT * (self._gain_s - self._saved_s)
+        self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
         for candidate in candidates:
             if candidate.survival:
-                self._num_idle = 0
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
 
@@ -364,7 +366,8 @@ class Speculation:
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
         plain_s += seconds + _RETURN * costs.change_s(num_rows)
-        best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * expected / plain_s
+        plain_rate = expected / plain_s
+        best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * plain_rate
         for number, (probability, _, _, context) in enumerate(guesses, 1):
             expected -= probability
             seconds += context_s * context
@@ -377,6 +380,7 @@ class Speculation:
             rate = expected / (costs.seconds(num_rows) + seconds + change_s)
             if rate > best_rate:
                 best, best_rate = number, rate
+                self._gain_s = (rate / plain_rate - 1) * plain_s
         return best
 
 
