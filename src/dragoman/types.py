@@ -227,7 +227,7 @@ class SamplingParams(msgspec.Struct, frozen=True):
     logprobs: int | None = None  # None = none; 0 = the chosen token's; N = also the N most likely
     prompt_logprobs: int | None = None  # the same for the prompt's tokens
     grammar: Grammar | None = None
-    num_assistant_tokens: int | None = None  # draft tokens per step, when the server has a draft model or prompt lookup
+    num_assistant_tokens: int | None = None  # draft tokens per step, where somebody guesses
     assistant_confidence_threshold: float | None = None
     max_ngram_size: int | None = None
 

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(not CAN_TELL, reason="memory is read as Linux wi
 
 def test_kernels_of_ever_new_sizes_of_steps_do_not_pile_up(tmp_path: Path) -> None:
     shape = RandomShape("narrow", seed=4, hidden_size=64, num_layers=1, num_heads=2, num_kv_heads=1)
-    sizes = [1 + 97 * i % 331 for i in range(330)]  # each once, in no order
+    sizes = [1 + 97 * i % 521 for i in range(520)]  # each once, in no order
     memory = measure(write_checkpoint(shape, tmp_path), sizes)
-    assert memory.after[-1] - memory.after[199] < 15
+    assert memory.after[-1] - memory.after[359] < 10  # so many fill the caches
 
 
 def test_buffers_that_a_larger_step_replaces_are_given_back(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Capabilities:
     best_of: bool = False
     grammar: bool = False
     stop_strings: bool = False  # of ranked sequences; others need not be watched
-    speculative: bool = False  # a draft model or prompt lookup is loaded
+    speculative: bool = False  # somebody guesses tokens
     adapters: tuple[str, ...] = ()  # names that requests may ask for
     cache_salt: bool = False
     priority: bool = False  # waiting requests may overtake each other

@@ -264,7 +264,7 @@ Dialects = Mapping[str, Dialect]
 
 
 ProposerKind = Literal["draft", "lookup"]
-"""Who guesses tokens for speculative decoding: a draft model or prompt lookup."""
+"""Who guesses tokens for speculative decoding: a draft model alone, or texts as well."""
 
 Ability = Literal["chat", "tools", "thinking", "vision", "insert"]
 """What a model can do besides going on with a text: hold conversations, call tools and reason in them, look at pictures,

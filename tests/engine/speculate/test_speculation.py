@@ -159,23 +159,6 @@ def test_some_requests_of_a_batch_speculate_while_others_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "is_drafted"),
-    [
-        ({}, False),
-        ({"num_assistant_tokens": 3}, True),
-        ({"assistant_confidence_threshold": 0.2}, True),
-        ({"max_ngram_size": 2}, True),
-        ({"num_assistant_tokens": 0, "max_ngram_size": 2}, False),
-    ],
-)
-def test_where_speculation_is_not_the_default_a_request_must_ask_for_it(
-    knobs: dict[str, Any], is_drafted: bool
-) -> None:
-    collector = run(right(), unending(**knobs), speculation=replace(FIVE, is_default=False))
-    assert drafted(collector, 0) is is_drafted
-
-
-@pytest.mark.parametrize(
     ("knobs", "limit"),
     [({}, 5), ({"num_assistant_tokens": 2}, 2), ({"num_assistant_tokens": 10**9}, MAX_DRAFT_TOKENS)],
 )
@@ -370,7 +353,7 @@ def test_the_engine_closes_its_proposer() -> None:
 @pytest.mark.parametrize("name", ["num_assistant_tokens", "max_ngram_size", "max_batch"])
 def test_a_limit_below_one_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0, must be at least 1"):
-        replace(SpeculationConfig(), **{name: 0})  # type: ignore[arg-type]
+        replace(SpeculationConfig(), **{name: 0})
 
 
 def test_a_proposal_longer_than_wished_is_cut() -> None:

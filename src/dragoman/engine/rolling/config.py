@@ -20,14 +20,13 @@ class SpeculationConfig:
 
     `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
     a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
-    asked for do not apply, and as many are verified as pay. `is_default`: whether requests without any of the three
-    parameters speculate. `context_share`: about what a token of context takes of the time of the smallest step.
+    asked for do not apply, and as many are verified as pay. `context_share`: about what a token of context takes of the
+    time of the smallest step.
     """
 
     num_assistant_tokens: int | None = None
     max_ngram_size: int | None = None
     max_batch: int = 8
-    is_default: bool = True
     context_share: float = 0.0
 
     def __post_init__(self) -> None:

@@ -58,7 +58,6 @@ class _Candidate:
     wish: Wish
     proposal: Proposal
     survival: list[float]
-    is_fixed: bool  # its request, or the operator, said how many
 
     @property
     def expected(self) -> float:
@@ -190,8 +189,6 @@ class Speculation:
         if not sequence.num_generated_tokens or sequence.num_tokens - sequence.num_computed_tokens != 1:
             return None
         threshold, wanted = sampling.assistant_confidence_threshold, sampling.num_assistant_tokens
-        if not config.is_default and threshold is None and wanted is None and sampling.max_ngram_size is None:
-            return None
         if wanted is None and threshold is None:
             wanted = config.num_assistant_tokens
         most = MAX_DRAFT_TOKENS if threshold is None else MAX_CONFIDENT_TOKENS
@@ -221,7 +218,7 @@ class Speculation:
 
     def _candidates(self, wishes: list[Wish], decoding: Rows[Sequence]) -> list[_Candidate]:
         """The best guesses for each wish, legal ones only, without those that have none."""
-        best = [_Candidate(wish, NOTHING, [], wish.is_fixed) for wish in wishes]
+        best = [_Candidate(wish, NOTHING, []) for wish in wishes]
         for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
             self._improve(best, self._ask(proposer, wishes))
         for proposer in [proposer for proposer in self._proposers if proposer.needs_slots]:
@@ -254,11 +251,11 @@ class Speculation:
         asking = [one for one in best if not one.survival or one.survival[0] < _GOOD_COPY]
         if not asking:
             return
-        num_free = sum(not one.is_fixed for one in asking)
+        num_free = sum(not one.wish.is_fixed for one in asking)
         depth = self._depth.choose(self._costs, len(decoding), num_free) if num_free else 0
-        asking = [one for one in asking if one.is_fixed or depth]
+        asking = [one for one in asking if one.wish.is_fixed or depth]
         wishes = [
-            one.wish if one.is_fixed else replace(one.wish, max_tokens=min(depth, one.wish.max_tokens))
+            one.wish if one.wish.is_fixed else replace(one.wish, max_tokens=min(depth, one.wish.max_tokens))
             for one in asking
         ]
         served = self._with_slots(wishes)
@@ -328,7 +325,7 @@ class Speculation:
 
     def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompt_token_s: float | None) -> None:
         """Cut the candidates' guesses to those that pay. Mutates: candidates."""
-        free = [candidate for candidate in candidates if not candidate.is_fixed]
+        free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
             return
         guesses = sorted(
@@ -336,7 +333,7 @@ class Speculation:
             for index, candidate in enumerate(free)
             for place, probability in enumerate(candidate.survival)
         )
-        num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.is_fixed)
+        num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.wish.is_fixed)
         num_context = sum([sequence.num_tokens for sequence in decoding])
         if prompt_token_s is None:
             num_taken = self._num_paying(guesses, len(decoding), num_fixed, num_context)

@@ -74,7 +74,7 @@ SHARED: Mapping[str, Row] = {
     "prompt_logprobs": Row("lists this many candidates for every token of the prompt"),
     "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
     "assistant_confidence_threshold": Row("the draft stops below this confidence"),
-    "max_ngram_size": Row("longest n-gram that prompt lookup matches"),
+    "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
     "cache_salt": Row("the prefix cache is shared with requests of the same salt only; a text that is not empty"),
     "response_format": Row("constrains the answer: text, any JSON, JSON of a schema, or a regular expression"),
