@@ -90,7 +90,17 @@ def test_what_steps_deviate_from_their_costs_is_kept() -> None:
     slownesses = [dice.choice([0.9, 1.0, 1.0, 1.1, 1.5]) for _ in steps]
     seconds = [COSTS.seconds(work) * slow for work, slow in zip(steps, slownesses, strict=True)]
     found = slowness_of(fit_costs(steps, seconds), steps, seconds)
-    assert found == pytest.approx(slownesses, rel=0.05)
+    assert [taken for taken, _ in found] == pytest.approx(seconds, abs=1e-6)
+    assert [share for _, share in found] == pytest.approx(slownesses, rel=0.05)
+
+
+def test_a_prompt_costs_something_however_short_it_is() -> None:
+    """Which is told from what as many decoding sequences cost, in steps that have both as well."""
+    truth = msgspec.structs.replace(COSTS, prompt_s=0.004)
+    assert truth.seconds(StepWork(8, 1, (0.0,), (36.0,))) == pytest.approx(0.012 + 1e-4 + 36e-8 + 0.004)
+    steps = [work for work in works(300) if work.num_tokens <= 64]
+    fitted = fit_costs(steps, [truth.seconds(work) for work in steps])
+    assert fitted.prompt_s == pytest.approx(0.004, rel=0.05)
 
 
 def test_a_few_steps_tell_nothing_about_how_they_deviate() -> None:
@@ -115,7 +125,8 @@ def test_a_file_keeps_costs(tmp_path: Path) -> None:
     [
         ({"row_s": -1.0}, "must not be negative"),
         ({"http_s": -0.1}, "must not be negative"),
-        ({"slowness": [1.0, 0.0]}, "slowness must be more than 0"),
+        ({"prompt_s": -0.1}, "must not be negative"),
+        ({"slowness": [[0.1, 1.0], [0.1, 0.0]]}, "slowness must be pairs of numbers of more than 0"),
         ({"row_s": "fast"}, "Expected `float`"),
         ({"rows_s": 1.0}, "unknown field `rows_s`"),
         ({"tokens": []}, "at least one"),

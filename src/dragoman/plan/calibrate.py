@@ -33,7 +33,7 @@ _SMALLEST_PIECE = 16
 _NUM_LONG = 4  # sequences with a long context
 # Tokens of it: costs grow evenly with the context, and are the surer the longer it is, but computing it takes time.
 _LONG, _LONGEST = 512, 1024
-_DECODE_STEPS = 8
+_DECODE_STEPS = 24
 _LONG_STEPS = 64  # of those with a long context: the first decode while the prompts of the others are computed
 _REPEATS = 2
 # Everything is measured so many times, in another order each time: a machine is slower in one second than in the next, and
@@ -41,8 +41,11 @@ _REPEATS = 2
 _NUM_ROUNDS = 2
 # Prompts that share a step: without such steps, tokens and what they see would only be known together.
 _NUM_TOGETHER = 4
-_NUM_CLIENTS = (1, 4, 12, 36)  # that ask as those do who are planned for: from hardly any load to a full server
-_CLIENTS_S = 5.0  # of each of these, in each round
+_NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that ask as those do who are planned for: from hardly any load to a full server
+_CLIENTS_S = 4.0  # of each of these, in each round
+
+Stage = Callable[[], Awaitable[None]]
+"""Asks a server for something to be measured."""
 
 
 class CalibrationFailed(RuntimeError):
@@ -123,33 +126,38 @@ class Asked:
         return any(begin_s <= time_s <= end_s for begin_s, end_s in self.in_service)
 
 
-async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
-    """Ask for all that is to be measured, in rounds. Raises: CalibrationFailed."""
-    stages = _Stages(service, cases, clock)
+def stages_of(service: Service, cases: Cases, clock: Callable[[], float] = perf_counter) -> tuple[list[Stage], Asked]:
+    """All that is to be measured, in rounds, and what it comes to be asked; no stage leaves a request behind.
+
+    A stage raises: CalibrationFailed.
+    """
+    stages, order = _Stages(service, cases, clock), random.Random(0)
     todo = stages.all()
-    order = random.Random(0)
+    return [stage for _ in range(_NUM_ROUNDS) for stage in order.sample(todo, len(todo))], stages.asked
+
+
+async def ask_all(service: Service, cases: Cases, report: Report, clock: Callable[[], float] = perf_counter) -> Asked:
+    """Ask for all that is to be measured, one stage after the other. Raises: CalibrationFailed."""
+    stages, asked = stages_of(service, cases, clock)
     report("measuring steps", 0.0)
-    for number in range(_NUM_ROUNDS):
-        for done, stage in enumerate(order.sample(todo, len(todo)), start=1):
-            await stage()
-            report("measuring steps", (number + done / len(todo)) / _NUM_ROUNDS)
-    return stages.asked
+    for done, stage in enumerate(stages, start=1):
+        await stage()
+        report("measuring steps", done / len(stages))
+    return asked
 
 
 class _Stages:
-    """What a round consists of; no stage leaves a request behind."""
+    """What a round consists of."""
 
     def __init__(self, service: Service, cases: Cases, clock: Callable[[], float]) -> None:
         self._service, self._cases, self._clock = service, cases, clock
         self._lengths = random.Random(1)
         self.asked = Asked()
 
-    def all(self) -> list[Callable[[], Awaitable[None]]]:
+    def all(self) -> list[Stage]:
         """Each to be run by itself."""
         cases, most = self._cases, self._cases.counts[-1]
-        stages: list[Callable[[], Awaitable[None]]] = [
-            partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts
-        ]
+        stages: list[Stage] = [partial(self._decode, count, _SHORT_PROMPT, _DECODE_STEPS) for count in cases.counts]
         stages += [partial(self._compute, piece, 1) for piece in cases.pieces]
         stages += [partial(self._compute, part, _NUM_TOGETHER) for part in cases.parts]
         stages.append(partial(self._decode, min(_NUM_LONG, most), cases.long, _LONG_STEPS))

@@ -4,9 +4,11 @@ Does: fit costs to measured steps, read and write them. Does not: measure (`cali
 on the main thread.
 
 A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
-many for the arithmetic); something for each row of logits; and something for each token of context that attention reads, for
-sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work never
-costs less. How far steps deviate from that is kept as well: no two steps of the same work take equally long.
+many for the arithmetic); something for each row of logits; something for having prompts in it at all, which attention
+computes beside the rows that decode, and whose requests HTTP takes in meanwhile; and something for each token of context
+that attention reads, for sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so
+that more work never costs less. How far steps deviate from that is kept as well, as a course in time: a machine is slow for
+a moment or for seconds, however many steps that is.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Between two sizes it is linear, beyond the largest it goes on as between the last two. `row_s`: of a row of logits.
     `context_s`, `pair_s`: of a token of `StepWork.contexts` and of `StepWork.pairs`, by cache kind. `model` and
     `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
-    `slowness`: what measured steps took of what they cost here, one after the other as they ran; empty = exactly that.
-    `http_s`: what clients wait for a token besides the steps.
+    `slowness`: of measured steps, one after the other as they ran, the seconds that they took, and that as a share of what
+    they cost here; empty = exactly 1. `http_s`: what clients wait for a token besides the steps. `prompt_s`: of a step that
+    computes prompts, however many and long.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -53,8 +56,9 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
     fingerprint: str = ""
     deviation: float = 0.0
-    slowness: tuple[float, ...] = ()
+    slowness: tuple[tuple[float, float], ...] = ()
     http_s: float = 0.0
+    prompt_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises: ValueError for costs that no machine has."""
@@ -65,10 +69,10 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tokens must ascend: {size} tokens take {seconds} s, the next {larger} take {more} s")
         if self.tokens[0][1] <= 0:
             raise ValueError("the seconds of the smallest step in tokens must be more than 0")
-        if min(self.row_s, self.http_s, *self.context_s, *self.pair_s) < 0:
-            raise ValueError("row_s, context_s, pair_s and http_s must not be negative")
-        if min(self.slowness, default=1.0) <= 0:
-            raise ValueError("slowness must be more than 0")
+        if min(self.row_s, self.http_s, self.prompt_s, *self.context_s, *self.pair_s) < 0:
+            raise ValueError("row_s, context_s, pair_s, http_s and prompt_s must not be negative")
+        if min((min(one) for one in self.slowness), default=1.0) <= 0:
+            raise ValueError("slowness must be pairs of numbers of more than 0")
         if not self.context_s or len(self.context_s) != len(self.pair_s):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
 
@@ -76,7 +80,8 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """How long the step takes."""
         context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
         pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
-        return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + context + pairs
+        prompts = self.prompt_s if any(work.pairs) else 0.0
+        return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + prompts + context + pairs
 
     def _of_tokens(self, num_tokens: int) -> float:
         points = self.tokens
@@ -118,7 +123,7 @@ def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
         deviations = np.abs(relative @ solution - 1)
         weights = 1 / np.sqrt(np.maximum(deviations, _LEAST_DEVIATION))
     base, *rises = solution[: len(knots)].tolist()
-    row_s, *others = solution[len(knots) :].tolist()
+    row_s, prompt_s, *others = solution[len(knots) :].tolist()
     num_kinds = len(works[0].contexts)
     steps = [max(base, _LEAST_S)]
     for rise in rises:
@@ -129,10 +134,13 @@ def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
         context_s=tuple(others[:num_kinds]),
         pair_s=tuple(others[num_kinds:]),
         deviation=float(np.median(deviations)),
+        prompt_s=prompt_s,
     )
 
 
-def slowness_of(costs: StepCosts, works: Sequence[StepWork], seconds: Sequence[float]) -> tuple[float, ...]:
+def slowness_of(
+    costs: StepCosts, works: Sequence[StepWork], seconds: Sequence[float]
+) -> tuple[tuple[float, float], ...]:
     """See `StepCosts.slowness`, of the last steps; of a few none, as the slowest of them is chance.
 
     Shapes: [n], [n].
@@ -140,7 +148,7 @@ def slowness_of(costs: StepCosts, works: Sequence[StepWork], seconds: Sequence[f
     if len(works) < _LEAST_SLOWNESS:
         return ()
     pairs = list(zip(works, seconds, strict=True))[-_MOST_SLOWNESS:]
-    return tuple(max(round(taken / costs.seconds(work), 3), 1e-3) for work, taken in pairs)
+    return tuple((round(taken, 6), max(round(taken / costs.seconds(work), 3), 1e-3)) for work, taken in pairs)
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:
@@ -155,12 +163,12 @@ def _knots(sizes: Sequence[int]) -> list[int]:
 
 
 def _row(work: StepWork, knots: Sequence[int]) -> list[float]:
-    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, contexts, pairs."""
+    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, prompts, contexts, pairs."""
     rises = []
     for left, right in pairwise(knots):
         share = (work.num_tokens - left) / (right - left)
         rises.append(max(share if right == knots[-1] else min(share, 1.0), 0.0))
-    return [1.0, *rises, float(work.num_rows), *work.contexts, *work.pairs]
+    return [1.0, *rises, float(work.num_rows), float(any(work.pairs)), *work.contexts, *work.pairs]
 
 
 def _solve_nonnegative(matrix: Array, target: Array) -> Array:

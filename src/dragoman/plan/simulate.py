@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ from dragoman.plan.workload import Arrival, Weights, Workload, draw_prefixes, re
 from dragoman.types import EngineOutput, EngineRequest
 
 _VOCAB_SIZE = 2  # nobody looks at the tokens
-_STRETCH = 32  # steps, about as long as machines stay slow, or fast
+_STRETCH_S = 2.0  # about as long as machines stay slow, or fast
 _MOST_EARLIER_REQUESTS = 1000  # that fill a replica's prefix cache before the first arrival
 
 
@@ -45,12 +46,48 @@ class VirtualTime:
         return self.now_s
 
 
+class _Slowness:
+    """The machine's slow and fast moments, in simulated time: stretches of those that were measured, drawn by chance.
+
+    They follow each other in time, not in steps: a neighbour takes the machine for a second, whatever runs meanwhile. So a
+    long step has the mean of many moments, and a slow second in a row makes requests wait much longer than single slow
+    steps do. They are the same in every simulation.
+    """
+
+    def __init__(self, known: Sequence[tuple[float, float]]) -> None:
+        """`known`: see `StepCosts.slowness`."""
+        self._known = known
+        self._ends_s = list(accumulate(seconds for seconds, _ in known))
+        self._chance = random.Random(0)
+        self._index = 0
+        self._moment_s = self._stretch_s = 0.0  # what is left of them
+
+    def pass_over(self, cost_s: float) -> float:
+        """The seconds that a step of this cost takes now."""
+        if not self._known:
+            return cost_s
+        if self._stretch_s <= 0:
+            self._begin(bisect_left(self._ends_s, self._chance.random() * self._ends_s[-1]))
+            self._stretch_s = _STRETCH_S
+        taken_s = 0.0
+        while cost_s * self._known[self._index][1] > self._moment_s:
+            taken_s += self._moment_s
+            cost_s -= self._moment_s / self._known[self._index][1]
+            self._begin((self._index + 1) % len(self._known))
+        last_s = cost_s * self._known[self._index][1]
+        self._moment_s -= last_s
+        self._stretch_s -= taken_s + last_s
+        return taken_s + last_s
+
+    def _begin(self, index: int) -> None:
+        self._index, self._moment_s = index, self._known[index][0]
+
+
 class CostRunner:
     """A ModelRunner whose steps take as long as they cost, all tokens being equally likely. `is_free`: nothing costs.
 
-    Steps of the same work take differently long, as they do in truth, but the same in every simulation: the pacer learns
-    from what steps take, and holds prompts back the more the less even that is. A slow step comes among others: stretches of
-    the measured steps follow each other, since a few slow ones in a row make requests wait much longer than single ones do.
+    Steps of the same work take differently long, as they do in truth: the pacer learns from what steps take, and holds
+    prompts back the more the less even that is.
     """
 
     def __init__(self, replica: Replica, costs: StepCosts, time: VirtualTime) -> None:
@@ -59,26 +96,13 @@ class CostRunner:
         self.long_context_from = replica.long_context_from
         self.is_free = False
         self._costs, self._time = costs, time
-        self._chance = random.Random(0)
-        self._stretch: Iterator[float] = iter(())
+        self._slowness = _Slowness(costs.slowness)
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Logits of zero."""
         if not self.is_free:
-            self._time.now_s += self._costs.seconds(StepWork.of(batch)) * self._slowness()
+            self._time.now_s += self._slowness.pass_over(self._costs.seconds(StepWork.of(batch)))
         return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
-
-    def _slowness(self) -> float:
-        """What the next step takes of what it costs."""
-        known = self._costs.slowness
-        if not known:
-            return 1.0
-        share = next(self._stretch, None)
-        if share is None:
-            begin = self._chance.randrange(len(known))
-            self._stretch = iter((*known[begin:], *known[:begin])[:_STRETCH])
-            share = next(self._stretch)
-        return share
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:
         """Nothing is stored."""
@@ -263,10 +287,9 @@ class _Turns:
         self._recent = [*self._recent, chosen][-4 * self._num_replicas :]
 
 
-def latencies(run: Run, skip: int = 0) -> tuple[list[float], list[float]]:
-    """Seconds to the first token, and between tokens, of all requests but the first `skip`."""
-    counted = run.times[skip:]
-    return [one.token_s[0] - one.arrival_s for one in counted], list(_gaps(counted))
+def latencies(times: Sequence[RequestTimes]) -> tuple[list[float], list[float]]:
+    """Seconds to the first token, and between tokens, of these requests."""
+    return [one.token_s[0] - one.arrival_s for one in times], list(_gaps(times))
 
 
 def _gaps(times: Sequence[RequestTimes]) -> Iterator[float]:

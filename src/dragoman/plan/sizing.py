@@ -130,7 +130,7 @@ class Planner:
 
     def _load_of(self, run: Run, num_replicas: int, num_together: int, bounds: Bounds) -> Load:
         num_skipped = int(len(run.times) * _SKIPPED)
-        first, gaps = latencies(run, num_skipped)
+        first, gaps = latencies(run.times[num_skipped:])
         ends = sorted(times.token_s[-1] for times in run.times)[num_skipped:]
         utilisation = self._workload.rate / num_replicas / self.carries(self._alike(num_replicas))
         ttft_p99, itl_p99 = percentile(first, 0.99), percentile(gaps, 0.99)
@@ -184,7 +184,7 @@ class Planner:
         """The seconds to the first token, and the longest between tokens, of a request without company or prefix."""
         single = replace(self._workload, num_requests=1, prefix_tokens=0)
         run = simulate(self._replica, self._costs, single, [Arrival(0, 0.0)], (LeastOutstanding(), 1))
-        first, gaps = latencies(run)
+        first, gaps = latencies(run.times)
         return Bounds(first[0], max(gaps, default=0.0))
 
     def _carries(self, num_replicas: int) -> float:
