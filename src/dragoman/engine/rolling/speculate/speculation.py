@@ -48,6 +48,10 @@ _LONGEST_PAUSE = 16  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
+_MOST_GUESSES = (
+    128  # of all sequences together, unless requests ask for more: rows of a step are never free beyond that,
+)
+_FEWEST_GUESSES = 4  # but so many of each
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
 
 
@@ -195,12 +199,14 @@ class Speculation:
         # The model adds one token to the accepted drafts, and that may be the last.
         num_left = group.request.max_tokens - sequence.num_generated_tokens
         most = min(most if wanted is None else wanted, MAX_DRAFT_TOKENS)
+        is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
+        if not is_fixed:
+            most = min(most, max(_MOST_GUESSES // num_running, _FEWEST_GUESSES))
         limit = min(most, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
         if self._long_context_from is not None and not sequence.is_long:  # the sequence must not outgrow its regime
             limit = min(limit, self._long_context_from - sequence.num_tokens)
         if limit < 1:
             return None
-        is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
         size = sampling.max_ngram_size or config.max_ngram_size
         return Wish(sequence, limit, size, threshold, is_fixed=is_fixed)
 
@@ -280,10 +286,8 @@ class Speculation:
     def _legal(self, wish: Wish, proposal: Proposal) -> Proposal:
         """The front part of a proposal that the vocabulary, the wish and the sequence's grammar allow."""
         kept = proposal.token_ids[: wish.max_tokens]
-        for position, token_id in enumerate(kept):
-            if not 0 <= token_id < self._vocab_size:
-                kept = kept[:position]
-                break
+        if kept and not (min(kept) >= 0 and max(kept) < self._vocab_size):
+            kept = kept[: next(place for place, token_id in enumerate(kept) if not 0 <= token_id < self._vocab_size)]
         masker = wish.sequence.sampler_state.masker
         if masker is not None and kept:
             try:
@@ -328,10 +332,13 @@ class Speculation:
         free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
             return
+        contexts = [candidate.wish.sequence.num_tokens for candidate in free]
         guesses = sorted(
-            (-probability, place, index, candidate.wish.sequence.num_tokens)
-            for index, candidate in enumerate(free)
-            for place, probability in enumerate(candidate.survival)
+            [
+                (-probability, place, index, contexts[index])
+                for index, candidate in enumerate(free)
+                for place, probability in enumerate(candidate.survival)
+            ]
         )
         num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.wish.is_fixed)
         num_context = sum([sequence.num_tokens for sequence in decoding])
