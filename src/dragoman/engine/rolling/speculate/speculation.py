@@ -99,6 +99,7 @@ class Speculation:
         self._guessing_s = 0.0  # in a step
         self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
         self._saved_s = 0.0  # the mean of that
+        self._padded_s = 0.0  # what rows for nobody have taken since a step had as many rows of its own
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
@@ -138,6 +139,22 @@ class Speculation:
             return 1
         return min(int(self._guessing_s / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
+    def num_padding(self, batch: ScheduledBatch) -> int:
+        """Rows for nobody that the step shall have beside its own, because one of as many rows as the last takes less time.
+
+        As long as they have not taken as long as changing to fewer rows and back. Mutates: what they have taken.
+        """
+        costs, num_rows = self._costs, max(batch.num_tokens, 2)
+        if not self._config.pads_steps or batch.num_prefill_tokens or num_rows >= costs.last_rows:
+            self._padded_s = 0.0
+            return 0
+        excess_s = costs.seconds(costs.last_rows) - costs.seconds(num_rows)
+        self._padded_s += excess_s
+        if self._padded_s > 2 * costs.change_s(num_rows):
+            self._padded_s = 0.0
+            return 0
+        return costs.last_rows - batch.num_tokens
+
     def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
         """Learn from a step what rows cost: one without prompts."""
         if not self._proposers:
@@ -149,7 +166,7 @@ class Speculation:
         for entry in batch.entries:
             num_new = entry.num_new_tokens
             num_context += num_new * entry.sequence.num_computed_tokens + num_new * (num_new + 1) // 2
-        self._costs.observe(batch.num_tokens, num_context, duration_s)
+        self._costs.observe(batch.num_tokens + batch.num_padding, num_context, duration_s)
 
     def note_finished(self, sequence: Sequence) -> None:
         """The sequence has ended: its text may be what others go on with."""
@@ -369,7 +386,7 @@ class Speculation:
         if not plain_s:  # nothing was measured yet
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
-        plain_s += seconds + _RETURN * costs.change_s(num_rows)
+        plain_s += seconds + self._change_s(num_rows, _RETURN)
         plain_rate = expected / plain_s
         best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * plain_rate
         for number, (probability, _, _, context) in enumerate(guesses, 1):
@@ -380,12 +397,20 @@ class Speculation:
                 break
             if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
                 continue  # every other number of rows has kernels of its own to prepare
-            change_s = costs.change_s(num_rows) * (_LEAVE if is_plain else 1.0)
+            change_s = self._change_s(num_rows, _LEAVE if is_plain else 1.0)
             rate = expected / (costs.seconds(num_rows) + seconds + change_s)
             if rate > best_rate:
                 best, best_rate = number, rate
                 self._gain_s = (rate / plain_rate - 1) * plain_s
         return best
+
+    def _change_s(self, num_rows: int, share: float) -> float:
+        """What a step of so many rows takes more because the last one had others, or because it is given as many."""
+        costs = self._costs
+        change_s = share * costs.change_s(num_rows)
+        if self._config.pads_steps and num_rows < costs.last_rows:
+            change_s = min(change_s, costs.seconds(costs.last_rows) - costs.seconds(num_rows))
+        return change_s
 
 
 def _says_how_many(sequence: Sequence) -> bool:
