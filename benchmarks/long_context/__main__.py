@@ -1,13 +1,15 @@
 """Measures what long contexts and many streams cost: the engine against its own kernels, and against OpenVINO GenAI.
 
 Does: time decode steps by context, streams and type of the cache; prompts by length, and what of them is attention; steps by
-streams. Tables, and one last JSON line. Does not: serve. The model has 386 million random parameters in int8. Run by hand,
-on an otherwise idle machine, with about 8 GB of memory; each part takes some minutes:
+streams; steps of a model with windows, and of one without. Tables, and one last JSON line. Does not: serve. The models have
+386 million random parameters in int8. Run by hand, on an otherwise idle machine, with about 8 GB of memory; each part takes
+some minutes:
 
     python -m benchmarks.long_context
     python -m benchmarks.long_context --only decode --streams 1 --genai MODEL/model-Q8_0.gguf
     python -m benchmarks.long_context --only prompts
     python -m benchmarks.long_context --only widths
+    python -m benchmarks.long_context --only windows --streams 1 8
 
 Caches are filled with copies of a short prompt, so that nobody waits for prompts. GenAI's sequences share the blocks of one
 prompt, as its prefix cache keeps them; ours only with --share-blocks. `serving.model --gguf` writes its model,
@@ -29,13 +31,14 @@ from typing import Any
 from benchmarks.long_context.decoding import SPARE_TOKENS, StepCost, decode_cost, filled_runner, loop_cost, middle
 from benchmarks.long_context.filled_runner import MAX_POSITION, FilledRunner, load
 from benchmarks.long_context.steps import PromptCost, prompt_cost
+from benchmarks.long_context.windows import WINDOW, WindowRunner
 from benchmarks.serving import peers
 from benchmarks.serving.processes import JsonWorker
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.models import BLOCK_SIZE
 from dragoman.models.profile import this_processor
 
-PARTS = ("decode", "prompts", "widths")
+PARTS = ("decode", "prompts", "widths", "windows")
 _STEPS = 3  # in a row
 _SHORT = (32, 32)  # tokens of prompts and of answers, where streams are many
 _WIDTH_CONTEXT = 64
@@ -166,6 +169,31 @@ def widths(asked: argparse.Namespace, _others: Peers) -> Iterator[dict[str, Any]
         yield {"requests": requests, **asdict(run)}
 
 
+def windows(asked: argparse.Namespace, _others: Peers) -> Iterator[dict[str, Any]]:
+    """A row for each context and number of streams."""
+    kv_type, memory_gb = cache_types()[0], asked.memory_gb / 2
+    some, none = [WindowRunner(kv_type, memory_gb, asked.layers, has_windows=has) for has in (True, False)]
+    _say(
+        f"\n| streams | context | windows of {WINDOW}, ms | whole tables, ms | no windows, ms |\n|---|---|---|---|---|"
+    )
+    for streams in asked.streams:
+        for context in asked.contexts:
+            cases = {
+                "windows": (some, some.batch(streams, context)),
+                "whole": (some, some.batch(streams, context, is_whole=True)),
+                "none": (none, none.batch(streams, context)),
+            }
+            times: dict[str, list[float]] = {name: [] for name in cases}
+            for _ in range(asked.rounds):
+                for name, (runner, batch) in cases.items():
+                    times[name].append(runner.step_ms(batch, _STEPS))
+            found = {name: round(statistics.median(each), 1) for name, each in times.items()}
+            _say(f"| {streams} | {context} | " + " | ".join(map(str, found.values())) + " |")
+            yield {"streams": streams, "context": context, **found}
+    for runner in (some, none):
+        runner.close()
+
+
 def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -191,14 +219,16 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """What was asked for."""
     parser = argparse.ArgumentParser(description="What long contexts and many streams cost.")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--streams", nargs="+", type=_count, default=[1, 8, 32], help="that decode (decode)")
+    parser.add_argument("--streams", nargs="+", type=_count, default=[1, 8, 32], help="that decode (decode, windows)")
     parser.add_argument(
-        "--contexts", nargs="+", type=_count, default=[1024, 4096, 8192, 16_384], help="behind which (decode)"
+        "--contexts", nargs="+", type=_count, default=[1024, 4096, 8192, 16_384], help="behind which (decode, windows)"
     )
     parser.add_argument("--prompts", nargs="+", type=_count, default=[128, 512, 2048, 8000], help="lengths (prompts)")
     parser.add_argument("--widths", nargs="+", type=_count, default=[8, 32, 64, 65, 96, 128], help="streams (widths)")
     parser.add_argument("--rounds", type=_count, default=3, help="in turn, of which the median counts")
-    parser.add_argument("--memory-gb", type=_size, default=2.0, help="of each of the two caches (decode)")
+    parser.add_argument(
+        "--memory-gb", type=_size, default=2.0, help="of each of the two caches (decode); half of it with windows"
+    )
     parser.add_argument("--share-blocks", action="store_true", help="by all streams, as GenAI's do (decode)")
     parser.add_argument("--layers", type=_count, help="fewer than the model's 24, to try")
     parser.add_argument(
@@ -216,7 +246,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     asked = arguments()
-    parts = {"decode": decode, "prompts": prompts, "widths": widths}
+    parts = {"decode": decode, "prompts": prompts, "widths": widths, "windows": windows}
     with ExitStack() as stack:
         others = Peers(stack, asked)
         result = {name: list(parts[name](asked, others)) for name in asked.only}

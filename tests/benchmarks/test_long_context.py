@@ -12,7 +12,8 @@ from benchmarks.long_context.__main__ import arguments
 from benchmarks.long_context.decoding import decode_cost, loop_cost
 from benchmarks.long_context.filled_runner import FilledRunner, load, prompt_batch
 from benchmarks.long_context.steps import prompt_cost
-from dragoman.models import LoadedModel
+from benchmarks.long_context.windows import WINDOW, WindowRunner
+from dragoman.models import BLOCK_SIZE, LoadedModel
 
 NUM_BLOCKS = 40
 
@@ -67,6 +68,18 @@ def test_a_prompt_costs_for_each_token_at_least_its_attention(loaded: LoadedMode
     runner = FilledRunner(loaded, NUM_BLOCKS)
     cost = prompt_cost(runner.inner, 700)
     assert 0 <= cost.attention_ms < cost.ms_per_token
+
+
+def test_tables_of_windows_leave_out_what_nobody_sees() -> None:
+    runner = WindowRunner("u8", 0.01, 6, has_windows=True)
+    context = WINDOW + 600
+    batch, whole = runner.batch(2, context), runner.batch(2, context, is_whole=True)
+    (windows,), (everything,) = batch.more_tables, whole.more_tables
+    assert len(everything.block_indices) == len(whole.block_indices) == len(batch.block_indices)
+    assert WINDOW <= len(windows.block_indices) // 2 * BLOCK_SIZE < WINDOW + 2 * BLOCK_SIZE
+    assert runner.step_ms(batch, 1) > 0
+    assert runner.step_ms(whole, 1) > 0
+    runner.close()
 
 
 @pytest.mark.parametrize(

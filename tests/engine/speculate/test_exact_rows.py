@@ -74,7 +74,7 @@ def run(
     """The answers of requests that come in this order, one in every second step."""
     runner = OpenVinoRunner(loaded, num_blocks)
     config = RollingConfig(max_batch_tokens=96, assumed_output_tokens=1)
-    limits = SpeculationConfig(num_guesses, max_batch=64)
+    limits = SpeculationConfig(num_guesses, max_batch=64, pads_steps=True)
     core = EngineCore(runner, Sampler(runner.vocab_size), replace(config, speculation=limits), proposers)
     answers = {key: Answer() for key in requests}
     coming = list(requests.items())

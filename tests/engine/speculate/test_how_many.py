@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.rolling.config import RollingConfig
+from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
@@ -42,8 +42,10 @@ def usual(num_rows: int) -> float:
 class Machine:
     """Runs requests, with steps that take `seconds(rows)`, and `change_s` more if the last had others."""
 
-    def __init__(self, seconds: RowSeconds, change_s: float = 0.0) -> None:
+    def __init__(self, seconds: RowSeconds, change_s: float = 0.0, *, pads: bool = False) -> None:
         self.now = 0.0
+        self.num_changes = 0
+        self._config = RollingConfig(speculation=SpeculationConfig(pads_steps=pads))
         self._seconds, self._change_s, self._last = seconds, change_s, 0
 
     def run(
@@ -55,7 +57,7 @@ class Machine:
         core = EngineCore(
             runner,
             Sampler(VOCAB_SIZE),
-            RollingConfig(),
+            self._config,
             proposers,
             clock=lambda: self.now,
         )
@@ -68,8 +70,10 @@ class Machine:
         return self.now - begin, core.stats
 
     def _advance(self, batch: ForwardBatch) -> None:
-        num_rows = len(batch.past_lens)
-        self.now += self._seconds(num_rows) + (self._change_s if max(num_rows, 2) != self._last else 0.0)
+        num_rows = len(batch.past_lens) + batch.num_padding
+        is_change = max(num_rows, 2) != self._last
+        self.num_changes += is_change
+        self.now += self._seconds(num_rows) + self._change_s * is_change
         self._last = max(num_rows, 2)
 
 
@@ -105,11 +109,12 @@ def compared(
     *,
     change_s: float = 0.0,
     max_tokens: int = 160,
+    pads: bool = False,
 ) -> tuple[float, RollingStats]:
     """How many times faster it is with guesses."""
     asked = requests(count, max_tokens)
     plain_s, _ = Machine(seconds, change_s).run(asked, None)
-    auto_s, stats = Machine(seconds, change_s).run(asked, Guesser(asked, share))
+    auto_s, stats = Machine(seconds, change_s, pads=pads).run(asked, Guesser(asked, share))
     return plain_s / auto_s, stats
 
 
@@ -149,6 +154,35 @@ def test_a_change_of_rows_that_costs_much_is_avoided() -> None:
     assert plain_s / auto_s > 0.97
 
 
+def test_where_a_change_of_rows_costs_more_than_rows_do_steps_keep_theirs() -> None:
+    asked = requests(1, 300)
+    seconds, changes = {}, {}
+    for pads in (False, True):
+        guesser, lengths = Guesser(asked, lambda position: 1.0), random.Random(1)
+
+        def guess(wish: Wish, guesser: Guesser = guesser, lengths: random.Random = lengths) -> Sequence[int]:
+            return guesser(wish)[: lengths.randrange(1, 8)]  # copies end sooner or later
+
+        machine = Machine(usual, change_s=0.25, pads=pads)
+        seconds[pads], _ = machine.run(asked, guess)
+        changes[pads] = machine.num_changes
+    assert seconds[True] < 0.95 * seconds[False]
+    assert changes[True] < 0.5 * changes[False]
+
+
+def test_rows_for_nobody_are_given_up_where_nothing_is_guessed_any_more() -> None:
+    steps = []
+
+    def seconds(num_rows: int) -> float:
+        steps.append(num_rows)
+        return usual(num_rows)
+
+    asked = requests(1, 400)
+    Machine(seconds, change_s=0.25, pads=True).run(asked, Guesser(asked, lambda position: float(position < 100)))
+    assert max(steps) > 4
+    assert max(steps[-200:]) <= 2  # which takes no longer than one
+
+
 def test_the_surest_guesses_of_a_batch_are_verified() -> None:
     asked = requests(6)
     right = {asked[0].request_id, asked[1].request_id}
@@ -179,10 +213,11 @@ def test_the_surest_guesses_of_a_batch_are_verified() -> None:
     count=st.sampled_from([1, 3, 8]),
     base=st.floats(0.005, 0.5),
     change_s=st.sampled_from([0.0, 0.2]),
+    pads=st.booleans(),
     shares=st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.6, 0.9, 1.0]), min_size=1, max_size=4),
 )
 def test_it_is_never_slower_than_without_whatever_texts_and_machines_are_like(
-    count: int, base: float, change_s: float, shares: list[float]
+    count: int, base: float, change_s: float, pads: bool, shares: list[float]
 ) -> None:
     """A row costs `base` of a step; the text changes its nature every hundred tokens."""
     speedup, _ = compared(
@@ -191,5 +226,6 @@ def test_it_is_never_slower_than_without_whatever_texts_and_machines_are_like(
         lambda position: shares[position // 100 % len(shares)],
         change_s=change_s,
         max_tokens=400,
+        pads=pads,
     )
     assert speedup > 0.95

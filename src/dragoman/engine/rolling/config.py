@@ -21,13 +21,14 @@ class SpeculationConfig:
     `num_assistant_tokens`: guesses per step; None = as many as pay. `max_ngram_size`: the longest run of equal tokens that
     a copy goes by; None = however long. `max_batch`: with more running sequences, counts that requests or the operator
     asked for do not apply, and as many are verified as pay. `context_share`: about what a token of context takes of the
-    time of the smallest step.
+    time of the smallest step. `pads_steps`: whether steps may have rows that nobody reads, where that takes less time.
     """
 
     num_assistant_tokens: int | None = None
     max_ngram_size: int | None = None
     max_batch: int = 8
     context_share: float = 0.0
+    pads_steps: bool = False
 
     def __post_init__(self) -> None:
         for name in ("num_assistant_tokens", "max_ngram_size", "max_batch"):

@@ -124,7 +124,10 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
         repeats_steps=not (facts.convolution_layers or facts.state_layers),
         has_states=bool(facts.state_layers),
         speculation=SpeculationConfig(
-            options.num_assistant_tokens, options.max_ngram_size, options.speculative_max_batch
+            options.num_assistant_tokens,
+            options.max_ngram_size,
+            options.speculative_max_batch,
+            pads_steps=profile.smallest_row > 1 and not (facts.convolution_layers or facts.state_layers),
         ),
     )
 

@@ -37,6 +37,7 @@ class ScheduledBatch:
     num_preempted: int = 0
     num_prefill_tokens: int = 0  # tokens of entries that do not decode
     prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
+    num_padding: int = 0  # rows that are computed beside, for nobody
     num_decoding: int = 0  # sequences that decoded when the step was planned
     begin_s: float = 0.0  # when it was planned, by the scheduler's clock
 

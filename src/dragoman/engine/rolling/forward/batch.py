@@ -108,6 +108,7 @@ def build_forward_batch(batch: ScheduledBatch, blocks: BlockPools, buffers: Batc
         adapter_slots=_adapter_slots(batch) if buffers.may_have_extras else None,
         pictures=_pictures(batch) if buffers.may_have_extras else None,
         first_rows=_first_rows(rows) if len(rows) != len(batch.entries) else None,
+        num_padding=batch.num_padding,
     )
 
 

@@ -37,9 +37,6 @@ from dragoman.models.runtime.memory import forget_pages, return_freed_memory
 
 Array = np.ndarray[Any, Any]
 
-# [the only token] is followed by one token of a one-block sequence
-_DUMMY_TOKEN = np.zeros(1, dtype=np.int64)
-
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 _LONG_CONTEXT = 8192  # tokens, behind which it pays to divide attention by heads of keys
@@ -58,6 +55,10 @@ def _no_embeddings(facts: ModelFacts) -> Array:
     """As many as a text has."""
     levels = 0 if facts.pictures is None else facts.pictures.num_levels
     return np.zeros((0, levels * facts.hidden_size), dtype=np.float32)
+
+
+def _numbers(first: int, count: int) -> Array:
+    return np.arange(first, first + count, dtype=np.int32)
 
 
 class OpenVinoRunner:
@@ -109,11 +110,9 @@ class OpenVinoRunner:
     def forward(self, batch: ForwardBatch) -> Array:
         """Logits f32 [R, vocab], one row per entry of `batch.logit_indices`; valid until the next call."""
         num_rows = len(batch.logit_indices)
-        if self._pads_single_rows and len(batch.input_ids) == 1:
-            batch = self._with_dummy_token(batch)
-        is_long = self._divides_by_heads and batch.max_context_len >= _LONG_CONTEXT
-        if is_long and len(batch.input_ids) == len(batch.past_lens) == 2:
-            batch = self._with_dummy_token(batch)
+        num_dummies = max(batch.num_padding, self._smallest_step(batch) - len(batch.input_ids))
+        if num_dummies > 0:
+            batch = self._with_dummy_tokens(batch, num_dummies)
         indices = batch.logit_indices
         if self._pads_single_rows and num_rows == 1:
             indices = np.repeat(indices, 2)
@@ -183,29 +182,42 @@ class OpenVinoRunner:
         """Of each kind."""
         return [batch, *(batch.more_tables or [batch] * (len(self.pools) - 1))]
 
-    def _with_dummy_token(self, batch: ForwardBatch) -> ForwardBatch:
-        first, *others = [self._with_scratch_block(tables, kind) for kind, tables in enumerate(self._tables(batch))]
+    def _smallest_step(self, batch: ForwardBatch) -> int:
+        """Tokens that the step has to have at least."""
+        if not self._pads_single_rows:
+            return 1
+        only_decodes = len(batch.input_ids) == len(batch.past_lens)
+        return 3 if self._divides_by_heads and only_decodes and batch.max_context_len >= _LONG_CONTEXT else 2
+
+    def _with_dummy_tokens(self, batch: ForwardBatch, count: int) -> ForwardBatch:
+        """The batch, followed by so many sequences of one token; nobody reads what they write."""
+        first, *others = [
+            self._with_scratch_blocks(tables, kind, count) for kind, tables in enumerate(self._tables(batch))
+        ]
+        num_tokens, dummies = len(batch.input_ids), np.zeros(count, dtype=np.int64)
         return ForwardBatch(
-            input_ids=np.concatenate([batch.input_ids, _DUMMY_TOKEN]),
-            position_ids=np.concatenate([batch.position_ids, _DUMMY_TOKEN]),
+            input_ids=np.concatenate([batch.input_ids, dummies]),
+            position_ids=np.concatenate([batch.position_ids, dummies]),
             past_lens=first.past_lens,
-            subsequence_begins=np.append(batch.subsequence_begins, np.int32(len(batch.input_ids) + 1)),
+            subsequence_begins=np.concatenate([batch.subsequence_begins, _numbers(num_tokens + 1, count)]),
             block_indices=first.block_indices,
             block_indices_begins=first.block_indices_begins,
             logit_indices=batch.logit_indices,
             max_context_len=batch.max_context_len,
             more_tables=tuple(others),
-            regimes=None if batch.regimes is None else np.concatenate([batch.regimes, _DUMMY_TOKEN]),
+            regimes=None if batch.regimes is None else np.concatenate([batch.regimes, dummies]),
             pictures=batch.pictures,
             adapter_slots=batch.adapter_slots,
             first_rows=batch.first_rows,
         )
 
-    def _with_scratch_block(self, tables: BlockTables, kind: int) -> BlockTables:
+    def _with_scratch_blocks(self, tables: BlockTables, kind: int, count: int) -> BlockTables:
+        scratch = np.full(count, self.pools[kind].num_blocks, dtype=np.int32)
+        begins = _numbers(len(tables.block_indices) + 1, count)
         return BlockTables(
-            past_lens=np.append(tables.past_lens, np.int32(0)),
-            block_indices=np.append(tables.block_indices, np.int32(self.pools[kind].num_blocks)),
-            block_indices_begins=np.append(tables.block_indices_begins, np.int32(len(tables.block_indices) + 1)),
+            past_lens=np.concatenate([tables.past_lens, np.zeros(count, dtype=np.int32)]),
+            block_indices=np.concatenate([tables.block_indices, scratch]),
+            block_indices_begins=np.concatenate([tables.block_indices_begins, begins]),
         )
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:

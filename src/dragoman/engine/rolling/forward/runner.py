@@ -54,6 +54,7 @@ class ForwardBatch(BlockTables):
     kind with a window, tables may leave out whole blocks that none of the tokens sees: then `past_lens` and the places of
     blocks count from the first block that is there (`position_ids` do not).
     `regimes`: for each token, whether its sequence is in the long regime (1) or not (0); None = none is.
+    `num_padding`: rows that nobody reads, to be computed beside these; only for time (see `speculate.row_costs`).
     `pictures` None = no sequence has any. `adapter_slots`: for each token, where the adapter of its sequence lies, -1 = it
     has none; None = no sequence has any.
     Source: the inputs of OpenVINO's paged-attention op.
@@ -69,6 +70,7 @@ class ForwardBatch(BlockTables):
     pictures: PictureInputs | None = None
     adapter_slots: npt.NDArray[np.int64] | None = None
     first_rows: npt.NDArray[np.int64] | None = None
+    num_padding: int = 0
 
 
 class ModelRunner(Protocol):

@@ -270,6 +270,8 @@ class Scheduler:
             batch = self._schedule(None)
         if not batch and self.has_work:
             raise RuntimeError(f"{len(self.running)} running and {self._num_waiting} waiting sequences, none can run")
+        if self._speculation is not None:
+            batch.num_padding = self._speculation.num_padding(batch)
         batch.num_decoding = num_decoding
         batch.begin_s = self._clock()
         return batch

@@ -252,9 +252,9 @@ class _Level:
 
 
 def hashes_of(tail: array[int]) -> list[int]:
-    """The hashes of the last 0, 1, 2, ... values of a text, at most MAX_LENGTH."""
+    """The hashes of the last 0, 1, 2, ... values of a text, at most the largest of SIZES."""
     hashes, total = [0], 0
-    for value, power in zip(reversed(tail[-MAX_LENGTH:]), _POWERS[1:], strict=False):
+    for value, power in zip(reversed(tail[-SIZES[-1] :]), _POWERS[1:], strict=False):
         total = (total + value * power) & _MASK
         hashes.append(total)
     return hashes

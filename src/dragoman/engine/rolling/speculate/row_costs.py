@@ -24,6 +24,7 @@ _CHANGE_WEIGHT = 0.1
 _TRIED = 8
 _FINEST = 16  # rows up to which every number is a size of its own
 _STEPS_PER_OCTAVE = 8
+_REFRESHED = 8  # steps after which what is well known is worked out again
 _LEAST_ROWS = 2  # a single row is computed as two (see `forward.openvino_runner`)
 
 
@@ -58,7 +59,7 @@ class RowCosts:
         """`context_share`: what a token of context that a row reads takes of the smallest step."""
         self._context_share = context_share
         self._sizes: dict[int, _Size] = {}
-        self._num_steps = 0
+        self._num_steps = self._refresh_at = 0
         self._last_rows = 0  # of the last step; 0 = it computed prompts, too
         self._change_s: float | None = None
         self._context_s = 0.0
@@ -108,8 +109,9 @@ class RowCosts:
                 self._change_s = change_s + _CHANGE_WEIGHT * (excess_s - change_s)
                 return
             duration_s = max(duration_s - (self._change_s or 0.0), 0.0)
+        if len(size.steps) < _NUM_KEPT or self._num_steps >= self._refresh_at:
+            self._points = None
         size.steps.append((duration_s, float(num_context)))
-        self._points = None
 
     @property
     def most_rows(self) -> int:
@@ -154,6 +156,7 @@ class RowCosts:
     def _known(self) -> list[tuple[int, float]]:
         """(rows, seconds) of the sizes that were measured lately; a larger step never takes less."""
         if self._points is None:
+            self._refresh_at = self._num_steps + _REFRESHED
             for rows, size in list(self._sizes.items()):
                 if self._num_steps - size.age > _MAX_AGE and len(size.steps) < _FEWEST:
                     del self._sizes[rows]

@@ -48,6 +48,10 @@ _LONGEST_PAUSE = 16  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
+_MOST_GUESSES = (
+    128  # of all sequences together, unless requests ask for more: rows of a step are never free beyond that,
+)
+_FEWEST_GUESSES = 4  # but so many of each
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
 
 
@@ -95,6 +99,7 @@ class Speculation:
         self._guessing_s = 0.0  # in a step
         self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
         self._saved_s = 0.0  # the mean of that
+        self._padded_s = 0.0  # what rows for nobody have taken since a step had as many rows of its own
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
@@ -134,6 +139,22 @@ class Speculation:
             return 1
         return min(int(self._guessing_s / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
+    def num_padding(self, batch: ScheduledBatch) -> int:
+        """Rows for nobody that the step shall have beside its own, because one of as many rows as the last takes less time.
+
+        As long as they have not taken as long as changing to fewer rows and back. Mutates: what they have taken.
+        """
+        costs, num_rows = self._costs, max(batch.num_tokens, 2)
+        if not self._config.pads_steps or batch.num_prefill_tokens or num_rows >= costs.last_rows:
+            self._padded_s = 0.0
+            return 0
+        excess_s = costs.seconds(costs.last_rows) - costs.seconds(num_rows)
+        self._padded_s += excess_s
+        if self._padded_s > 2 * costs.change_s(num_rows):
+            self._padded_s = 0.0
+            return 0
+        return costs.last_rows - batch.num_tokens
+
     def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
         """Learn from a step what rows cost: one without prompts."""
         if not self._proposers:
@@ -145,7 +166,7 @@ class Speculation:
         for entry in batch.entries:
             num_new = entry.num_new_tokens
             num_context += num_new * entry.sequence.num_computed_tokens + num_new * (num_new + 1) // 2
-        self._costs.observe(batch.num_tokens, num_context, duration_s)
+        self._costs.observe(batch.num_tokens + batch.num_padding, num_context, duration_s)
 
     def note_finished(self, sequence: Sequence) -> None:
         """The sequence has ended: its text may be what others go on with."""
@@ -195,12 +216,14 @@ class Speculation:
         # The model adds one token to the accepted drafts, and that may be the last.
         num_left = group.request.max_tokens - sequence.num_generated_tokens
         most = min(most if wanted is None else wanted, MAX_DRAFT_TOKENS)
+        is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
+        if not is_fixed:
+            most = min(most, max(_MOST_GUESSES // num_running, _FEWEST_GUESSES))
         limit = min(most, num_left - 1, self._max_model_len - sequence.num_tokens - 1)
         if self._long_context_from is not None and not sequence.is_long:  # the sequence must not outgrow its regime
             limit = min(limit, self._long_context_from - sequence.num_tokens)
         if limit < 1:
             return None
-        is_fixed = (wanted is not None or threshold is not None) and num_running <= config.max_batch
         size = sampling.max_ngram_size or config.max_ngram_size
         return Wish(sequence, limit, size, threshold, is_fixed=is_fixed)
 
@@ -280,10 +303,8 @@ class Speculation:
     def _legal(self, wish: Wish, proposal: Proposal) -> Proposal:
         """The front part of a proposal that the vocabulary, the wish and the sequence's grammar allow."""
         kept = proposal.token_ids[: wish.max_tokens]
-        for position, token_id in enumerate(kept):
-            if not 0 <= token_id < self._vocab_size:
-                kept = kept[:position]
-                break
+        if kept and not (min(kept) >= 0 and max(kept) < self._vocab_size):
+            kept = kept[: next(place for place, token_id in enumerate(kept) if not 0 <= token_id < self._vocab_size)]
         masker = wish.sequence.sampler_state.masker
         if masker is not None and kept:
             try:
@@ -328,10 +349,13 @@ class Speculation:
         free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
             return
+        contexts = [candidate.wish.sequence.num_tokens for candidate in free]
         guesses = sorted(
-            (-probability, place, index, candidate.wish.sequence.num_tokens)
-            for index, candidate in enumerate(free)
-            for place, probability in enumerate(candidate.survival)
+            [
+                (-probability, place, index, contexts[index])
+                for index, candidate in enumerate(free)
+                for place, probability in enumerate(candidate.survival)
+            ]
         )
         num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.wish.is_fixed)
         num_context = sum([sequence.num_tokens for sequence in decoding])
@@ -362,7 +386,7 @@ class Speculation:
         if not plain_s:  # nothing was measured yet
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
-        plain_s += seconds + _RETURN * costs.change_s(num_rows)
+        plain_s += seconds + self._change_s(num_rows, _RETURN)
         plain_rate = expected / plain_s
         best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * plain_rate
         for number, (probability, _, _, context) in enumerate(guesses, 1):
@@ -373,12 +397,20 @@ class Speculation:
                 break
             if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
                 continue  # every other number of rows has kernels of its own to prepare
-            change_s = costs.change_s(num_rows) * (_LEAVE if is_plain else 1.0)
+            change_s = self._change_s(num_rows, _LEAVE if is_plain else 1.0)
             rate = expected / (costs.seconds(num_rows) + seconds + change_s)
             if rate > best_rate:
                 best, best_rate = number, rate
                 self._gain_s = (rate / plain_rate - 1) * plain_s
         return best
+
+    def _change_s(self, num_rows: int, share: float) -> float:
+        """What a step of so many rows takes more because the last one had others, or because it is given as many."""
+        costs = self._costs
+        change_s = share * costs.change_s(num_rows)
+        if self._config.pads_steps and num_rows < costs.last_rows:
+            change_s = min(change_s, costs.seconds(costs.last_rows) - costs.seconds(num_rows))
+        return change_s
 
 
 def _says_how_many(sequence: Sequence) -> bool:

@@ -1,0 +1,1 @@
+"""What a second branch of guesses would bring: see `__main__`."""
