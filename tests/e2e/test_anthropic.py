@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import anthropic
@@ -34,8 +35,9 @@ GREEDY = {"temperature": 0}
 
 
 @pytest.fixture(scope="module")
-def client(server: ServerProcess) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.base_url, api_key="none", max_retries=0)
+def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.base_url, api_key="none", max_retries=0) as client:
+        yield client
 
 
 def ask(client: anthropic.Anthropic, question: str = QUESTION, **more: Any) -> Any:

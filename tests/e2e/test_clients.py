@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import httpx
 import openai
 import pytest
@@ -14,8 +16,9 @@ MESSAGES = [{"role": "user", "content": QUESTION}]
 
 
 @pytest.fixture(params=["v1", "v3"])
-def client(request: pytest.FixtureRequest, server: ServerProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.base_url}/{request.param}", api_key="none", max_retries=0)
+def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.base_url}/{request.param}", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def test_openai_chat_streams_what_it_answers_whole(client: openai.OpenAI) -> None:
@@ -65,13 +68,13 @@ def test_openai_chat_reports_log_probabilities(client: openai.OpenAI) -> None:
 
 
 def test_openai_client_raises_its_own_error_classes(server: ServerProcess) -> None:
-    client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
-    with pytest.raises(openai.NotFoundError, match="no-such-model"):
-        client.chat.completions.create(model="no-such-model", messages=MESSAGES)  # type: ignore[arg-type]
-    with pytest.raises(openai.BadRequestError, match="temperature"):
-        client.chat.completions.create(model="demo", messages=MESSAGES, temperature=7)  # type: ignore[arg-type]
-    with pytest.raises(openai.BadRequestError, match="max_tokens"):
-        client.completions.create(model="demo", prompt="hi", max_tokens=-1)
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
+        with pytest.raises(openai.NotFoundError, match="no-such-model"):
+            client.chat.completions.create(model="no-such-model", messages=MESSAGES)  # type: ignore[arg-type]
+        with pytest.raises(openai.BadRequestError, match="temperature"):
+            client.chat.completions.create(model="demo", messages=MESSAGES, temperature=7)  # type: ignore[arg-type]
+        with pytest.raises(openai.BadRequestError, match="max_tokens"):
+            client.completions.create(model="demo", prompt="hi", max_tokens=-1)
 
 
 def test_openai_client_lists_the_model(client: openai.OpenAI) -> None:

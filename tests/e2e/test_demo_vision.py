@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from random import Random
 from typing import Any, NamedTuple
@@ -37,11 +38,18 @@ def asked() -> list[Case]:
     return cases(EACH, Random("drawn for the tests"))
 
 
+@contextmanager
+def asking(server: ServerProcess, route: str = "v1") -> Iterator[Any]:
+    """OpenAI's client of the server."""
+    with openai.OpenAI(base_url=f"{server.base_url}/{route}", api_key="none", max_retries=0) as client:
+        yield client
+
+
 def through_client(server: ServerProcess, case: Case, route: str = "v1") -> str:
-    client: Any = openai.OpenAI(base_url=f"{server.base_url}/{route}", api_key="none", max_retries=0)
-    answer = client.chat.completions.create(
-        model="demo-vision", messages=messages(case), temperature=0, max_tokens=MAX_TOKENS
-    )
+    with asking(server, route) as client:
+        answer = client.chat.completions.create(
+            model="demo-vision", messages=messages(case), temperature=0, max_tokens=MAX_TOKENS
+        )
     return str(answer.choices[0].message.content).strip()
 
 
@@ -182,15 +190,15 @@ def with_logprobs(server: ServerProcess, case: Case) -> tuple[str, list[float]]:
 
     As those of the prompt are wanted, all of it is computed: no block of an earlier request is reused.
     """
-    client: Any = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
-    answer = client.chat.completions.create(
-        model="demo-vision",
-        messages=messages(case),
-        temperature=0,
-        max_tokens=MAX_TOKENS,
-        logprobs=True,
-        extra_body={"prompt_logprobs": 0},
-    )
+    with asking(server) as client:
+        answer = client.chat.completions.create(
+            model="demo-vision",
+            messages=messages(case),
+            temperature=0,
+            max_tokens=MAX_TOKENS,
+            logprobs=True,
+            extra_body={"prompt_logprobs": 0},
+        )
     choice = answer.choices[0]
     first, *others = answer.prompt_logprobs
     assert first is None
@@ -218,29 +226,26 @@ def test_requests_with_and_without_pictures_get_at_once_what_they_get_alone(
 
 def test_a_picture_costs_tokens_and_is_embedded_once(server: ServerProcess, asked: list[Case]) -> None:
     case = next(case for case in asked if case.scene is not None)
-    client: Any = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
     without = messages_of(case.question, None, True)
-    sizes = [
-        client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1).usage.prompt_tokens
-        for sent in (without, messages(case))
-    ]
-    assert sizes[1] - sizes[0] > 9  # embeddings, and what stands around them
-    before = server.metrics()
-    for format in ("PNG", "BMP", "WEBP"):  # of which the last loses something
-        sent = messages(case, format)
-        client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1)
-    after = server.metrics()
+    with asking(server) as client:
+        sizes = [
+            client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1).usage.prompt_tokens
+            for sent in (without, messages(case))
+        ]
+        assert sizes[1] - sizes[0] > 9  # embeddings, and what stands around them
+        before = server.metrics()
+        for format in ("PNG", "BMP", "WEBP"):  # of which the last loses something
+            sent = messages(case, format)
+            client.chat.completions.create(model="demo-vision", messages=sent, max_tokens=1)
+        after = server.metrics()
     assert after["dragoman_pictures_total"] - before["dragoman_pictures_total"] == 3
     assert after["dragoman_picture_cache_hits_total"] - before["dragoman_picture_cache_hits_total"] == 2
 
 
 def test_a_picture_that_is_none_hurts_nobody(server: ServerProcess, asked: list[Case]) -> None:
-    client: Any = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
-    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,bm90IGEgcGljdHVyZQ=="}}
-    with pytest.raises(openai.BadRequestError, match="image_url"):
-        client.chat.completions.create(model="demo-vision", messages=messages_of("What is this?", part, True))
-    remote = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:1/a.png"}}
-    with pytest.raises(openai.BadRequestError, match="image_url"):
-        client.chat.completions.create(model="demo-vision", messages=messages_of("What is this?", remote, True))
+    for url in ("data:image/png;base64,bm90IGEgcGljdHVyZQ==", "http://127.0.0.1:1/a.png"):
+        part = {"type": "image_url", "image_url": {"url": url}}
+        with asking(server) as client, pytest.raises(openai.BadRequestError, match="image_url"):
+            client.chat.completions.create(model="demo-vision", messages=messages_of("What is this?", part, True))
     case = next(case for case in asked if case.scene is not None)
     assert through_client(server, case)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import httpx
@@ -43,8 +43,9 @@ NAMED = {"type": "function", "function": {"name": "set_light"}}
 
 
 @pytest.fixture(params=["v1", "v3"])
-def client(request: pytest.FixtureRequest, server: ServerProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.base_url}/{request.param}", api_key="none", max_retries=0)
+def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.base_url}/{request.param}", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def ask(client: openai.OpenAI, question: str = QUESTION, **options: Any) -> Any:

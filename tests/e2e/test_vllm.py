@@ -151,13 +151,12 @@ def test_the_plain_text_service_answers_the_same(vllm: ServerProcess, ours: Serv
 
 
 def test_openais_client_streams_and_samples_repeatably(vllm: ServerProcess) -> None:
-    client = openai.OpenAI(base_url=f"{vllm.base_url}/v1", api_key="none")
-
     def sampled(seed: int) -> str:
-        chunks = client.completions.create(
-            model="demo", prompt=PROMPT, max_tokens=16, temperature=1.5, seed=seed, stream=True
-        )
-        return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
+        with openai.OpenAI(base_url=f"{vllm.base_url}/v1", api_key="none") as client:
+            chunks = client.completions.create(
+                model="demo", prompt=PROMPT, max_tokens=16, temperature=1.5, seed=seed, stream=True
+            )
+            return "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
 
     first = sampled(1)
     assert first

@@ -7,6 +7,7 @@ order of sums is all that a batch can change. Requests share prefixes, are cut i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,7 @@ def answers(
 ) -> tuple[dict[int, list[list[int]]], int]:
     """The tokens of every sequence of these requests, computed together, and how often one was preempted."""
     runner = OpenVinoRunner(loaded, num_blocks)
+    config = replace(config, has_states=bool(loaded.facts.state_layers))
     core = EngineCore(runner, Sampler(runner.vocab_size), config)
     collector = Collector(core)
     for key in keys:

@@ -484,7 +484,7 @@ class Scheduler:
             remaining = sequence.num_prompt_tokens - begin
         elif self._config.has_states:
             # States go from token to token: what was decoded is computed again one by one, so that no bit differs.
-            remaining = 1
+            remaining = min(remaining, 1)
         if self._max_chunk is not None and not sequence.is_decoding:
             budget = min(budget, self._max_chunk)
         if sequence.group.pictures is not None:
