@@ -37,6 +37,11 @@ def dragoman_server(model: Path, graphs: Path, *arguments: str, name: str = "dra
     return Server(name, command, port, "openai", ready_path="/ping")
 
 
+def plain_server(model: Path, graphs: Path, *arguments: str, name: str = "dragoman") -> Server:
+    """The same, which guesses nothing: random weights repeat themselves as no text does, and peers would not gain by it."""
+    return dragoman_server(model, graphs, "--speculation", "off", *arguments, name=name)
+
+
 def default_vllm_dtype() -> str:
     """What vLLM is fastest in: bfloat16 where the processor has it; emulated, it takes three times as long for a prompt."""
     has_bf16 = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")

@@ -96,7 +96,7 @@ def _server(settings: Settings, name: str, caches: Path) -> Server:
     elif name == "llama.cpp":
         found = peers.llamacpp_server(settings.peers, settings.model / "model-Q8_0.gguf", 1, 1024)
     else:
-        found = peers.dragoman_server(settings.model, caches)
+        found = peers.plain_server(settings.model, caches)
     if found is None:
         raise ProcessFailed("not installed")
     return found

@@ -91,7 +91,7 @@ def _subjects(settings: Settings) -> Iterator[Subject]:
         for dtype in ("int8", "int4"):
             arguments = ("--dtype", dtype, "--kv-cache-gb", "1")
             name = f"dragoman ({dtype})"
-            server = peers.dragoman_server(settings.model, settings.graphs, *arguments, name=name)
+            server = peers.plain_server(settings.model, settings.graphs, *arguments, name=name)
             yield Subject(server, weight_bytes(settings.model, dtype))
     if "llama.cpp" in settings.without:
         return

@@ -87,9 +87,7 @@ def run(settings: Settings) -> Iterator[Result]:
     # the same work in every case: long enough to run beside the most pieces
     output_tokens = 2 * _PIECES_BEFORE - (-settings.prefill_tokens // (min(STEP_TOKENS) - max(STREAMS)))
     for name, arguments in cases(settings.prefill_tokens).items():
-        with ServerProcess(
-            peers.dragoman_server(settings.model, settings.graphs, *arguments), settings.logs
-        ) as process:
+        with ServerProcess(peers.plain_server(settings.model, settings.graphs, *arguments), settings.logs) as process:
             for streams in STREAMS:  # warm-up; the paced case also learns what a step costs
                 measure(process.url, streams, _PROMPT_TOKENS, 2 * _PIECES_BEFORE)
             for streams in STREAMS:

@@ -62,7 +62,7 @@ def first_token_ms(url: str, workload: Workload, number: int) -> float:
 
 def run(settings: Settings) -> Iterator[Result]:
     """One result."""
-    server = peers.dragoman_server(settings.model, settings.graphs)
+    server = peers.plain_server(settings.model, settings.graphs)
     with ServerProcess(server, settings.logs) as process:
         first_token_ms(process.url, Workload(64, _OUTPUT_TOKENS, seed=next(_SEEDS)), 0)  # warm-up
         latency = measure(process.url, settings.prefix_tokens, settings.rounds)

@@ -73,7 +73,7 @@ def run(settings: Settings) -> Iterator[Result]:
 def _server(settings: Settings, num_blocks: int, *arguments: str) -> Server:
     size_gb = (num_blocks + 0.5) * block_bytes(settings.model) / 2**30
     limits = ("--kv-cache-gb", f"{size_gb:.9f}", "--max-num-seqs", str(max(64, settings.most_streams)))
-    return peers.dragoman_server(settings.model, settings.graphs, *limits, *arguments)
+    return peers.plain_server(settings.model, settings.graphs, *limits, *arguments)
 
 
 def block_bytes(model: Path) -> int:

@@ -58,7 +58,7 @@ def run(settings: Settings) -> Iterator[Result]:
     """A result per number of streams, one for memory per stream, and one per prompt length."""
     top = settings.most_streams
     arguments = ("--max-num-seqs", str(top), "--prefix-cache", "off", "--kv-cache-gb", "4")
-    server = peers.dragoman_server(settings.model, settings.graphs, *arguments)
+    server = peers.plain_server(settings.model, settings.graphs, *arguments)
     rss_mb: dict[int, float] = {}
     with ServerProcess(server, settings.logs) as process:
         throughput.measure(process.url, "openai", Workload(PROMPT_TOKENS, 4, seed=next(_SEEDS)), 2, 1)  # warm-up

@@ -62,7 +62,7 @@ def measure(worker: JsonWorker, url: str, workload: Workload, clients: int, requ
 
 def run(settings: Settings) -> Iterator[Result]:
     """One result for many streams, one for a single one."""
-    server = peers.dragoman_server(settings.model, settings.graphs, "--kv-cache-gb", "4")
+    server = peers.plain_server(settings.model, settings.graphs, "--kv-cache-gb", "4")
     arguments = list(server.command)[list(server.command).index("serve") + 1 :]
     server = changed(server, command=[sys.executable, "-m", "benchmarks.serving.kernel_worker", *arguments])
     with JsonWorker("dragoman, recorded", server.command, settings.logs) as worker:

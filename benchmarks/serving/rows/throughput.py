@@ -84,7 +84,7 @@ def _wanted(settings: Settings, failures: dict[str, str]) -> Iterator[Server]:
     clients = settings.clients
     if not settings.peers_only:
         arguments = ("--kv-cache-gb", "4", "--max-num-seqs", str(max(clients, 64)))
-        yield peers.dragoman_server(settings.model, settings.graphs, *arguments, name="dragoman (int8)")
+        yield peers.plain_server(settings.model, settings.graphs, *arguments, name="dragoman (int8)")
     slot_tokens = settings.prompt_tokens + settings.output_tokens + 64
     found_by_name = {
         f"llama.cpp ({kind})": peers.llamacpp_server(

@@ -44,13 +44,12 @@ MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
 _PATIENCE = 4  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.01  # of the time at most,
-_LONGEST_PAUSE = 16  # but every so many steps it is looked
+_LONGEST_PAUSE = 64  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
+_SHARE_WEIGHT = 0.1  # of the newest step
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
-_MOST_GUESSES = (
-    128  # of all sequences together, unless requests ask for more: rows of a step are never free beyond that,
-)
+_MOST_GUESSES = 128  # of all sequences, unless requests ask for more: beyond that no row of a step is free,
 _FEWEST_GUESSES = 4  # but so many of each
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
 
@@ -99,7 +98,7 @@ class Speculation:
         self._guessing_s = 0.0  # in a step
         self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
         self._saved_s = 0.0  # the mean of that
-        self._padded_s = 0.0  # what rows for nobody have taken since a step had as many rows of its own
+        self._guessing_share = 0.0  # of the last steps, of those that only decode
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
@@ -142,18 +141,19 @@ class Speculation:
     def num_padding(self, batch: ScheduledBatch) -> int:
         """Rows for nobody that the step shall have beside its own, because one of as many rows as the last takes less time.
 
-        As long as they have not taken as long as changing to fewer rows and back. Mutates: what they have taken.
+        As long as steps with guesses are so frequent that changing to fewer rows, and back for the next of them, would take
+        longer than all steps until then with more rows than they need. Mutates: how frequent they are.
         """
+        if not self._config.pads_steps or batch.num_prefill_tokens:
+            return 0
+        has_guesses = batch.num_tokens > len(batch.entries)
+        self._guessing_share += _SHARE_WEIGHT * (has_guesses - self._guessing_share)
         costs, num_rows = self._costs, max(batch.num_tokens, 2)
-        if not self._config.pads_steps or batch.num_prefill_tokens or num_rows >= costs.last_rows:
-            self._padded_s = 0.0
+        if num_rows >= costs.last_rows:
             return 0
         excess_s = costs.seconds(costs.last_rows) - costs.seconds(num_rows)
-        self._padded_s += excess_s
-        if self._padded_s > 2 * costs.change_s(num_rows):
-            self._padded_s = 0.0
-            return 0
-        return costs.last_rows - batch.num_tokens
+        pays = excess_s < 2 * self._guessing_share * costs.change_s(num_rows)
+        return costs.last_rows - batch.num_tokens if pays else 0
 
     def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
         """Learn from a step what rows cost: one without prompts."""
