@@ -36,6 +36,7 @@ from dragoman.errors import (
     ServerError,
     UnsupportedFeature,
 )
+from dragoman.models.config import ModelError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"
@@ -78,6 +79,7 @@ class VllmEngine:
         make_words = driver.surface.make_adapter
         self._adapters = None if adapters is None else VllmAdapters(adapters, driver.llm, make_words)
         self._has_first_adapters = adapters is None
+        self._has_computed = False
         self._runs: dict[asyncio.Task[None], _Queue] = {}
         self._ids = itertools.count()
         self._num_live = 0  # sequences that vLLM has
@@ -97,17 +99,21 @@ class VllmEngine:
     async def start(self) -> None:
         """Take requests from now on; the model was loaded when the engine was built.
 
-        Raises: EngineDead; ModelError if vLLM does not take one of the first adapters, which ends the engine.
+        Raises: EngineDead; ModelError if vLLM cannot compute a token, or does not take one of the first adapters, which
+        ends the engine.
         """
         if self._is_draining or self._has_died():
             raise EngineDead(self._reason())
-        if self._adapters is not None and not self._has_first_adapters:
-            try:
+        try:
+            if not self._has_computed:
+                await self._try_token()
+                self._has_computed = True
+            if self._adapters is not None and not self._has_first_adapters:
                 await self._adapters.load_first()
-            except BaseException:
-                await self.shutdown(0.0)
-                raise
-            self._has_first_adapters = True
+                self._has_first_adapters = True
+        except BaseException:
+            await self.shutdown(0.0)
+            raise
         self._end = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
@@ -189,6 +195,14 @@ class VllmEngine:
         num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
         if num_tokens > most:
             raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
+
+    async def _try_token(self) -> None:
+        """Have vLLM compute a token: kernels that this machine lacks show only then, and end vLLM. Raises: ModelError."""
+        request = EngineRequest("first", (0,), SamplingParams(temperature=0.0), 1, 0)
+        try:
+            await self._last(request, _Words(None, None, ()))
+        except Exception as error:  # whatever vLLM raises of what its processes met
+            raise ModelError(f"vLLM starts with this model, but cannot compute a token: {self._told(error)}") from error
 
     # --- one request --------------------------------------------------------------------------------------------------
 
