@@ -1,7 +1,7 @@
 """What `dragoman compress` writes, as vLLM and transformers read it: the same likely tokens, log-probabilities alike.
 
-vLLM multiplies 4-bit weights on a processor in bf16, if it has AVX-512, and has no kernels for 8 bits there; transformers with
-the package compressed-tensors, which vLLM needs too, computes both in f32.
+vLLM multiplies 4-bit weights on a processor in bf16, if it has AVX-512, and has no kernels for 8 bits there;
+transformers with the package compressed-tensors, which vLLM needs too, computes both in f32.
 """
 
 from __future__ import annotations
