@@ -23,4 +23,4 @@ def ids_of(words: MaskWords, most_words: int) -> npt.NDArray[np.intp] | None:
 
 def holds_only(words: MaskWords, token_id: int) -> bool:
     """True if the set holds this token and no other. Shapes: words [W]."""
-    return int(words[token_id >> 5]) == 1 << (token_id & 31) and np.count_nonzero(words) == 1
+    return int(words[token_id >> 5]) == 1 << (token_id & 31) and int(np.count_nonzero(words)) == 1

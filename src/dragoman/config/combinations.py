@@ -55,7 +55,8 @@ def _has_proposer(values: Values) -> bool:
 
 _OF_ENGINES_HERE = (
     "dtype", "kv_dtype", "activation_group", "kv_cache_gb", "threads", "max_batch_tokens", "max_step_slowdown",
-    "prefix_cache", "speculation", "draft_model", "num_assistant_tokens", "max_ngram_size", "speculative_max_batch",
+    "prefix_cache", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
+    "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
     "max_image_mb", "max_image_pixels", "step_log",
 )  # fmt: skip
@@ -109,7 +110,7 @@ _IDLE = (
         "the servers behind option.engine=remote run the model",
     ),
     _Idle(
-        ("threads", "cache_dir", "max_step_slowdown", "step_log"),
+        ("threads", "cache_dir", "max_step_slowdown", "step_log", "speculation_across_keys"),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
     ),

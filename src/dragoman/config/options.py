@@ -263,7 +263,8 @@ class EngineSettings:
         None,
         FilePath("FILE"),
         "File to which a line of JSON is written for each step: when it began, how long it took, what it computed. "
-        "`dragoman plan --costs-from FILE` plans by it (see scaling.md).",
+        "`dragoman plan --costs-from FILE` plans by it (see scaling.md). "
+        "With --numa each engine has a file: FILE.node0, FILE.node1.",
         unset="none is written",
     )
 

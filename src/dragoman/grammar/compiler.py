@@ -67,7 +67,9 @@ class GrammarCompiler:
         facts = self._llguidance.TokenizerWrapper(_TokenizerFacts(vocabulary))
         self._tokenizer = self._llguidance.LLTokenizer(facts, eos_token=vocabulary.eos_ids)
         spelling = Spelling(vocabulary.encode or self._tokenizer.greedy_tokenize)
-        self._shared = MaskerVocabulary(vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling)
+        self._shared = MaskerVocabulary(
+            vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling, vocabulary.special_ids
+        )
         self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES)
         self._lanes = Lanes()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first

@@ -49,6 +49,8 @@ def node_plan(config: Config, placement: Placement, number: int, count: int, *, 
         model = replace(model, cache_dir=model.cache_dir / name)
     if engine.kv_cache_gb is not None:
         engine = replace(engine, kv_cache_gb=engine.kv_cache_gb / count)
+    if engine.step_log is not None:
+        engine = replace(engine, step_log=engine.step_log.with_name(f"{engine.step_log.name}.{name}"))
     # An operator's code belongs to the texts of requests, which are the server's.
     clients = replace(config.clients, hooks=False, output_formatter=None)
     server = replace(config.server, numa="off")

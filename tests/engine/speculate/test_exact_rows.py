@@ -5,24 +5,33 @@ Where the runtime has other kernels for larger steps (packed weights without bf1
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
+import msgspec
 import pytest
 
+from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
+from dragoman.engine.base import EngineTools
 from dragoman.engine.rolling.config import RollingConfig, SpeculationConfig
 from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.openvino_runner import OpenVinoRunner
 from dragoman.engine.rolling.inbox import AddRequest
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.rolling.sequence import Prepared
+from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.forced_tokens import ForcedTokensProposer
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.engine.rolling.speculate.proposer import Proposer, Wish
 from dragoman.engine.rolling.speculate.recent_texts import RecentTextsProposer
 from dragoman.engine.rolling.stats import RollingStats
 from dragoman.models import LoadedModel, ModelOptions, load_model
-from dragoman.types import EngineOutput, EngineRequest, SamplingParams
+from dragoman.tokenizer.hf_tokenizer import load_tokenizer
+from dragoman.types import EngineOutput, EngineRequest, Grammar, SamplingParams
 from tests.engine.proposers import FunctionProposer
 
 MANY_BLOCKS, FEW_BLOCKS = 64, 13
@@ -64,15 +73,29 @@ def asked() -> list[EngineRequest]:
     return requests
 
 
+@cache
+def tools() -> EngineTools:
+    return engine_tools(load_tokenizer(demo_model_dir()))
+
+
+def prepared(request: EngineRequest) -> Prepared:
+    """With its grammar, if it has one."""
+    grammar = request.sampling.grammar
+    return Prepared(None if grammar is None else tools().compile_grammar(grammar))
+
+
 def run(
     loaded: LoadedModel,
     requests: dict[int, EngineRequest],
     num_blocks: int = MANY_BLOCKS,
     proposers: Sequence[Proposer] = (),
     num_guesses: int | None = None,
+    draft: LoadedModel | None = None,
 ) -> tuple[dict[int, Answer], RollingStats]:
-    """The answers of requests that come in this order, one in every second step."""
+    """The answers of requests that come in this order, one in every second step. `draft`: a model that guesses, too."""
     runner = OpenVinoRunner(loaded, num_blocks)
+    if draft is not None:
+        proposers = [*proposers, DraftModelProposer(OpenVinoRunner(draft, num_blocks), runner)]
     config = RollingConfig(max_batch_tokens=96, assumed_output_tokens=1)
     limits = SpeculationConfig(num_guesses, max_batch=64, pads_steps=True)
     core = EngineCore(runner, Sampler(runner.vocab_size), replace(config, speculation=limits), proposers)
@@ -81,7 +104,8 @@ def run(
     num_steps = 0
     while coming or core.has_work():
         if coming and num_steps % 2 == 0:
-            core.inbox.put(AddRequest(*coming.pop(0)))
+            key, request = coming.pop(0)
+            core.inbox.put(AddRequest(key, request, prepared(request)))
         num_steps += 1
         for key, output in core.step():
             assert isinstance(output, EngineOutput), output
@@ -133,3 +157,28 @@ def test_every_answer_is_bit_for_bit_that_of_a_lone_request_decoded_plainly(
     assert (stats.num_draft_tokens > 0) is (guesses != "none")
     if guesses == "half right":
         assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
+
+
+RECORD = {"type": "object", "properties": {"name": {"enum": ["Rome", "Oslo"]}, "temperature": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_with_guesses_of_every_kind_and_as_many_as_pay_too(loaded: LoadedModel, seed: int) -> None:
+    """In caches of random sizes and orders of arrival, so that preemption comes at random moments."""
+    stream = random.Random(seed)
+    schema = json.dumps({**RECORD, "required": ["name", "temperature"], "additionalProperties": False})
+    requests = asked()
+    for number in range(0, 10, 4):
+        sampling = msgspec.structs.replace(
+            requests[number].sampling, grammar=Grammar("json_schema", schema), ignore_eos=False
+        )
+        requests[number] = msgspec.structs.replace(requests[number], sampling=sampling)
+    keys = stream.sample(range(10), 6)
+    alone: dict[int, Answer] = {}
+    for key in keys:
+        alone |= run(loaded, {key: requests[key]})[0]
+    kinds: list[Proposer] = [ForcedTokensProposer(), OwnTextProposer(), RecentTextsProposer(), half_right(alone)]
+    num_blocks, num_guesses = stream.randrange(13, 18), stream.choice([None, None, 3])
+    answers, stats = run(loaded, {key: requests[key] for key in keys}, num_blocks, kinds, num_guesses, loaded)
+    assert answers == alone
+    assert stats.num_accepted_tokens > 0

@@ -42,17 +42,19 @@ def usual(num_rows: int) -> float:
 class Machine:
     """Runs requests, with steps that take `seconds(rows)`, and `change_s` more if the last had others."""
 
-    def __init__(self, seconds: RowSeconds, change_s: float = 0.0, *, pads: bool = False) -> None:
+    def __init__(
+        self, seconds: RowSeconds, change_s: float = 0.0, *, pads: bool = False, max_num_seqs: int = 64
+    ) -> None:
         self.now = 0.0
         self.num_changes = 0
-        self._config = RollingConfig(speculation=SpeculationConfig(pads_steps=pads))
+        self._config = RollingConfig(speculation=SpeculationConfig(pads_steps=pads), max_num_seqs=max_num_seqs)
         self._seconds, self._change_s, self._last = seconds, change_s, 0
 
     def run(
         self, requests: Sequence[EngineRequest], guess: Callable[[Wish], Sequence[int]] | None
     ) -> tuple[float, RollingStats]:
         """The seconds that it takes, and what was counted."""
-        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=600, before_forward=self._advance)
+        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=800, before_forward=self._advance)
         proposers = [] if guess is None else [FunctionProposer(guess)]
         core = EngineCore(
             runner,
@@ -206,6 +208,62 @@ def test_the_surest_guesses_of_a_batch_are_verified() -> None:
     assert min(verified[name] for name in right) > 1.5 * max(
         count for name, count in verified.items() if name not in right
     )
+
+
+def in_a_bad_moment(
+    seconds: RowSeconds, concerns: Callable[[int], bool], num_steps: int
+) -> tuple[RowSeconds, list[int]]:
+    """A machine whose first steps of the rows that it concerns take eight times as long; and the rows of all its steps."""
+    steps: list[int] = []
+
+    def of_now(num_rows: int) -> float:
+        steps.append(num_rows)
+        is_bad = len(steps) < num_steps and concerns(num_rows)
+        return seconds(num_rows) * (8 if is_bad else 1)
+
+    return of_now, steps
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.5])
+@pytest.mark.parametrize("pads", [False, True])
+@pytest.mark.parametrize("lengths", [[10] * 15 + [300], [20] * 40 + [300] * 8], ids=["to one", "to eight"])
+def test_a_batch_that_drains_does_not_stay_as_wide_as_it_was(share: float, pads: bool, lengths: list[int]) -> None:
+    """Fewer rows than had ever been measured were taken to cost as much, so that nobody tried them."""
+    asked = [
+        make_request([1, 2, 3 + number], count, name=f"r{number}", seed=number, temperature=1.0, ignore_eos=True)
+        for number, count in enumerate(lengths)
+    ]
+    plain_s, _ = Machine(usual, 0.25).run(asked, None)
+    stream = random.Random(2)
+    guesser = Guesser(asked, lambda position: 0.9)
+    auto_s, _ = Machine(usual, 0.25, pads=pads).run(
+        asked, lambda wish: guesser(wish) if stream.random() < share else []
+    )
+    assert plain_s / auto_s > 0.93, "what new numbers of rows take must be learned"
+
+
+def test_a_request_that_waits_for_a_place_changes_nothing_of_how_guesses_pay() -> None:
+    """As long as anybody waited, guesses went by the price of a prompt's tokens, and looking for them seemed not to pay."""
+    asked = requests(5, 120)
+    seconds = []
+    for most in (4, 5):
+        machine = Machine(usual, max_num_seqs=most)
+        seconds.append(machine.run(asked[:4], Guesser(asked, lambda position: 0.9))[0])
+        if most == 4:
+            seconds.append(machine.run(asked, Guesser(asked, lambda position: 0.9))[0])
+    alone_s, with_waiting_s, _ = seconds
+    plain_s, _ = Machine(usual, max_num_seqs=4).run(asked, None)
+    assert plain_s / with_waiting_s > 0.9 * (plain_s / 1.4) / alone_s
+
+
+def test_guesses_that_paid_only_because_plain_steps_were_slow_for_a_moment_are_given_up() -> None:
+    """Plain steps were never taken again once guesses were verified in every step, so nobody saw that they were quick."""
+    asked = requests(1, 600)
+    seconds, steps = in_a_bad_moment(dear, lambda num_rows: num_rows == 1, 40)
+    guesser = Guesser(asked, lambda position: 0.9)
+    Machine(seconds, pads=True).run(asked, lambda wish: guesser(wish)[:2])
+    assert steps[20:40].count(3) > 15, "while plain steps are slow, guesses pay"
+    assert steps[-100:].count(1) > 95
 
 
 @settings(max_examples=25, deadline=None)

@@ -43,6 +43,30 @@ def test_more_rows_never_take_less() -> None:
     assert costs.seconds(8) == 2.0
 
 
+def test_a_size_that_was_slow_once_makes_no_larger_one_dear() -> None:
+    costs = measured(*[(1, 1.0)] * 8, (5, 50.0), (5, 9.0), *[(8, 2.0)] * 8, *[(24, 3.0)] * 8)
+    assert [costs.seconds(rows) for rows in (1, 5, 8, 24)] == [1.0, 2.0, 2.0, 3.0]
+
+
+def test_what_was_measured_long_ago_is_stale_and_then_forgotten() -> None:
+    costs = measured(*[(1, 1.0)] * 8, *[(8, 90.0)] * 8)
+    assert not costs.is_stale(8)
+    measured(*[(1, 1.0)] * 300, costs=costs)
+    assert costs.is_stale(8)
+    assert not costs.is_stale(1)
+    assert not costs.is_stale(4), "nothing was measured that could be"
+    assert costs.seconds(8) > 80
+    measured(*[(1, 1.0)] * 2_000, costs=costs)
+    assert costs.seconds(8) < 2
+
+
+def test_a_change_that_took_long_once_is_forgotten() -> None:
+    costs = measured(*[(1, 1.0)] * 8, *[(8, 2.0)] * 8, (1, 2.0))
+    assert costs.change_s(8) == pytest.approx(1.0)
+    measured(*[(1, 1.0)] * 500, costs=costs)
+    assert costs.change_s(8) == pytest.approx(0.2)
+
+
 def test_a_bad_moment_is_forgotten_if_it_was_not_measured_again() -> None:
     costs = measured(*[(1, 1.0)] * 3, *[(8, 90.0)] * 3)
     assert costs.seconds(8) > 80

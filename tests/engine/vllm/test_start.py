@@ -28,10 +28,12 @@ class WithoutKernels:
         self.num_shutdowns = 0
 
     async def generate(self, *_: Any, **__: Any) -> AsyncGenerator[Any, None]:
-        """Dies."""
+        """Dies before the first output."""
+        outputs: list[Any] = []
+        for output in outputs:
+            yield output
         self.errored = True
         raise Dead("'_C' object has no attribute 'gemm'")
-        yield
 
     def shutdown(self) -> None:
         """Counts."""

@@ -127,7 +127,7 @@ def limits_of(options: RollingOptions, facts: ModelFacts, profile: KernelProfile
             options.num_assistant_tokens,
             options.max_ngram_size,
             options.speculative_max_batch,
-            pads_steps=profile.smallest_row > 1 and not (facts.convolution_layers or facts.state_layers),
+            pads_steps=not (facts.convolution_layers or facts.state_layers),
         ),
     )
 

@@ -58,6 +58,7 @@ class Scheduler:
         """
         self._config = config
         self._speculation = speculation
+        self._computes_prompts = False  # the last step did
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
         self._long_context_from = long_context_from
@@ -257,7 +258,7 @@ class Scheduler:
                 self._settle_regime(sequence)
         num_decoding, num_prompts = self._count_kinds()
         if self._speculation is not None:
-            self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if num_prompts else None)
+            self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if self._computes_prompts else None)
         # Only panels ask how many tokens a step would have without a budget; to count them is to look at everybody again.
         has_panels = self._config.panel_tokens is not None and num_prompts
         num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if has_panels else 0
@@ -280,6 +281,7 @@ class Scheduler:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
         self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
+        self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:
             self._speculation.observe(batch, duration_s)
         self._stats.step_s.add(duration_s)

@@ -6,21 +6,26 @@ Does not: read a clock, or decide anything. Called by `speculation`, on the engi
 A few rows more cost little while the weights are what a step waits for, and much where a kernel needs one pass more; each
 row reads its sequence's context once more; and a step of other rows than the one before makes the runtime prepare its
 kernels again, which takes as long as many rows. Only measuring tells. What is slower now and then is so because something
-else computes, so the quicker durations count; what was measured a few times long ago is forgotten, so that a bad moment
-does not count for ever.
+else computes, so the quicker durations count; and what was measured long ago is forgotten, sooner if it was only a few
+times, so that neither a bad nor a good moment counts for ever.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
+from math import inf
+from typing import NamedTuple
 
 _NUM_KEPT = 12  # durations of each size
-_MAX_AGE = 400  # steps after which a size is forgotten that was measured fewer than
-_FEWEST = 4  # times
+_MAX_AGE = 400  # steps after which a change is forgotten, and a size that was measured fewer than
+_FEWEST = 4  # times; what was measured as often is known well, and forgotten after
+_OLDEST = 2_000  # steps
+_FRESH = 128  # steps for which a measurement does
 _SLOPE = 0.02  # of the smallest known step, for a row of which nothing is known: rather too little, so that it is tried
+_LEAST_PART = 0.5  # of the smallest known step, which one of hardly any rows is taken for
 _CHANGE = 0.2  # of the smallest step: what a change of rows takes, until it is measured
-_CHANGE_WEIGHT = 0.1
+_NUM_CHANGES = 16  # of which the mean counts
 _TRIED = 8
 _FINEST = 16  # rows up to which every number is a size of its own
 _STEPS_PER_OCTAVE = 8
@@ -36,19 +41,36 @@ def size_of(num_rows: int) -> int:
     return -(-num_rows // grain) * grain
 
 
-class _Size:
-    """The last durations of steps of one size, in seconds, with their contexts, in tokens."""
+class _Measured(NamedTuple):
+    """A step: how long it took, in seconds; the tokens of context that it read; its number."""
 
-    __slots__ = ("age", "has_begun", "steps")
+    duration_s: float
+    num_context: int
+    number: int
+
+
+class _Size:
+    """The last steps of one size."""
+
+    __slots__ = ("has_begun", "last", "steps")
 
     def __init__(self) -> None:
-        self.steps: deque[tuple[float, float]] = deque(maxlen=_NUM_KEPT)
-        self.age = 0  # the number of the step that was the last
+        self.steps: deque[_Measured] = deque(maxlen=_NUM_KEPT)
+        self.last = 0  # the number of the last one, measured or not
         self.has_begun = False
+
+    @property
+    def is_well_known(self) -> bool:
+        return len(self.steps) >= _FEWEST
+
+    def forget(self, before: int) -> None:
+        """Drop what was measured before that step."""
+        while self.steps and self.steps[0].number < before:
+            self.steps.popleft()
 
     def usual_s(self, context_s: float) -> float:
         """What a step takes but for its context: a quarter of those known were quicker."""
-        net = sorted(duration - context_s * context for duration, context in self.steps)
+        net = sorted([step.duration_s - context_s * step.num_context for step in self.steps])
         return net[len(net) // 4]
 
 
@@ -61,7 +83,7 @@ class RowCosts:
         self._sizes: dict[int, _Size] = {}
         self._num_steps = self._refresh_at = 0
         self._last_rows = 0  # of the last step; 0 = it computed prompts, too
-        self._change_s: float | None = None
+        self._changes: deque[tuple[int, float]] = deque(maxlen=_NUM_CHANGES)  # of (step, seconds)
         self._context_s = 0.0
         self._points: list[tuple[int, float]] | None = None  # of (rows, seconds) without context; None = to be made
 
@@ -96,22 +118,32 @@ class RowCosts:
         is_other = max(num_rows, _LEAST_ROWS) != self._last_rows
         self._last_rows = max(num_rows, _LEAST_ROWS)
         size = self._sizes.setdefault(size_of(num_rows), _Size())
-        size.age = self._num_steps
+        size.last = self._num_steps
         if not size.has_begun:
             size.has_begun = True
             if len(self._sizes) > 1:
                 return
         if is_other:
-            if len(size.steps) >= _FEWEST:
+            if size.is_well_known:
                 usual_s = size.usual_s(self._context_s) + self._context_s * num_context
-                excess_s = min(max(duration_s - usual_s, 0.0), usual_s)
-                change_s = self._usual_change_s()
-                self._change_s = change_s + _CHANGE_WEIGHT * (excess_s - change_s)
+                self._changes.append((self._num_steps, min(max(duration_s - usual_s, 0.0), usual_s)))
                 return
-            duration_s = max(duration_s - (self._change_s or 0.0), 0.0)
+            duration_s = max(duration_s - self._usual_change_s(), 0.0) if self._changes else duration_s
+        elif self.is_stale(num_rows):
+            size.steps.clear()
         if len(size.steps) < _NUM_KEPT or self._num_steps >= self._refresh_at:
             self._points = None
-        size.steps.append((duration_s, float(num_context)))
+        size.steps.append(_Measured(duration_s, num_context, self._num_steps))
+
+    def is_known(self, num_rows: int) -> bool:
+        """True if steps of so many rows were measured."""
+        size = self._sizes.get(size_of(num_rows))
+        return size is not None and bool(size.steps)
+
+    def is_stale(self, num_rows: int) -> bool:
+        """True if steps of so many rows were measured before, but not of late: they may take another time by now."""
+        size = self._sizes.get(size_of(num_rows))
+        return size is not None and bool(size.steps) and size.steps[-1].number < self._num_steps - _FRESH
 
     @property
     def most_rows(self) -> int:
@@ -120,10 +152,15 @@ class RowCosts:
         return max(2 * points[-1][0], _TRIED) if points else 0
 
     def seconds(self, num_rows: int) -> float:
-        """Of a step of so many rows after one of as many, but for its context. 0 if no step was ever measured."""
+        """Of a step of so many rows after one of as many, but for its context. 0 if no step was ever measured.
+
+        Fewer rows than were measured take down to half, more take as long as between the last two: rather too little, so
+        that both are tried.
+        """
         points = self._known()
         if not points:
             return 0.0
+        num_rows = size_of(num_rows)
         index = bisect_left(points, (num_rows, 0.0))
         if index == len(points):
             size, seconds = points[-1]
@@ -134,13 +171,16 @@ class RowCosts:
             return seconds + (num_rows - size) * slope
         size, seconds = points[index]
         if not index:
-            return seconds
+            return seconds * (_LEAST_PART + (1 - _LEAST_PART) * num_rows / size)
         smaller, least = points[index - 1]
         return least + (seconds - least) * (num_rows - smaller) / (size - smaller)
 
     def _usual_change_s(self) -> float:
-        if self._change_s is not None:
-            return self._change_s
+        changes = self._changes
+        while changes and changes[0][0] < self._num_steps - _MAX_AGE:
+            changes.popleft()
+        if changes:
+            return sum([seconds for _, seconds in changes]) / len(changes)
         points = self._known()
         return _CHANGE * points[0][1] if points else 0.0
 
@@ -150,21 +190,38 @@ class RowCosts:
         if not smallest:
             return 0.0
         share = self._context_share
-        alone = sorted(duration / (1 + share * context) for duration, context in self._sizes[smallest].steps)
+        alone = sorted([step.duration_s / (1 + share * step.num_context) for step in self._sizes[smallest].steps])
         return share * alone[len(alone) // 4]
 
     def _known(self) -> list[tuple[int, float]]:
-        """(rows, seconds) of the sizes that were measured lately; a larger step never takes less."""
+        """(rows, seconds) of the sizes that were measured lately, in order.
+
+        What was measured a few times only takes no less than smaller ones that are well known, and no more than larger ones.
+        """
         if self._points is None:
             self._refresh_at = self._num_steps + _REFRESHED
-            for rows, size in list(self._sizes.items()):
-                if self._num_steps - size.age > _MAX_AGE and len(size.steps) < _FEWEST:
-                    del self._sizes[rows]
-            seconds = 0.0
-            self._points = []
+            self._forget()
             self._context_s = self._context_cost()
-            for rows in sorted(self._sizes):
-                if self._sizes[rows].steps:
-                    seconds = max(seconds, self._sizes[rows].usual_s(self._context_s))
-                    self._points.append((rows, seconds))
+            sizes = [(rows, size) for rows, size in sorted(self._sizes.items()) if size.steps]
+            points = [(rows, size.usual_s(self._context_s)) for rows, size in sizes]
+            least_s = 0.0
+            for index, (rows, size) in enumerate(sizes):
+                if size.is_well_known:
+                    least_s = max(least_s, points[index][1])
+                else:
+                    points[index] = (rows, max(least_s, points[index][1]))
+            most_s = inf
+            for index, (rows, size) in reversed(list(enumerate(sizes))):
+                if not size.is_well_known:
+                    points[index] = (rows, min(most_s, points[index][1]))
+                most_s = min(most_s, points[index][1])
+            self._points = points
         return self._points
+
+    def _forget(self) -> None:
+        """What is too old. The last steps stay, or nothing would be known."""
+        oldest = self._num_steps - _OLDEST
+        for rows, size in list(self._sizes.items()):
+            size.forget(oldest)
+            if size.last < (oldest if size.is_well_known else self._num_steps - _MAX_AGE):
+                del self._sizes[rows]

@@ -43,14 +43,16 @@ MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
 _PATIENCE = 4  # looks at guesses that do not pay for looking, after which that may take
-_LOOKING = 0.01  # of the time at most,
-_LONGEST_PAUSE = 64  # but every so many steps it is looked
+_LOOKING = 0.005  # of the time at most,
+_LONGEST_PAUSE = 256  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
 _SHARE_WEIGHT = 0.1  # of the newest step
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
 _MOST_GUESSES = 128  # of all sequences, unless requests ask for more: beyond that no row of a step is free,
 _FEWEST_GUESSES = 4  # but so many of each
+_ENOUGH = 0.75  # of the guesses that are wished for: where so many are expected to hold, nobody else is asked
+_BY_GRAMMAR = (Basis.FORCED, Basis.GRAMMAR)  # what these guess is allowed
 _GOOD_COPY = 0.6  # the first guess of a copy is so sure that a draft model is not asked
 
 
@@ -148,12 +150,12 @@ class Speculation:
             return 0
         has_guesses = batch.num_tokens > len(batch.entries)
         self._guessing_share += _SHARE_WEIGHT * (has_guesses - self._guessing_share)
-        costs, num_rows = self._costs, max(batch.num_tokens, 2)
-        if num_rows >= costs.last_rows:
+        costs, num_rows = self._costs, batch.num_tokens
+        if max(num_rows, 2) >= costs.last_rows or not costs.is_known(num_rows) or costs.is_stale(num_rows):
             return 0
         excess_s = costs.seconds(costs.last_rows) - costs.seconds(num_rows)
         pays = excess_s < 2 * self._guessing_share * costs.change_s(num_rows)
-        return costs.last_rows - batch.num_tokens if pays else 0
+        return costs.last_rows - num_rows if pays else 0
 
     def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
         """Learn from a step what rows cost: one without prompts."""
@@ -243,7 +245,8 @@ class Speculation:
         """The best guesses for each wish, legal ones only, without those that have none."""
         best = [_Candidate(wish, NOTHING, []) for wish in wishes]
         for proposer in [proposer for proposer in self._proposers if not proposer.needs_slots]:
-            self._improve(best, self._ask(proposer, wishes))
+            asking = [one for one in best if one.expected < _ENOUGH * one.wish.max_tokens]
+            self._improve(asking, self._ask(proposer, [one.wish for one in asking]))
         for proposer in [proposer for proposer in self._proposers if proposer.needs_slots]:
             self._ask_model(proposer, best, decoding)
         for candidate in best:
@@ -306,7 +309,8 @@ class Speculation:
         if kept and not (min(kept) >= 0 and max(kept) < self._vocab_size):
             kept = kept[: next(place for place, token_id in enumerate(kept) if not 0 <= token_id < self._vocab_size)]
         masker = wish.sequence.sampler_state.masker
-        if masker is not None and kept:
+        is_foreseen = bool(kept) and proposal.evidence[0] // NUM_STRENGTHS in _BY_GRAMMAR
+        if masker is not None and kept and not is_foreseen:
             try:
                 kept = kept[: masker.validate(kept.tolist())]
             except Exception:  # a broken grammar: sampling meets it next, and fails this request alone
@@ -321,10 +325,11 @@ class Speculation:
         for evidence in proposal.evidence:
             if evidence // NUM_STRENGTHS != basis:
                 basis, factor = evidence // NUM_STRENGTHS, acceptance.factor(sequence_id, evidence)
-            left *= acceptance.share(evidence, factor)
+            share = acceptance.share(evidence, factor)
             # A draft model has stopped by itself where its own probability was too small.
-            if wish.min_confidence is not None and left < wish.min_confidence and basis != Basis.DRAFT_MODEL:
+            if wish.min_confidence is not None and share < wish.min_confidence and basis != Basis.DRAFT_MODEL:
                 break
+            left *= share
             survival.append(left)
         return survival
 
@@ -365,7 +370,9 @@ class Speculation:
             step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
             # A token that holds saves its sequence a step, which the others would have shared.
             least = prompt_token_s * len(decoding) / step_s if step_s and prompt_token_s else 1.0
-            num_taken = sum(-guess[0] >= least for guess in guesses)
+            taken = [-guess[0] for guess in guesses if -guess[0] >= least]
+            num_taken = len(taken)
+            self._gain_s = (sum(taken) - least * num_taken) * step_s / len(decoding)
         counts = [0] * len(free)
         for _, _, index, _ in guesses[:num_taken]:
             counts[index] += 1
@@ -383,12 +390,12 @@ class Speculation:
         context_s = costs.context_s
         num_rows, expected, seconds = num_decoding + num_fixed, float(num_decoding), context_s * num_context
         plain_s = costs.seconds(num_rows)
-        if not plain_s:  # nothing was measured yet
+        if not plain_s or costs.is_stale(num_rows):  # nothing was measured yet, or not of late
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
         plain_s += seconds + self._change_s(num_rows, _RETURN)
         plain_rate = expected / plain_s
-        best, best_rate = 0, (1 + _LEAST_GAIN + self._guessing_s / plain_s) * plain_rate
+        best, best_rate = 0, (1 + _LEAST_GAIN) * plain_rate
         for number, (probability, _, _, context) in enumerate(guesses, 1):
             expected -= probability
             seconds += context_s * context
