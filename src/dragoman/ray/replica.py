@@ -66,9 +66,9 @@ class EngineReplica:
         return ReplicaHealth(self._name, os.getpid(), self._composed.served.engine.health())
 
     async def check_health(self) -> None:
-        """Raises: RuntimeError if the engine has died; Serve replaces the replica."""
+        """Raises: RuntimeError if the engine has died; Serve replaces the replica. One that recovers needs no other."""
         health = self._composed.served.engine.health()
-        if not health.is_alive:
+        if not health.is_alive and not health.is_recovering:
             raise RuntimeError(f"the engine has died: {health.reason}")
 
     async def __del__(self) -> None:
