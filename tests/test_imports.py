@@ -29,6 +29,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.pickles": (),
     "dragoman.hub": ("dragoman.pickles",),
     "dragoman.scratch": (),
+    "dragoman.together": (),
     "dragoman.config": (
         "dragoman.types",
         "dragoman.accelerators",
@@ -80,12 +81,13 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.models",
         "dragoman.model_texts",
         "dragoman.accelerators",
+        "dragoman.together",
         "dragoman.engine.base",
         "dragoman.engine.beams",
         "dragoman.engine.factory",
     ),
     "dragoman.engine.base": ("dragoman.types", "dragoman.errors", "dragoman.histogram"),
-    "dragoman.engine.beams": ("dragoman.types", "dragoman.errors"),
+    "dragoman.engine.beams": ("dragoman.types", "dragoman.errors", "dragoman.together"),
     "dragoman.engine.factory": ("dragoman.engine.base",),
     "dragoman.engine.spread": ("dragoman.types", "dragoman.errors", "dragoman.engine.base"),
     "dragoman.engine.renewable": (
@@ -99,6 +101,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.types",
         "dragoman.errors",
         "dragoman.histogram",
+        "dragoman.together",
         "dragoman.engine.base",
         "dragoman.tokenizer",
         "dragoman.pictures",
@@ -188,6 +191,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dragoman.llm": (
         "dragoman.types",
         "dragoman.errors",
+        "dragoman.together",
         "dragoman.config",
         "dragoman.engine.factory",
         "dragoman.host",

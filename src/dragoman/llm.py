@@ -29,6 +29,7 @@ from dragoman.config.option import show
 from dragoman.config.resolve import Config, demo_model_dir, resolve
 from dragoman.config.sources import Given, environment
 from dragoman.engine.factory import Progress
+from dragoman.together import together
 from dragoman.types import (
     ChatPrompt,
     GenerationRequest,
@@ -145,13 +146,7 @@ class LLM:
         return f"llm-{next(self._numbers)}"
 
     async def _generate_all(self, requests: Sequence[GenerationRequest]) -> list[GenerationResult]:
-        tasks = [asyncio.ensure_future(self._model.service.generate(request)) for request in requests]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await together(self._model.service.generate(request) for request in requests)
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run `work` on the own loop and wait for it; a Ctrl-C while waiting cancels it."""

@@ -149,10 +149,13 @@ class NodeRequests:
         """Answer until the server in front is gone, or the engine dead."""
         listening = asyncio.create_task(self._listen(reader))
         watching = asyncio.create_task(self._watch())
-        await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
-        for task in (listening, watching, *self._running.values()):
-            task.cancel()
-        await asyncio.gather(listening, watching, *self._running.values(), return_exceptions=True)
+        try:
+            await asyncio.wait((listening, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tasks = (listening, watching, *self._running.values(), *self._changing)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         while True:

@@ -29,7 +29,7 @@ from tests.support import vllm_on_demo
 from tests.support.letters import VOCAB_SIZE, letter_tools, text_of
 from tests.support.near_nodes import OnNearNodes
 from tests.support.near_replicas import OnNearReplica
-from tests.support.other_servers import LLAMA_CPP, VLLM, OtherServer
+from tests.support.other_servers import LLAMA_CPP, OURS_GENERATED, VLLM, OtherServer, sample_of
 from tests.support.server_process import serve
 from tests.support.toy_engine import ToyEngine
 
@@ -39,6 +39,11 @@ MAX_MODEL_LEN = 256
 def _three_tokens(picture: Picture) -> tuple[int, ...]:
     """Whatever the picture."""
     return (1, 1, 1)
+
+
+def _num_generated(engine: Engine) -> float:
+    """As the engine itself counts."""
+    return engine.stats().num_generated_tokens or 0
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class EngineUnderTest:
     `hottest`: a temperature at which no two sequences are drawn alike. `run`: runs a test, on an event loop of its own
     unless the engine shares something that stays on one. `package`: what has to be installed for it; `other`: the
     server that has to be named. `is_exact`: numbers do not depend on what else is computed, or is cached.
+    `num_generated`: the tokens that whoever computes them has generated so far, also those that nobody took.
     `prepare`: does what takes long and is shared, before the first test.
     """
 
@@ -67,6 +73,7 @@ class EngineUnderTest:
     other: OtherServer | None = None
     is_exact: bool = True
     prepare: Callable[[], None] = lambda: None
+    num_generated: Callable[[Any], float] = _num_generated
 
 
 def _rolling_on_fake_runner(max_num_seqs: int, *, drafts: bool = False) -> Engine:
@@ -102,16 +109,20 @@ def _demo_text(token_ids: Sequence[int]) -> str:
 
 
 @cache
-def _upstream(other: OtherServer | None = None) -> LoadedRemote:
-    """A second server with the bundled model, in a process that ends with this one; asked once what it can do."""
+def _url(other: OtherServer | None) -> str:
+    """The address of a second server with the bundled model, in a process that ends with this one."""
     stack = ExitStack()
     atexit.register(stack.close)
     if other is None:
         ours = serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN))
-        url = stack.enter_context(ours).base_url
-    else:
-        url = stack.enter_context(other.running(MAX_MODEL_LEN))
-    setup = EngineSetup(demo_model_dir(), {"upstream": (url,)})
+        return stack.enter_context(ours).base_url
+    return stack.enter_context(other.running(MAX_MODEL_LEN))
+
+
+@cache
+def _upstream(other: OtherServer | None = None) -> LoadedRemote:
+    """Such a server, asked once what it can do."""
+    setup = EngineSetup(demo_model_dir(), {"upstream": (_url(other),)})
     with ThreadPoolExecutor(1) as thread:  # models are loaded on threads of their own
         return thread.submit(remote_factory.load, setup).result()
 
@@ -120,6 +131,11 @@ def _remote(max_num_seqs: int, other: OtherServer | None = None) -> Engine:
     loaded = _upstream(other)
     loaded = replace(loaded, options=replace(loaded.options, max_running=max_num_seqs))
     return loaded.build(engine_tools(loaded.tokenizer), 0).engine
+
+
+def _num_generated_behind(other: OtherServer | None = None) -> float:
+    """As the server behind the remote engine counts."""
+    return sample_of(_url(other), OURS_GENERATED if other is None else other.generated)
 
 
 LETTERS_PROMPT = (1, 2, 3, 1, 2)
@@ -141,6 +157,7 @@ def _in_front_of(other: OtherServer) -> EngineUnderTest:
         other=other,
         is_exact=False,
         prepare=lambda: _prepare(other),
+        num_generated=lambda engine: _num_generated_behind(other),
     )
 
 
@@ -161,6 +178,7 @@ ENGINES = [
         _demo_text,
         frozenset({0, 2}),
         hottest=2.0,  # /v1 takes no more
+        num_generated=lambda engine: _num_generated_behind(),
     ),
     _in_front_of(LLAMA_CPP),
     _in_front_of(VLLM),
@@ -174,18 +192,21 @@ ENGINES = [
         run=vllm_on_demo.run,
         package="vllm",
         prepare=lambda: vllm_on_demo.prepare(MAX_MODEL_LEN),
+        num_generated=lambda engine: vllm_on_demo.num_generated(),
     ),
     EngineUnderTest(
         "on a replica",
         lambda max_num_seqs: OnNearReplica(_rolling_on_fake_runner(max_num_seqs)),
         LETTERS_PROMPT,
         text_of,
+        num_generated=lambda engine: _num_generated(engine.engine),
     ),
     EngineUnderTest(
         "on a memory node",
         lambda max_num_seqs: OnNearNodes(_rolling_on_fake_runner(max_num_seqs)),
         LETTERS_PROMPT,
         text_of,
+        num_generated=lambda engine: _num_generated(engine.near[0].engine),
     ),
     EngineUnderTest("toy", lambda max_num_seqs: ToyEngine(letter_tools(), MAX_MODEL_LEN), LETTERS_PROMPT, text_of),
 ]

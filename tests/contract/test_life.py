@@ -180,6 +180,19 @@ def test_a_request_that_is_closed_between_outputs_leaves_nothing(num_read: int, 
     run(test())
 
 
+def test_no_more_tokens_are_generated_for_a_request_that_is_closed(under_test: EngineUnderTest) -> None:
+    async def test() -> None:
+        async with running(under_test) as engine:
+            request = asking(under_test, LONG, n=4, temperature=1.0)
+            before = under_test.num_generated(engine)
+            async with aclosing(engine.generate(request)) as outputs:
+                await anext(aiter(outputs))
+            await collect(engine, request)  # as long as the closed one would have gone on
+            assert 4 * LONG <= under_test.num_generated(engine) - before < 2 * 4 * LONG
+
+    run(test())
+
+
 def test_a_request_that_is_closed_while_it_waits_changes_nothing_for_the_others(under_test: EngineUnderTest) -> None:
     async def test() -> None:
         async with running(under_test, max_num_seqs=1) as engine:

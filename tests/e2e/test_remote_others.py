@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.other_servers import OTHERS, OtherServer
+from tests.support.other_servers import OTHERS, OtherServer, sample_of
 from tests.support.server_process import ServerProcess, serve
 
 MAX_MODEL_LEN = 256
@@ -39,13 +39,18 @@ def _parameter(other: OtherServer) -> object:
 
 
 @pytest.fixture(scope="module", params=[_parameter(other) for other in OTHERS])
-def front(request: pytest.FixtureRequest) -> Iterator[tuple[str, ServerProcess]]:
-    """The name of a server, and dragoman in front of it."""
+def behind(request: pytest.FixtureRequest) -> Iterator[tuple[OtherServer, str]]:
+    """A server, and its address."""
     other: OtherServer = request.param
-    with (
-        other.running(MAX_MODEL_LEN) as url,
-        serve("--name", "demo", "--engine", "remote", "--upstream", url) as server,
-    ):
+    with other.running(MAX_MODEL_LEN) as url:
+        yield other, url
+
+
+@pytest.fixture(scope="module")
+def front(behind: tuple[OtherServer, str]) -> Iterator[tuple[str, ServerProcess]]:
+    """The name of the server, and dragoman in front of it."""
+    other, url = behind
+    with serve("--name", "demo", "--engine", "remote", "--upstream", url) as server:
         yield other.name, server
 
 
@@ -188,14 +193,20 @@ def test_cached_prompt_tokens_are_told(front: tuple[str, ServerProcess]) -> None
     assert counts[0] < counts[1]
 
 
-def test_a_client_that_leaves_ends_the_work_behind(front: tuple[str, ServerProcess]) -> None:
+def test_a_client_that_leaves_ends_the_work_behind(
+    front: tuple[str, ServerProcess], behind: tuple[OtherServer, str]
+) -> None:
     _, server = front
-    body = COMPLETION | {"max_tokens": 200, "stream": True, "ignore_eos": True}
+    other, url = behind
+    body = COMPLETION | {"max_tokens": 200, "n": 4, "stream": True, "ignore_eos": True}
+    before = sample_of(url, other.generated)
     with httpx.stream("POST", f"{server.base_url}/v1/completions", json=body, timeout=60) as answer:
         next(answer.iter_lines())
     while server.metrics()["dragoman_upstream_requests"]:
         pass
-    assert _ask(server, "/v1/completions", COMPLETION)[0] == 200
+    # As many tokens again: had the others gone on, they would have ended by then.
+    assert _ask(server, "/v1/completions", body | {"stream": False})[0] == 200
+    assert 4 * 200 < sample_of(url, other.generated) - before < 2 * 4 * 200
 
 
 def test_the_start_tells_what_is_behind(front: tuple[str, ServerProcess]) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 from dragoman.config.bundled import BUNDLED
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
+from tests.support.threads import is_running
 
 pytestmark = [
     pytest.mark.vllm,
@@ -192,11 +194,13 @@ def test_its_metrics_stand_beside_ours(vllm: ServerProcess) -> None:
 
 
 def test_a_client_that_leaves_leaves_nothing_running(vllm: ServerProcess) -> None:
-    body = {**COMPLETION, "max_tokens": 200, "stream": True, "ignore_eos": True}
+    body = {**COMPLETION, "max_tokens": 200, "n": 8, "stream": True, "ignore_eos": True}
+    before = vllm.metrics()["vllm:generation_tokens_total"]
     with httpx.stream("POST", vllm.base_url + "/v1/completions", json=body, timeout=60) as answer:
         next(answer.iter_lines())
     while vllm.metrics()["vllm:num_requests_running"]:
         pass
+    assert 0 < vllm.metrics()["vllm:generation_tokens_total"] - before < 8 * 200
 
 
 def _processes(parent: int) -> list[int]:
@@ -229,7 +233,55 @@ def test_an_interrupt_at_the_terminal_lets_running_requests_finish() -> None:
 def test_it_ends_when_it_is_told_to() -> None:
     with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
         assert post(server, "/v1/completions", COMPLETION).status_code == 200
+        processes = _processes(server.process.pid)
+        assert _engine_process(server) in processes
         assert server.terminate() == 0
+        _wait_ended(processes)
+
+
+def _wait_ended(processes: list[int]) -> None:
+    """Return once none of them is left; those that Python itself starts notice their parent's end a moment later."""
+    end = time.monotonic() + 30
+    while left := [process for process in processes if is_running(process)]:
+        assert time.monotonic() < end, left
+
+
+def _engine_process(server: ServerProcess) -> int:
+    """The one process below the server in which vLLM's engine is."""
+    names = {process: Path(f"/proc/{process}/cmdline").read_bytes() for process in _processes(server.process.pid)}
+    (found,) = [process for process, name in names.items() if b"EngineCore" in name]
+    return found
+
+
+def test_when_vllms_process_is_killed_what_runs_fails_and_the_server_answers_again_by_itself() -> None:
+    with serve("--engine", "vllm", *COMMON, "--enforce-eager", "true", patience_s=600) as server:
+
+        def status(path: str) -> int:
+            return httpx.get(server.base_url + path, timeout=60).status_code
+
+        expected = post(server, "/v1/completions", COMPLETION).json()["choices"]
+        first, processes = _engine_process(server), _processes(server.process.pid)
+        body = {**COMPLETION, "max_tokens": 200, "n": 8, "stream": True, "ignore_eos": True}
+        with httpx.stream("POST", server.base_url + "/v1/completions", json=body, timeout=60) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            os.kill(first, signal.SIGKILL)
+            told = [line for line in lines if line.startswith("data: {")]
+        assert "vLLM's engine has died" in json.loads(told[-1][6:])["error"]["message"]
+        assert [status("/ping"), status("/health")] == [500, 500]
+        while (refused := post(server, "/v1/completions", COMPLETION)).status_code != 503:
+            assert refused.status_code == 500  # as long as nobody has looked at the engine
+        assert "retry-after" in refused.headers
+        assert [status("/ping"), status("/v2/health/live")] == [500, 200]
+        while status("/ping") != 200:
+            assert server.process.poll() is None
+        assert status("/health") == 200
+        assert post(server, "/v1/completions", COMPLETION).json()["choices"] == expected
+        assert server.metrics()["dragoman_engine_restarts_total"] == 1
+        assert _engine_process(server) != first
+        processes += _processes(server.process.pid)
+        assert server.terminate() == 0
+        _wait_ended(processes)
 
 
 def test_adapters_are_asked_for_and_come_and_go_as_on_the_built_in_engine(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import Capabilities, Engine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.errors import EngineDead, EngineFailed
+from dragoman.errors import EngineDead, EngineFailed, InvalidRequest, NotFound
 from dragoman.types import EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools
@@ -38,6 +40,49 @@ def engine(gate: Gate | None = None) -> Engine:
     runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=256)
     runner.before_forward = gate
     return RollingEngine(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), (), letter_tools())
+
+
+class HoldsAdapters(RollingEngine):
+    """Has adapters by name alone. A change waits until it may: `may_change` is asked whenever the event loop turns."""
+
+    def __init__(self, may_change: Callable[[HoldsAdapters, str], bool] = lambda engine, name: True) -> None:
+        runner = FakeRunner(num_blocks=400, vocab_size=VOCAB_SIZE, max_model_len=256)
+        super().__init__(runner, Sampler(VOCAB_SIZE), RollingConfig(max_num_seqs=8), (), letter_tools())
+        self._may_change = may_change
+        self.held: list[str] = []
+        self.asked: list[str] = []
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, adapters=tuple(self.held))
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        self.asked.append(name)
+        await until(lambda: self._may_change(self, name))
+        self.held.append(name)
+
+    async def unload_adapter(self, name: str) -> None:
+        if name not in self.held:
+            raise NotFound(f"there is no adapter {name}")
+        self.held.remove(name)
+
+
+class RefusesAdapters(HoldsAdapters):
+    """Has none."""
+
+    async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
+        await super().load_adapter(name, directory)
+        raise InvalidRequest(f"{name} is no adapter", param="lora_path")
+
+
+def held(process: NearProcess) -> list[str]:
+    engine = process.engine
+    assert isinstance(engine, HoldsAdapters)
+    return engine.held
+
+
+def is_well(nodes: OnNearNodes) -> list[bool]:
+    return [one.is_healthy for one in nodes.health().upstreams]
 
 
 def asking(prompt: tuple[int, ...], max_tokens: int = 4) -> EngineRequest:
@@ -143,6 +188,121 @@ def test_without_any_node_the_engine_is_dead_and_says_why() -> None:
             with pytest.raises(EngineDead):
                 await answer(nodes, asking(PROMPT))
             assert not nodes.processes.num_attempts  # the host makes a new engine
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_an_adapter_is_loaded_on_the_nodes_that_are_left_and_on_a_lost_one_when_it_is_back(lost: int) -> None:
+    """Lost: the node that loads it at that moment, and one whose turn is still to come."""
+
+    async def test() -> None:
+        is_open = False
+        nodes = OnNearNodes(
+            *(HoldsAdapters(lambda *_: is_open) for _ in range(3)), again=lambda: HoldsAdapters(lambda *_: is_open)
+        )
+        await nodes.start()
+        try:
+            loading = asyncio.create_task(nodes.load_adapter("sql", Path("sql")))
+            await until(lambda: bool(nodes.near[0].engine.asked))  # type: ignore[attr-defined]
+            await nodes.near[lost].lose()
+            await until(lambda: not is_well(nodes)[lost])
+            is_open = True
+            await loading
+            assert nodes.capabilities.adapters == ("sql",)
+            assert [held(process) for number, process in enumerate(nodes.near) if number != lost] == [["sql"]] * 2
+            await until(lambda: all(is_well(nodes)))
+            assert held(nodes.processes.started_again[0]) == ["sql"]
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_an_adapter_that_a_node_refuses_is_on_none_also_when_one_of_them_is_lost() -> None:
+    async def test() -> None:
+        is_open = False
+        nodes = OnNearNodes(HoldsAdapters(), HoldsAdapters(), RefusesAdapters(lambda *_: is_open))
+        await nodes.start()
+        try:
+            loading = asyncio.create_task(nodes.load_adapter("sql", Path("sql")))
+            await until(lambda: bool(nodes.near[2].engine.asked))  # type: ignore[attr-defined]
+            await nodes.near[0].lose()
+            await until(lambda: not is_well(nodes)[0])
+            is_open = True
+            with pytest.raises(InvalidRequest):
+                await loading
+            assert held(nodes.near[1]) == []
+            assert nodes.capabilities.adapters == ()
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_without_any_node_an_adapter_is_not_loaded() -> None:
+    async def test() -> None:
+        nodes = OnNearNodes(HoldsAdapters(lambda *_: False), HoldsAdapters(lambda *_: False))
+        await nodes.start()
+        try:
+            loading = asyncio.create_task(nodes.load_adapter("sql", Path("sql")))
+            for process in nodes.near:
+                await process.lose()
+            with pytest.raises(EngineDead):
+                await loading
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_a_new_process_also_takes_the_adapter_that_came_while_it_caught_up() -> None:
+    async def test() -> None:
+        is_open = False
+        nodes = OnNearNodes(HoldsAdapters(), HoldsAdapters(), again=lambda: HoldsAdapters(lambda *_: is_open))
+        await nodes.start()
+        try:
+            await nodes.load_adapter("first", Path("first"))
+            await nodes.near[0].lose()
+            await until(lambda: any(process.engine.asked for process in nodes.processes.started_again))  # type: ignore[attr-defined]
+            await nodes.load_adapter("second", Path("second"))
+            is_open = True
+            await until(lambda: all(is_well(nodes)))
+            assert held(nodes.processes.started_again[0]) == ["first", "second"]
+            assert nodes.processes.num_attempts == 1
+        finally:
+            await nodes.shutdown(0.0)
+
+    run(test)
+
+
+def test_a_process_that_is_lost_while_it_catches_up_is_dropped_and_followed_by_one_other() -> None:
+    async def test() -> None:
+        made: list[HoldsAdapters] = []
+
+        def again() -> HoldsAdapters:
+            made.append(HoldsAdapters(lambda engine, _: engine is not made[0]))
+            return made[-1]
+
+        nodes = OnNearNodes(HoldsAdapters(), HoldsAdapters(), again=again)
+        await nodes.start()
+        try:
+            for name in ("first", "second"):
+                await nodes.load_adapter(name, Path(name))
+            await nodes.near[0].lose()
+            await until(lambda: bool(made and made[0].asked))
+            first = nodes.processes.started_again[0]
+            await first.lose()
+            await until(lambda: all(is_well(nodes)))
+            assert first in nodes.processes.dropped
+            last = nodes.processes.started_again[-1]
+            assert held(last) == ["first", "second"]
+            await last.lose()  # it is the node's only one: nothing of the first stands in its place
+            await until(lambda: not is_well(nodes)[0])
+            await until(lambda: all(is_well(nodes)))
+            assert nodes.processes.num_attempts == 3
         finally:
             await nodes.shutdown(0.0)
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from benchmarks.shapes import SHAPES
 from dragoman.cli.plan.arguments import read_plan_arguments
+from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Capabilities
+from dragoman.engine.factory import EngineSetup
+from dragoman.engine.remote.kinds import KINDS, Kind
+from dragoman.engine.remote.profile import Profile, common
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.needs import block_bytes
 from dragoman.engine.rolling.sample.sampler import Sampler
+from dragoman.engine.vllm.factory import capabilities_of
 from dragoman.models.families import read_model
 from dragoman.models.profile import BLOCK_SIZE
 from dragoman.plan.costs import StepCosts
 from dragoman.plan.router import ROUTERS, best_hit_rate
 from dragoman.plan.workload import Workload
+from dragoman.types import Grammar
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools
 
@@ -63,6 +71,80 @@ def test_the_table_of_capabilities_has_all_of_them_as_the_engine_tells_them() ->
         value = getattr(engine.capabilities, name)
         assert (cell == "yes") == (value is True), name
     assert number(told["max_logprobs"]) == engine.capabilities.max_logprobs
+
+
+SWITCHES = [field.name for field in fields(Capabilities) if field.type == "bool"]
+
+
+def cells_of(engine: str) -> dict[str, str]:
+    """What the table of capabilities says of an engine, by capability."""
+    place = ["rolling", "vLLM", "remote"].index(engine) + 2
+    return {row[0].strip("`"): row[place] for row in rows_after("## What each engine can do")}
+
+
+def on_vllm(*, sees: bool = False, **options: Any) -> Capabilities:
+    """Of a model on vLLM."""
+    model = SimpleNamespace(max_model_len=77, get_vocab_size=lambda: VOCAB_SIZE)
+    tools = replace(letter_tools(), lark_of=lambda grammar: "")
+    return capabilities_of(model, EngineSetup(demo_model_dir(), options), tools, sees=sees)
+
+
+def test_the_table_of_capabilities_says_what_vllm_can_do() -> None:
+    told, blind, seeing = cells_of("vLLM"), on_vllm(), on_vllm(sees=True)
+    for name in SWITCHES:
+        values = [getattr(one, name) for one in (blind, seeing)]
+        assert told[name].startswith("yes") == all(values), name
+        assert told[name].startswith("no") == (not any(values)), name
+    assert told["max_logprobs"] == f"`option.max_logprobs`, {blind.max_logprobs}"
+    assert on_vllm(max_logprobs=5).max_logprobs == 5
+    assert told["grammar_kinds"].startswith("all") == (blind.grammar_kinds is None)
+    speculation = {"num_assistant_tokens", "assistant_confidence_threshold", "max_ngram_size"}
+    named = set(re.findall(r"`(\w+)`", told["unsupported"]))
+    assert named | speculation == blind.unsupported
+    assert "the parameters of speculation" in told["unsupported"]
+
+
+def behind(kind: Kind, *, tells: bool = True) -> Capabilities:
+    """Of the remote engine before a server that does all that its kind may. `tells`: log-probabilities."""
+    grammars = kind.grammars[0] if kind.grammars else {}
+    profile = Profile(
+        "model", kind, takes_ids=True, gives_ids=True, max_logprobs=5 if tells else None,
+        prompt_logprobs=kind.prompt_logprobs, names=kind.names, grammars=grammars, adapters=("sql",),
+    )  # fmt: skip
+    return common((profile,), 77, VOCAB_SIZE).capabilities
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_the_table_of_capabilities_says_which_servers_behind_can_do_it(name: str) -> None:
+    cell, every = cells_of("remote")[name], {kind.name for kind in KINDS}
+    able = {kind.name for kind in KINDS if getattr(behind(kind), name)}
+    able_untold = {kind.name for kind in KINDS if getattr(behind(kind, tells=False), name)}
+    match cell.split(":")[0]:
+        case "yes":
+            assert able == able_untold == every
+        case "no":
+            assert not able
+        case "where log-probabilities are told":
+            assert (able, able_untold) == (every, set())
+        case "what the servers were seen to follow":
+            assert able == {kind.name for kind in KINDS if kind.grammars}
+        case "dragoman, vLLM, emulated":  # of others it depends on whether they take and tell token ids
+            assert {"dragoman", "vLLM"} <= able < every
+            assert not able_untold
+        case _:
+            assert set(cell.split(", ")) == able
+
+
+def test_the_table_of_capabilities_says_what_is_the_servers_to_tell() -> None:
+    told = cells_of("remote")
+    assert told["max_logprobs"] == "what the servers tell"
+    assert told["grammar_kinds"].endswith("never in frames")
+    assert told["adapters"] == "those that some server lists with the model"
+    for kind in KINDS:
+        found = behind(kind)
+        assert found.max_logprobs == 5
+        assert found.adapters == ("sql",)
+        assert not found.can_follow(Grammar("json_schema", "{}", frame="start: @output"))
 
 
 @pytest.mark.parametrize("row", rows_after("## The cache of a token"), ids=lambda row: row[0])

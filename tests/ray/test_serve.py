@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import threading
@@ -19,6 +20,9 @@ from typing import Any
 
 import httpx
 import pytest
+
+from dragoman.server.apis import NAMES, load_apis
+from dragoman.server.operations import GenerateOperation
 
 ray = pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 serve = pytest.importorskip("ray.serve")
@@ -97,6 +101,10 @@ def num_running() -> int:
     return sum(one.engine.num_running + one.engine.num_waiting for one in replicas().values())
 
 
+def num_generated() -> int:
+    return sum(one.stats.num_generated_tokens for one in replicas().values())
+
+
 def test_each_api_answers(url: str) -> None:
     with httpx.Client(base_url=url, timeout=PATIENCE_S) as client:
         lmi = client.post("/invocations", json={"inputs": QUESTION["prompt"], "parameters": {"max_new_tokens": 8}})
@@ -110,6 +118,25 @@ def test_each_api_answers(url: str) -> None:
         assert [one["text"] for one in choices] == ["\n\nDeep learning is a kind of"] * 3
         assert client.get("/ping").status_code == 200
         assert len(chat_id := client.get("/ping").headers.get_list("x-request-id")) == 1, chat_id
+
+
+GENERATING = [
+    operation
+    for api in load_apis(NAMES)
+    for operation in api.operations
+    if isinstance(operation, GenerateOperation) and not re.search("embed|rerank|score", operation.path)
+]
+
+
+@pytest.mark.parametrize("operation", GENERATING, ids=lambda operation: operation.path)
+def test_each_operation_generates(operation: GenerateOperation, url: str) -> None:
+    body = {**operation.example, **({"model": "demo"} if "model" in operation.example else {})}
+    before = num_generated()
+    path = re.sub(r"{\w+}", "demo", operation.path)
+    answer = httpx.request(operation.method, url + path, json=body, timeout=PATIENCE_S)
+    assert answer.status_code == (206 if operation.path.startswith("/api/generate-") else 200)  # 206: cut at its length
+    assert not re.search(r'"error": ?[^n ]', answer.text), answer.text  # null where there is none
+    assert num_generated() > before
 
 
 def test_a_stream_comes_in_pieces(url: str) -> None:
@@ -130,9 +157,11 @@ def test_errors_are_told_in_the_words_of_each_api(url: str) -> None:
 def test_a_client_that_leaves_ends_its_request_on_the_replica(url: str) -> None:
     body = {**QUESTION, "max_tokens": LONG, "ignore_eos": True, "stream": True}
     for _ in range(2):
+        before = num_generated()
         with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=PATIENCE_S) as answer:
             next(answer.iter_raw())
-    until(lambda: num_running() == 0)
+        until(lambda: num_running() == 0)
+        assert 0 < num_generated() - before < LONG
 
 
 @dataclass

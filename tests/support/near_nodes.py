@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from dragoman.config.resolve import demo_model_dir, resolve
 from dragoman.cores.placement import Placement
-from dragoman.engine.base import Engine
+from dragoman.engine.base import AdapterLoading, Engine
 from dragoman.engine.spread import Description
 from dragoman.errors import EngineDead
 from dragoman.node_engine import NodeRequests
@@ -36,7 +36,8 @@ class NearProcess:
         reader, writer = await asyncio.open_unix_connection(sock=self._theirs)
         await self.engine.start()
         try:
-            await NodeRequests(self.engine, None, writer).run(reader)
+            adapters = cast(AdapterLoading, self.engine) if hasattr(self.engine, "load_adapter") else None
+            await NodeRequests(self.engine, adapters, writer).run(reader)
         finally:
             writer.close()
             await self.engine.shutdown(0.0)
@@ -60,6 +61,7 @@ class NearProcesses:
         self._make = make
         self._loop: asyncio.AbstractEventLoop | None = None
         self.started_again: list[NearProcess] = []
+        self.dropped: list[NearProcess] = []
         self.num_attempts = 0
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +79,8 @@ class NearProcesses:
         return process, Built(Description(process.engine.capabilities, (), ""), 0)
 
     def drop(self, process: NearProcess) -> None:
-        """Nothing is left to end."""
+        """Note it; whoever is not attached any more ends by itself."""
+        self.dropped.append(process)
 
     def close(self, patience_s: float = 0.0) -> None:
         """Nothing is left to end."""

@@ -63,15 +63,15 @@ class OnNearReplica(SpreadEngine):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.capabilities, self._send_near)
-        self._engine = engine
+        self.engine = engine
 
     async def start(self) -> None:
         await super().start()
-        await self._engine.start()
+        await self.engine.start()
 
     async def shutdown(self, drain_s: float) -> None:
         await super().shutdown(drain_s)
-        await self._engine.shutdown(0.0)
+        await self.engine.shutdown(0.0)
 
     def _send_near(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
-        return NearReplies(self._engine, request, "near")
+        return NearReplies(self.engine, request, "near")

@@ -15,21 +15,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.config.resolve import demo_model_dir
 
+OURS_GENERATED = "dragoman_generation_tokens_total"
 PATIENCE_S = 300.0
 NUM_SLOTS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class OtherServer:
-    """A server of another project. `variables`: what has to be set for it; `command`: how it is started on a port."""
+    """A server of another project. `variables`: what has to be set for it; `command`: how it is started on a port.
+
+    `generated`: the sample of its metrics that counts the tokens it has generated.
+    """
 
     name: str
     variables: tuple[str, ...]
     command: Callable[[int, int], Sequence[str]]  # (port, tokens of a sequence)
     environ: Mapping[str, str]
+    generated: str
 
     @property
     def is_there(self) -> bool:
@@ -81,6 +87,12 @@ def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("it does not answer")
 
 
+def sample_of(url: str, name: str) -> float:
+    """The sample of that name in the metrics of the server at a base URL, of all labels together."""
+    families = text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=30).text)
+    return sum(sample.value for family in families for sample in family.samples if sample.name == name)
+
+
 def _llama_cpp(port: int, max_model_len: int) -> Sequence[str]:
     words = [
         "--host",
@@ -90,6 +102,7 @@ def _llama_cpp(port: int, max_model_len: int) -> Sequence[str]:
         "--threads",
         "1",
         "--no-webui",
+        "--metrics",
         "--cache-type-k",
         "f32",
         "--cache-type-v",
@@ -108,11 +121,18 @@ def _vllm(port: int, max_model_len: int) -> Sequence[str]:
     ]  # fmt: skip
 
 
-LLAMA_CPP = OtherServer("llama.cpp", ("DRAGOMAN_TEST_LLAMA_SERVER", "DRAGOMAN_TEST_LLAMA_GGUF"), _llama_cpp, {})
+LLAMA_CPP = OtherServer(
+    "llama.cpp",
+    ("DRAGOMAN_TEST_LLAMA_SERVER", "DRAGOMAN_TEST_LLAMA_GGUF"),
+    _llama_cpp,
+    {},
+    "llamacpp:tokens_predicted_total",
+)
 VLLM = OtherServer(
     "vLLM",
     ("DRAGOMAN_TEST_VLLM_PYTHON",),
     _vllm,
     {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""},
+    "vllm:generation_tokens_total",
 )
 OTHERS = (LLAMA_CPP, VLLM)

@@ -12,17 +12,41 @@ from collections.abc import AsyncGenerator, Coroutine
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 from dragoman.compose import engine_tools
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine, EngineTools
 from dragoman.engine.factory import EngineSetup
+from dragoman.engine.vllm import factory as vllm_factory
 from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.factory import capabilities_of, factory
+from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.surface import AsyncEngine
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 
 _LIVE: list[AsyncEngine] = []
+_COUNTING: list[CountingGauges] = []
+
+
+class CountingGauges(Gauges):
+    """Also counts the tokens of all steps, for whomever they were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_generated = 0
+        _COUNTING.append(self)
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, engine_idx: int = 0, **others: Any) -> None:
+        """As vLLM calls it."""
+        super().record(scheduler_stats, iteration_stats, engine_idx, **others)
+        if iteration_stats is not None:
+            self.num_generated += iteration_stats.num_generation_tokens
+
+
+def num_generated() -> int:
+    """The tokens that vLLM has generated so far."""
+    return sum(gauges.num_generated for gauges in _COUNTING)
 
 
 class Shared:
@@ -75,7 +99,7 @@ def tools() -> EngineTools:
 
 @cache
 def _driver(max_num_seqs: int, max_model_len: int) -> tuple[Driver, Any]:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch.object(vllm_factory, "Gauges", CountingGauges):
         warnings.simplefilter("ignore")  # those of vLLM and torch, which they give themselves
         driver, config = factory.load(setup_of(max_num_seqs, max_model_len)).drive(0)
     _LIVE.append(driver.llm)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 from dragoman.engine.affinity import preferred, prefix_key
 from dragoman.engine.base import Capabilities, EngineStats, Health, UpstreamHealth
 from dragoman.engine.spread import Failure, ReplicaLost, Replies, SpreadEngine
-from dragoman.errors import EngineDead, Overloaded, ServerError
+from dragoman.errors import EngineDead, ServerError
 from dragoman.nodes.messages import (
     Built,
     Cancel,
@@ -44,11 +45,13 @@ _Item = EngineOutput | Failure | ReplicaLost | None
 
 @dataclass
 class Node:
-    """One node. `writer` None = it has no process; `is_live`: it has one that takes requests. `past`: what its processes
-    before this one counted.
+    """One node. `process` and `writer`, the link to it, None = it has none; `is_live`: it has one that takes requests.
+
+    `past`: what its processes before this one counted.
     """
 
     plan: NodePlan
+    process: NodeProcess | None = None
     writer: asyncio.StreamWriter | None = None
     is_live: bool = False
     replies: dict[int, asyncio.Queue[_Item]] = field(default_factory=dict)
@@ -87,7 +90,7 @@ class NodesEngine(SpreadEngine):
         self._memory_bytes = memory_bytes
         self._numbers = count()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._adapter_changes: dict[str, Path | None] = {}  # for processes that are started later
+        self._adapter_changes: dict[str, tuple[int, Path | None]] = {}  # numbered, for processes that are started later
 
     async def start(self) -> None:
         """See `Engine`."""
@@ -107,7 +110,7 @@ class NodesEngine(SpreadEngine):
         patience_s = LEAVE_S if any(node.writer is not None for node in self._nodes) else 0.0
         await asyncio.to_thread(self._processes.close, patience_s)
         for node in self._nodes:
-            self._detach(node, "the engine was shut down")
+            self._detach(node, node.process, "the engine was shut down")
 
     def health(self) -> Health:
         """Requests as they are here, blocks as the nodes told last, and how each node is."""
@@ -129,26 +132,19 @@ class NodesEngine(SpreadEngine):
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `AdapterLoading`: on all nodes, or on none."""
         self._check_open()
-        loaded: list[Node] = []
-        names = self._capabilities.adapters
-        for node in self._live():
-            try:
-                names = await self._change(node, name, directory, is_replacing=is_replacing)
-            except BaseException:
-                for other in () if is_replacing else loaded:
-                    await self._change(other, name, None)
-                raise
-            loaded.append(node)
-        self._adapter_changes[name] = directory
-        self._capabilities = replace(self._capabilities, adapters=names)
+        loaded: dict[NodeProcess | None, Node] = {}
+        try:
+            await self._change_all(name, directory, loaded, is_replacing=is_replacing)
+        except BaseException:
+            for process, node in () if is_replacing else loaded.items():
+                if node.process is process:
+                    with suppress(ReplicaLost):
+                        await self._change(node, name, None)
+            raise
 
     async def unload_adapter(self, name: str) -> None:
         """See `AdapterLoading`."""
-        names = self._capabilities.adapters
-        for node in self._live():
-            names = await self._change(node, name, None)
-        self._adapter_changes[name] = None
-        self._capabilities = replace(self._capabilities, adapters=names)
+        await self._change_all(name, None, {})
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -169,10 +165,30 @@ class NodesEngine(SpreadEngine):
             raise EngineDead(self._death) from error
         super()._check_not_cancelled(error)
 
+    async def _change_all(
+        self, name: str, directory: Path | None, changed: dict[NodeProcess | None, Node], *, is_replacing: bool = False
+    ) -> None:
+        """Have an adapter come or go on all nodes; `changed` tells on which processes it has.
+
+        A node that is lost meanwhile takes the change with its next process, here or in `_catch_up`.
+        """
+        names = self._capabilities.adapters
+        while left := [node for node in self._live() if node.process not in changed]:
+            node = left[0]
+            process = node.process
+            with suppress(ReplicaLost):
+                names = await self._change(node, name, directory, is_replacing=is_replacing)
+                changed[process] = node
+        self._check_open()
+        self._adapter_changes[name] = next(self._numbers), directory
+        self._capabilities = replace(self._capabilities, adapters=names)
+
     async def _change(
         self, node: Node, name: str, directory: Path | None, *, is_replacing: bool = False
     ) -> tuple[str, ...]:
-        """Have an adapter come or go; those that the node has then."""
+        """Have an adapter come or go; those that the node has then. Raises: ReplicaLost, and what the node raises."""
+        if node.process is None:
+            raise ReplicaLost(f"{node.name} has no process")
         change = ChangeAdapter(next(self._numbers), name, directory, is_replacing)
         done: asyncio.Future[tuple[str, ...]] = asyncio.get_running_loop().create_future()
         node.changes[change.number] = done
@@ -186,6 +202,7 @@ class NodesEngine(SpreadEngine):
 
     async def _attach(self, node: Node, process: NodeProcess) -> None:
         reader, node.writer = await asyncio.open_unix_connection(sock=process.link)
+        node.process = process
         self._begin(self._listen(node, process, reader))
 
     def _begin(self, work: object) -> None:
@@ -194,38 +211,41 @@ class NodesEngine(SpreadEngine):
         task.add_done_callback(self._tasks.discard)
 
     async def _listen(self, node: Node, process: NodeProcess, reader: asyncio.StreamReader) -> None:
-        """Hand on what a process tells, until it is gone; then see to another one."""
+        """Hand on what a process tells, until it is gone; then see to another one, unless `_replace` still does."""
         try:
             while True:
-                _take(node, await receive(reader))
+                message = await receive(reader)
+                if node.process is process:
+                    _take(node, message)
         except EOFError:  # of which asyncio's incomplete reads are
             pass
         except Exception:
             logger.exception("%s cannot be understood, and is ended", node.name)
+        was_live = node.process is process and node.is_live
         reason = f"the process of {node.name} (pid {process.pid}) is gone"
         others = [other for other in self._live() if other is not node]
-        if not others and not self._refusal:
+        if was_live and not others and not self._refusal:
             self._death = reason
-        self._detach(node, reason)
+        self._detach(node, process, reason)
         await asyncio.to_thread(self._processes.drop, process)
-        if self._refusal:
+        if self._refusal or not was_live:
             return
         logger.error("%s%s", reason, "" if others else "; no other is left")
         if others:
             self._begin(self._replace(node))
 
-    def _detach(self, node: Node, reason: str) -> None:
-        """What the node's process was asked is lost."""
-        node.is_live = False
-        writer, node.writer = node.writer, None
-        if writer is not None:
-            writer.close()
+    def _detach(self, node: Node, process: NodeProcess | None, reason: str) -> None:
+        """What the node's process was asked is lost. Nothing happens if the node has another one, or none."""
+        if node.writer is None or node.process is not process:
+            return
+        node.writer.close()
+        node.process, node.writer, node.is_live = None, None, False
         node.past, node.stats, node.health = node.past.plus(node.stats), EngineStats(), Health(False, reason)
         for replies in node.replies.values():
             replies.put_nowait(ReplicaLost(reason))
         for change in node.changes.values():
             if not change.done():
-                change.set_exception(Overloaded(reason))
+                change.set_exception(ReplicaLost(reason))
 
     async def _replace(self, node: Node) -> None:
         """Start processes until one runs."""
@@ -235,22 +255,36 @@ class NodesEngine(SpreadEngine):
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
             try:
                 process, _ = await asyncio.to_thread(self._processes.started, node.plan, self._memory_bytes)
-                await self._attach(node, process)
-                await self._catch_up(node)
+                await self._take_in(node, process)
             except Exception as error:  # load boundary: whatever a loader raises, another attempt may do better
                 logger.error("%s has no engine yet: %s", node.name, error)
                 continue
-            node.is_live = node.writer is not None  # else it is gone again
             logger.warning("%s has an engine again (pid %d)", node.name, process.pid)
             return
 
+    async def _take_in(self, node: Node, process: NodeProcess) -> None:
+        """Have the node live on a new process. Raises: whatever went wrong; the process has ended then."""
+        try:
+            await self._attach(node, process)
+            await self._catch_up(node)
+            if node.process is not process:
+                raise ReplicaLost("its process is gone again")
+        except Exception as error:
+            self._detach(node, process, str(error))
+            await asyncio.to_thread(self._processes.drop, process)
+            raise
+        node.is_live = True
+
     async def _catch_up(self, node: Node) -> None:
-        """Have a new process serve the adapters that the others do."""
-        for name, directory in self._adapter_changes.items():
-            try:
-                await self._change(node, name, directory, is_replacing=True)
-            except ServerError as error:
-                logger.error("adapter %s is not served by %s: %s", name, node.name, error.message)
+        """Have a new process serve the adapters that the others do. Raises: ReplicaLost."""
+        done: dict[str, tuple[int, Path | None]] = {}
+        while left := [one for one in self._adapter_changes.items() if done.get(one[0]) != one[1]]:
+            for name, change in left:
+                try:
+                    await self._change(node, name, change[1], is_replacing=True)
+                except ServerError as error:
+                    logger.error("adapter %s is not served by %s: %s", name, node.name, error.message)
+                done[name] = change
 
 
 def _take(node: Node, message: object) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ray import serve
 
 from dragoman.compose import ComposedModel, build_served_model
-from dragoman.engine.base import Health
+from dragoman.engine.base import EngineStats, Health
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import ServerError
 from dragoman.host.progress import log_progress
@@ -28,11 +28,12 @@ logger = logging.getLogger("dragoman.ray")
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHealth:
-    """One replica: its name in Serve's logs, its process, and the gauges of its engine."""
+    """One replica: its name in Serve's logs, its process, the gauges of its engine, and what that has counted."""
 
     replica: str
     pid: int
     engine: Health
+    stats: EngineStats
 
 
 class EngineReplica:
@@ -62,13 +63,14 @@ class EngineReplica:
                 yield Failure(error, self._name)
 
     async def health(self) -> ReplicaHealth:
-        """For operators: what this replica has to do, and where it is."""
-        return ReplicaHealth(self._name, os.getpid(), self._composed.served.engine.health())
+        """For operators: what this replica has to do and has done, and where it is."""
+        engine = self._composed.served.engine
+        return ReplicaHealth(self._name, os.getpid(), engine.health(), engine.stats())
 
     async def check_health(self) -> None:
-        """Raises: RuntimeError if the engine has died; Serve replaces the replica."""
+        """Raises: RuntimeError if the engine has died; Serve replaces the replica. One that recovers needs no other."""
         health = self._composed.served.engine.health()
-        if not health.is_alive:
+        if not health.is_alive and not health.is_recovering:
             raise RuntimeError(f"the engine has died: {health.reason}")
 
     async def __del__(self) -> None:

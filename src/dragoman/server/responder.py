@@ -49,6 +49,7 @@ from dragoman.server.observation.measured import measure_of
 from dragoman.server.observation.record import current_call
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.server.timings import NO_TIMINGS, TIMINGS_HEADER, ShownTimings, TimedEncoder
+from dragoman.together import together
 from dragoman.types import GenerationRequest, GenerationResult
 
 T = TypeVar("T")
@@ -289,14 +290,7 @@ async def generate_all(
     labels = labels or [""] * len(requests)
     if len(requests) == 1:
         return [await _generate(service, requests[0], labels[0])]
-    tasks = [
-        asyncio.ensure_future(_generate(service, request, label))
-        for request, label in zip(requests, labels, strict=True)
-    ]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        await cancel_all(tasks)
+    return await together(_generate(service, request, label) for request, label in zip(requests, labels, strict=True))
 
 
 async def _generate(service: GenerationService, request: GenerationRequest, label: str) -> GenerationResult:

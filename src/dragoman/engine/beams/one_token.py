@@ -10,7 +10,6 @@ tokens of a beam. It goes by raw log-probabilities: what changes them (penalties
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from dragoman.engine.beams.beam_search import BeamCandidates, BeamSearch, Hypothesis, num_candidates
 from dragoman.errors import UnsupportedFeature
+from dragoman.together import together
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, SamplingParams, StopCriterion
 
 NextTokens = Callable[[EngineRequest], Awaitable[Sequence[Logprob]]]
@@ -72,7 +72,7 @@ class OneTokenBeams:
         while not self._search.is_finished:
             slots = [0] if is_first else self._search.live_slots
             is_first = False
-            told = await _all([next_tokens(self._question(self._beams[slot])) for slot in slots])
+            told = await together(next_tokens(self._question(self._beams[slot])) for slot in slots)
             self._advance(dict(zip(slots, told, strict=True)))
         sampling = self._request.sampling
         best = [self._finished[number] for _, number in self._search.ranking[: sampling.n]]
@@ -129,14 +129,3 @@ def _row(likely: Sequence[Logprob]) -> BeamCandidates:
     return BeamCandidates(
         np.array([one.token_id for one in likely], np.int64), np.array([one.logprob for one in likely], np.float32)
     )
-
-
-async def _all(works: Sequence[Awaitable[Sequence[Logprob]]]) -> list[Sequence[Logprob]]:
-    """What all of them give; when one fails, or this is cancelled, the others have ended before it is told."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        return list(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

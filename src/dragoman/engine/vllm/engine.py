@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from dragoman.errors import (
     UnsupportedFeature,
 )
 from dragoman.models.config import ModelError
+from dragoman.together import together
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, Picture, SamplingParams
 
 _DIED = "vLLM's engine has died; its log says why"
@@ -250,7 +251,7 @@ class VllmEngine:
             await self._draw_best(request, queue, words)
         else:
             indices = range(request.sampling.n)
-            await _all(self._draw_into(request, index, words, queue) for index in indices)
+            await together(self._draw_into(request, index, words, queue) for index in indices)
 
     async def _lark(self, request: EngineRequest) -> str | None:
         """The grammar as vLLM takes it; compiled here first, which tells in this server's words what is wrong with it."""
@@ -291,7 +292,7 @@ class VllmEngine:
                     if drawn[index].take(output):
                         return
 
-        await _all(draw(index) for index in range(len(drawn)))
+        await together(draw(index) for index in range(len(drawn)))
         for output in ranked(request, drawn):
             queue.put_nowait(output)
 
@@ -350,14 +351,3 @@ class VllmEngine:
                     yield output
         finally:
             self._num_live -= 1
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Do all of them together; when one fails, or this is cancelled, the others have ended before it is told."""
-    tasks = [asyncio.create_task(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

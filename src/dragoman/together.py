@@ -1,0 +1,27 @@
+"""Several coroutines as one: all of them are done, or none of them goes on.
+
+Does: run them together on the event loop, end the others when one fails. Does not: limit how many. Called by engines that
+make several requests of one, and by those who ask for several answers at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+async def together(works: Iterable[Awaitable[Result]]) -> list[Result]:
+    """What all of them give, in their order.
+
+    Raises: what the first that fails does, or CancelledError; the others have ended before it is told.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
