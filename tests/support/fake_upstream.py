@@ -25,6 +25,7 @@ class FakeUpstream:
     the pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
     `num_cached_tokens`: told with the usage. `adapters`: name -> the model that it is listed with. The others
     decide what becomes of the next requests: `status` of a refusal, pieces after which it `dies` or `hangs`.
+    `num_hanging`: requests that do now.
     """
 
     pieces: Sequence[str] = ("one", " two", " three")
@@ -45,6 +46,7 @@ class FakeUpstream:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     num_running: int = 0
+    num_hanging: int = 0
     url: str = ""
     _runner: web.AppRunner | None = None
     _port: int = 0
@@ -139,7 +141,11 @@ class FakeUpstream:
         if self.dies_after == position:
             request.transport.abort()
         if position in (self.dies_after, self.hangs_after):
-            await asyncio.Event().wait()  # until the client goes away: then this is cancelled
+            self.num_hanging += 1
+            try:
+                await asyncio.Event().wait()  # until the client goes away: then this is cancelled
+            finally:
+                self.num_hanging -= 1
         await asyncio.sleep(0)
 
 
