@@ -7,6 +7,7 @@ comes later.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import Kind, kind_of
+from dragoman.engine.remote.kinds import Kind
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
@@ -38,6 +39,7 @@ _CHANGED: Mapping[str, Any] = {
 }
 """A value of each field that is not its neutral one; those of token ids come from the prompt."""
 
+TOKEN_TIMEOUT_S = 30.0
 _TRACE = Trace("probe")
 _FIRST_NAMES = {"temperature": "temperature"}  # what is known of a server before it is asked: answers should be greedy
 
@@ -65,10 +67,20 @@ async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None)
     """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
     listed = await upstream.models()
     served = _served(upstream.url, listed, wanted_model)
-    kind = kind_of(served.owned_by or "", served.id)
     adapters = adapters_of(served.id, listed)
-    profile = Profile(served.id, kind, served.context_len, names=_FIRST_NAMES, adapters=adapters)
+    profile = Profile(served.id, served.kind, served.context_len, names=_FIRST_NAMES, adapters=adapters)
     return await _Probe(upstream, sample).run(profile)
+
+
+async def make_a_token(upstream: Upstream, sample: Sample, profile: Profile) -> None:
+    """Have an upstream that is known answer a request of nobody's. Raises: UpstreamError if it does not, or not soon."""
+    try:
+        async with asyncio.timeout(TOKEN_TIMEOUT_S):
+            await _Probe(upstream, sample).make_a_token(profile)
+    except TimeoutError as error:
+        raise UpstreamError(f"{upstream.url} does not make a token within {TOKEN_TIMEOUT_S:g} s") from error
+    except ServerError as error:
+        raise UpstreamError(f"{upstream.url} refuses a completion: {error.message}") from error
 
 
 def _served(url: str, models: Sequence[Model], wanted: str | None) -> Model:
@@ -99,6 +111,10 @@ class _Probe:
             profile = replace(profile, prompt_logprobs=await self._has_prompt_logprobs(profile))
         profile = replace(profile, has_usage=await self._has_usage(profile))
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
+
+    async def make_a_token(self, profile: Profile) -> None:
+        """Raises: UpstreamError, ServerError."""
+        await self._choices(self._ask(profile, by_ids=False), profile)
 
     async def _prompt_form(self, profile: Profile) -> Profile:
         """Whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""

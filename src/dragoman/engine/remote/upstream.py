@@ -36,11 +36,15 @@ _JUST_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, Connecti
 
 
 class UpstreamError(Exception):
-    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there."""
+    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there.
 
-    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
+    `is_failure`: perhaps none would.
+    """
+
+    def __init__(self, message: str, *, is_unreachable: bool = False, is_failure: bool = False) -> None:
         super().__init__(message)
         self.is_unreachable = is_unreachable
+        self.is_failure = is_failure
 
 
 class UpstreamBusy(UpstreamError):
@@ -63,14 +67,17 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
 class Upstream:
     """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
 
-    `problem`: why it is not healthy, "" = it is. `adapters`: those that it listed last. `timeout_s`: how long it may be
-    silent while it answers.
+    `is_known`: the profile holds for what it lists now. `problem`: why it is sent nothing, "" = it is sent requests.
+    `doubt`: the failure of a request for which it comes after all others, until it has made a token for nobody; "" = there
+    is none. `adapters`: those that it listed last. `timeout_s`: how long it may be silent while it answers.
     """
 
     def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
         self.url = url
         self.profile = profile
+        self.is_known = profile is not None
         self.problem = "" if profile is not None else "it has not answered yet"
+        self.doubt = ""
         self.adapters = () if profile is None else profile.adapters
         self.num_outstanding = 0
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
@@ -78,8 +85,8 @@ class Upstream:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it is sent requests."""
-        return not self.problem
+        """Whether it is sent requests as the others are."""
+        return not self.problem and not self.doubt
 
     def attach(self, session: aiohttp.ClientSession) -> None:
         """Use this session from now on."""
@@ -158,7 +165,7 @@ class Upstream:
         if status in (400, 413, 422):
             raise client_error(content, self.url)
         # The others are no fault of a client that dragoman has let in: a wrong key, no such model, a server that fails.
-        raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}")
+        raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}", is_failure=status >= 500)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -171,9 +178,9 @@ class Upstream:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
         if isinstance(error, TimeoutError):
-            silence = self._timeout.sock_read
-            return UpstreamError(f"{self.url} says nothing for too long (upstream_timeout={silence:g} s bounds it)")
-        return UpstreamError(f"{self.url} broke the connection off ({reason})")
+            bound = f"upstream_timeout={self._timeout.sock_read:g} s bounds it"
+            return UpstreamError(f"{self.url} says nothing for too long ({bound})", is_failure=True)
+        return UpstreamError(f"{self.url} broke the connection off ({reason})", is_failure=True)
 
 
 class Stream:

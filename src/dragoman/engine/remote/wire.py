@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import AS_TEXT
+from dragoman.engine.remote.kinds import AS_TEXT, Kind, kind_of
 from dragoman.engine.remote.profile import SENT, Profile
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams
@@ -210,6 +210,11 @@ class Model(msgspec.Struct):
     def context_len(self) -> int | None:
         """Tokens of one sequence, None if the server does not say."""
         return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the server that lists it."""
+        return kind_of(self.owned_by or "", self.id)
 
 
 class ModelList(msgspec.Struct):
