@@ -99,6 +99,8 @@ class FakeUpstream:
             return web.json_response(self.error, status=self.status, headers={"retry-after": "7"})
         self.num_running += 1
         try:
+            if body.get("prompt_logprobs") is not None and self.logprobs == "ids":
+                return _prompt_logprobs(body["prompt"])
             return await self._stream(request, body)
         finally:
             self.num_running -= 1
@@ -147,6 +149,11 @@ class FakeUpstream:
             finally:
                 self.num_hanging -= 1
         await asyncio.sleep(0)
+
+
+def _prompt_logprobs(prompt: Sequence[int]) -> web.Response:
+    told = [None, *({str(token): {"logprob": -0.5, "rank": 1}} for token in prompt[1:])]
+    return web.json_response({"choices": [{"index": 0, "text": "", "prompt_logprobs": told}]})
 
 
 def _event(choice: Mapping[str, Any]) -> bytes:

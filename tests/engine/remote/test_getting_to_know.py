@@ -113,6 +113,19 @@ def test_a_clients_trace_is_continued_in_each_request_upstream() -> None:
     run(test())
 
 
+def test_a_salt_goes_with_the_prompt_wherever_it_is_sent() -> None:
+    upstream = rich()
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(prompt_logprobs=1, cache_salt="mine"))
+            await outputs(engine, request())
+            assert [body.get("cache_salt") for body in upstream.bodies] == ["mine", "mine", None]
+            assert ["prompt_logprobs" in body for body in upstream.bodies] == [True, False, False]
+
+    run(test())
+
+
 @pytest.mark.parametrize("max_tokens", [2, 9], ids=["full length", "its own end"])
 def test_prompt_tokens_that_the_upstream_had_cached_are_told_once(max_tokens: int) -> None:
     upstream = rich(num_cached_tokens=3)
