@@ -125,8 +125,11 @@ TGI = Kind(
 
 
 def kind_of(owner: str, model: str) -> Kind:
-    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there."""
-    if owner and owner == model:
+    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there.
+
+    A model that is called just as a known owner is that owner's: TGI's names are those of repositories or folders.
+    """
+    known = owner.lower()
+    if owner and owner == model and not any(known in kind.owners for kind in KINDS):
         return TGI
-    owner = owner.lower()
-    return next((kind for kind in KINDS if owner.startswith(kind.owners)), UNKNOWN)
+    return next((kind for kind in KINDS if known.startswith(kind.owners)), UNKNOWN)
