@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dragoman.engine.affinity import preferred
@@ -166,7 +167,9 @@ class Fleet:
                     self._suspect(upstream, error)
                     is_hedged = True  # if the first has failed, what follows is another try
         finally:
-            await _drop(asked, drop)
+            for one in asked:  # none is waited for: a cancellation meanwhile would lose the answer that has won
+                one.cancel()
+                one.add_done_callback(partial(_drop, drop))
         return won
 
     def _failure(self, errors: Sequence[UpstreamError], route: Route) -> ServerError:
@@ -248,11 +251,7 @@ def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
         upstream.is_known = False
 
 
-async def _drop(asked: Iterable[asyncio.Future[T]], drop: Callable[[T], None]) -> None:
-    """End what runs, and what has been answered meanwhile."""
-    asked = list(asked)
-    for one in asked:
-        one.cancel()
-    for answer in await asyncio.gather(*asked, return_exceptions=True):
-        if not isinstance(answer, BaseException):
-            drop(answer)
+def _drop(drop: Callable[[T], None], asked: asyncio.Future[T]) -> None:
+    """End an answer that came although nobody wants it any more."""
+    if not asked.cancelled() and asked.exception() is None:
+        drop(asked.result())
