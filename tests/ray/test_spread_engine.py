@@ -13,9 +13,9 @@ from dragoman.engine.base import Engine
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.spread import MAX_ATTEMPTS, Replies, SpreadEngine
-from dragoman.errors import EngineDead, EngineFailed, InvalidRequest
-from dragoman.types import EngineRequest, SamplingParams
+from dragoman.engine.spread import MAX_ATTEMPTS, Failure, Replies, SpreadEngine
+from dragoman.errors import EngineDead, EngineFailed, InvalidRequest, Overloaded
+from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.near_replicas import NearReplies
@@ -63,6 +63,30 @@ async def tokens(engine: Engine, request: EngineRequest = REQUEST) -> list[int]:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_replicas_without_room_are_told_as_such_and_when_to_come_again() -> None:
+    async def test() -> None:
+        refusals: list[Overloaded] = []
+
+        class Full(NearReplies):
+            async def __anext__(self) -> EngineOutput | Failure:
+                refusals.append(Overloaded(f"{len(refusals)} wait", retry_after_s=7 + len(refusals)))
+                return Failure(refusals[-1], f"replica {len(refusals)}")
+
+        replicas = Replicas("a")
+        async with replicas:
+            spread = SpreadEngine(
+                replicas.engines["a"].capabilities, lambda request, avoided: Full(replicas.engines["a"], request, "a")
+            )
+            await spread.start()
+            with pytest.raises(Overloaded) as caught:
+                await tokens(spread)
+            assert caught.value is refusals[-1]
+            assert caught.value.retry_after_s == 7 + MAX_ATTEMPTS - 1
+            assert len(refusals) == MAX_ATTEMPTS
+
+    run(test())
 
 
 def test_a_request_whose_replica_is_lost_before_its_first_output_has_the_same_answer_from_another() -> None:
