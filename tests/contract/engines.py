@@ -107,7 +107,8 @@ def _upstream(other: OtherServer | None = None) -> LoadedRemote:
     stack = ExitStack()
     atexit.register(stack.close)
     if other is None:
-        ours = serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN))
+        options = ("--max-model-len", str(MAX_MODEL_LEN), "--min-priority", "-10")
+        ours = serve("--name", "demo", "--dtype", "f32", *options)
         url = stack.enter_context(ours).base_url
     else:
         url = stack.enter_context(other.running(MAX_MODEL_LEN))

@@ -44,8 +44,9 @@ class Kind:
 
     `names`: field of SamplingParams -> the parameter's name there. `grammars`: ways to ask for an output grammar, the newest
     first, each a grammar's kind -> the parameter. `has_n`: several sequences can be streamed in
-    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `max_seed`: the largest it reads.
-    `hidden`: what it does to the probabilities that no request can switch off.
+    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and
+    refuses them where they would have no effect. `max_seed`: the largest it reads. `hidden`: what it does to the
+    probabilities that no request can switch off.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kind:
     ids_from_logprobs: bool = False
     prompt_logprobs: bool = False
     cache_salt: bool = False
+    priority: bool = False
     max_seed: int = 2**63 - 1
     hidden: str = ""
 
@@ -69,6 +71,8 @@ KINDS: tuple[Kind, ...] = (
         _VLLM | {"typical_p": "typical_p"},
         (_STRUCTURED | {"lark": "structured_outputs.grammar"},),
         prompt_logprobs=True,
+        cache_salt=True,
+        priority=True,
         max_seed=2**64 - 1,
     ),
     Kind("vLLM", ("vllm",), _VLLM, (_STRUCTURED, _GUIDED), prompt_logprobs=True, cache_salt=True),

@@ -109,7 +109,12 @@ class _Probe:
             profile = replace(profile, max_logprobs=await self._max_logprobs(profile))
         if profile.max_logprobs is not None and profile.kind.prompt_logprobs:
             profile = replace(profile, prompt_logprobs=await self._has_prompt_logprobs(profile))
-        profile = replace(profile, has_usage=await self._has_usage(profile))
+        profile = replace(
+            profile,
+            has_usage=await self._has_usage(profile),
+            cache_salt=profile.kind.cache_salt and await self._goes_by(profile, cache_salt="probe"),
+            priority=profile.kind.priority and await self._goes_by(profile, priority=-1),  # which anybody may have
+        )
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
 
     async def make_a_token(self, profile: Profile) -> None:
@@ -182,6 +187,12 @@ class _Probe:
             return False
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
         return told is not None and len(told) == len(self._sample.token_ids)
+
+    async def _goes_by(self, profile: Profile, **values: Any) -> bool:
+        """Whether a request with these values is taken."""
+        ask = self._ask(profile)
+        asked = replace(ask, request=msgspec.structs.replace(ask.request, **values))
+        return await self._accepted(asked, profile) is not None
 
     async def _has_usage(self, profile: Profile) -> bool:
         return await self._accepted(self._ask(profile), replace(profile, has_usage=True)) is not None
