@@ -103,8 +103,7 @@ class SpreadEngine:
 
         Overloaded if the last of so many had no room.
         """
-        self._check_open()
-        self._capabilities.check(request)
+        self.check(request)
         number, self._next_number = self._next_number, self._next_number + 1
         is_started = False
         avoided: list[str] = []
@@ -139,6 +138,11 @@ class SpreadEngine:
             self._replies.pop(number, None)
             if not self._replies:
                 self._idle.set()
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`; what a replica refuses besides is for it to say."""
+        self._check_open()
+        self._capabilities.check(request)
 
     def health(self) -> Health:
         """Alive while it takes requests: replicas that die are replaced, and requests wait for them."""

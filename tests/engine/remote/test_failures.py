@@ -7,10 +7,21 @@ import time
 
 import pytest
 
-from dragoman.engine.base import Engine
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, Overloaded, RequestTimeout, Unavailable
+from dragoman.engine.base import Engine, check_request
+from dragoman.errors import (
+    CapacityError,
+    EngineDead,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    RequestTimeout,
+    ServerError,
+    Unavailable,
+    UnsupportedFeature,
+)
+from dragoman.types import EngineRequest
 from tests.contract.asking import first_output, run, until
-from tests.engine.remote.asking import PROMPT, outputs, remote, request, text
+from tests.engine.remote.asking import PROMPT, TOKENIZER, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
 
 SAID = "one two three"
@@ -238,5 +249,35 @@ def test_who_is_over_the_limit_waits_and_is_sent_later() -> None:
             tasks[1].cancel()
             assert await tasks[2] == SAID
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(test())
+
+
+def test_what_would_be_refused_is_told_without_asking_anybody() -> None:
+    upstream = FakeUpstream()
+    letters = tuple(token for letter in "deep" for token in TOKENIZER.encode(letter))
+    cases: dict[type[ServerError], EngineRequest] = {
+        UnsupportedFeature: request(top_k=4),
+        CapacityError: request(max_tokens=64),
+        InvalidRequest: request(prompt_ids=letters),  # no text stands for them
+    }
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            check_request(engine, request())
+            for kind, refused in cases.items():
+                with pytest.raises(kind) as told:
+                    check_request(engine, refused)
+                with pytest.raises(kind) as raised:
+                    await outputs(engine, refused)
+                assert str(told.value) == str(raised.value)
+            assert not upstream.bodies
+            await upstream.stop()
+            with pytest.raises(Unavailable):
+                await outputs(engine, request())
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                check_request(engine, request())
+        with pytest.raises(EngineDead):
+            check_request(engine, request())
 
     run(test())

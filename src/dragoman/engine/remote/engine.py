@@ -63,7 +63,7 @@ class _Run:
 
     def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
         self.request = request
-        self.route = Route(prefix_key(request), request.adapter)
+        self.route = _route(request)
         self.trace = trace or Trace(request.request_id, request.trace)
         self.queue: _Queue = asyncio.Queue()
         self.num_open = request.sampling.n
@@ -150,6 +150,12 @@ class RemoteEngine:
                 timer.cancel()
             if run.num_open:
                 run.task.cancel()
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`."""
+        self._check(request)
+        self._prompt(request)
+        self._fleet.check(_route(request))
 
     def health(self) -> Health:
         """Alive while some upstream is. Waiting are those that are not sent yet."""
@@ -358,6 +364,10 @@ async def _read(
         except (TimeoutError, UpstreamError):
             logger.debug("an upstream's stream did not end in time; its connection is closed")
     put(last, stream.num_cached_tokens)
+
+
+def _route(request: EngineRequest) -> Route:
+    return Route(prefix_key(request), request.adapter)
 
 
 def _put(run: _Run) -> list[EngineOutput]:

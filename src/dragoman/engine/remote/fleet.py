@@ -119,6 +119,11 @@ class Fleet:
                 self._suspect(upstream, error)
         raise self._failure(list(tried.values()), route)
 
+    def check(self, route: Route) -> None:
+        """Raises: Unavailable if there is nobody to ask."""
+        if self._next(route, ()) is None:
+            raise self._failure((), route)
+
     def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
         """The upstream to ask, None if there is none but those."""
         able = [
