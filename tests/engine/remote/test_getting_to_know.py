@@ -131,6 +131,21 @@ def test_a_salt_goes_with_the_prompt_wherever_it_is_sent() -> None:
     run(test())
 
 
+def test_the_span_that_is_recorded_for_a_call_is_the_parent_of_what_servers_record() -> None:
+    """Any other parent would be known to nobody, and their spans would hang in the air."""
+    upstream = FakeUpstream()
+    trace = TraceContext("0af7651916cd43dd8448eb211c80319c", is_sampled=True, span_id="b7ad6b7169203331")
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(n=2, temperature=1.0, trace=trace))
+            assert [headers["traceparent"] for headers in upstream.headers] == [
+                f"00-{trace.trace_id}-{trace.span_id}-01"
+            ] * 2
+
+    run(test())
+
+
 def test_salt_and_priority_go_to_servers_that_go_by_them() -> None:
     behind = rich(owner="dragoman", max_model_len=64)
 
