@@ -8,6 +8,7 @@ import time
 import pytest
 
 from dragoman.engine.base import Engine, check_request
+from dragoman.engine.remote import fleet
 from dragoman.errors import (
     CapacityError,
     EngineDead,
@@ -113,7 +114,8 @@ def test_without_any_server_requests_are_refused_and_the_engine_says_why() -> No
     run(test())
 
 
-def test_a_silent_upstream_is_given_up_before_the_first_token_and_between_two() -> None:
+def test_a_silent_upstream_is_given_up_before_the_first_token_and_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "FIRST_RETRY_S", 60.0)  # the engine asks for no token of its own meanwhile
     slow, quick = FakeUpstream(), FakeUpstream()
 
     async def test() -> None:
