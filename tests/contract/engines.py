@@ -114,7 +114,8 @@ def _url(other: OtherServer | None) -> str:
     stack = ExitStack()
     atexit.register(stack.close)
     if other is None:
-        ours = serve("--name", "demo", "--dtype", "f32", "--max-model-len", str(MAX_MODEL_LEN))
+        options = ("--max-model-len", str(MAX_MODEL_LEN), "--min-priority", "-10")
+        ours = serve("--name", "demo", "--dtype", "f32", *options)
         return stack.enter_context(ours).base_url
     return stack.enter_context(other.running(MAX_MODEL_LEN))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dragoman.engine.affinity import BLOCK_TOKENS, MAX_OVERLOAD, preferred, prefix_key
+from dragoman.engine.affinity import BLOCK_TOKENS, MAX_OVERLOAD, most_requests, preferred, prefix_key
 from dragoman.types import EngineRequest, Picture, PictureSpan, SamplingParams
 
 NAMES = [f"replica-{number}" for number in range(8)]
@@ -78,7 +79,33 @@ def test_a_replica_above_the_bound_is_passed_over_until_it_has_room() -> None:
 def test_with_one_request_each_nobody_is_above_the_bound() -> None:
     first = preferred(key(5), IDLE)[0]
     assert preferred(key(5), {**IDLE, first: 1})[0] != first  # a second one goes elsewhere while others have nothing
+    assert preferred(key(5), dict.fromkeys(NAMES, 1))[0] == first
     assert preferred(key(5), {"only": 30}) == ["only"]
+
+
+@pytest.mark.parametrize("load", range(8))
+def test_a_replica_at_the_mean_is_not_passed_over(load: int) -> None:
+    first, second, third, *_ = preferred(key(5), IDLE)
+    uneven = {**dict.fromkeys(NAMES, load), second: load + 1, third: max(load - 1, 0)}
+    assert preferred(key(5), uneven)[0] == first
+
+
+@pytest.mark.parametrize("mean", [1, 2, 3])
+@pytest.mark.parametrize("num_replicas", [2, 8])
+def test_most_requests_go_where_their_beginning_is_known_while_few_run(num_replicas: int, mean: int) -> None:
+    dice, loads = random.Random(0), dict.fromkeys(NAMES[:num_replicas], 0)
+    homes = {number: preferred(key(number), loads)[0] for number in range(50)}
+    running: list[str] = []
+    num_home = 0
+    for _ in range(2000):
+        if len(running) == mean * num_replicas:
+            loads[running.pop(dice.randrange(len(running)))] -= 1
+        number = dice.choice(list(homes))
+        chosen = preferred(key(number), loads)[0]
+        num_home += chosen == homes[number]
+        loads[chosen] += 1
+        running.append(chosen)
+    assert num_home / 2000 > 0.6  # chance is one in num_replicas
 
 
 @pytest.mark.parametrize("num_requests", [1, 10, 500])
@@ -94,7 +121,7 @@ def test_one_popular_beginning_keeps_no_replica_busier_than_the_bound(num_reques
 def test_a_load_stays_within_its_bound(loads: list[int], number: int) -> None:
     named = {f"http://10.0.0.{place}": load for place, load in enumerate(loads)}
     chosen = preferred(key(number), named)[0]
-    assert named[chosen] + 1 <= max(1, MAX_OVERLOAD * (sum(loads) + 1) / len(loads)) or named[chosen] == min(loads)
+    assert named[chosen] < most_requests(loads) < MAX_OVERLOAD * (sum(loads) + 1) / len(loads) + 1
 
 
 @pytest.mark.parametrize("num_requests", [1, 10, 100])

@@ -7,15 +7,16 @@ from collections.abc import Coroutine
 from contextlib import aclosing
 from typing import Any
 
+import msgspec
 import pytest
 
-from dragoman.engine.base import Engine
+from dragoman.engine.base import Engine, check_request
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.spread import MAX_ATTEMPTS, Replies, SpreadEngine
-from dragoman.errors import EngineDead, EngineFailed, InvalidRequest
-from dragoman.types import EngineRequest, SamplingParams
+from dragoman.engine.spread import MAX_ATTEMPTS, Failure, Replies, SpreadEngine
+from dragoman.errors import EngineDead, EngineFailed, InvalidRequest, Overloaded, UnsupportedFeature
+from dragoman.types import EngineOutput, EngineRequest, Picture, PictureSpan, SamplingParams
 from tests.engine.fake_runner import FakeRunner
 from tests.support.letters import VOCAB_SIZE, letter_tools
 from tests.support.near_replicas import NearReplies
@@ -63,6 +64,30 @@ async def tokens(engine: Engine, request: EngineRequest = REQUEST) -> list[int]:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 60))
+
+
+def test_replicas_without_room_are_told_as_such_and_when_to_come_again() -> None:
+    async def test() -> None:
+        refusals: list[Overloaded] = []
+
+        class Full(NearReplies):
+            async def __anext__(self) -> EngineOutput | Failure:
+                refusals.append(Overloaded(f"{len(refusals)} wait", retry_after_s=7 + len(refusals)))
+                return Failure(refusals[-1], f"replica {len(refusals)}")
+
+        replicas = Replicas("a")
+        async with replicas:
+            spread = SpreadEngine(
+                replicas.engines["a"].capabilities, lambda request, avoided: Full(replicas.engines["a"], request, "a")
+            )
+            await spread.start()
+            with pytest.raises(Overloaded) as caught:
+                await tokens(spread)
+            assert caught.value is refusals[-1]
+            assert caught.value.retry_after_s == 7 + MAX_ATTEMPTS - 1
+            assert len(refusals) == MAX_ATTEMPTS
+
+    run(test())
 
 
 def test_a_request_whose_replica_is_lost_before_its_first_output_has_the_same_answer_from_another() -> None:
@@ -137,5 +162,21 @@ def test_a_death_of_a_replica_is_not_told_as_the_servers_own() -> None:
                 await tokens(engine)
             assert not isinstance(failure.value, EngineDead)
             assert engine.health().is_alive
+
+    run(test())
+
+
+def test_what_would_be_refused_here_is_told_without_asking_a_replica() -> None:
+    async def test() -> None:
+        replicas = Replicas("a")
+        async with replicas as engine:
+            check_request(engine, REQUEST)
+            picture = PictureSpan(Picture(1, 1, b"\0\0\0", "digest"), 0, 1)
+            with pytest.raises(UnsupportedFeature, match=r"^pictures 1 "):
+                check_request(engine, msgspec.structs.replace(REQUEST, pictures=(picture,)))
+            await engine.shutdown(0.0)
+            with pytest.raises(EngineDead):
+                check_request(engine, REQUEST)
+        assert not replicas.sent
 
     run(test())

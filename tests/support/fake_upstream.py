@@ -25,6 +25,7 @@ class FakeUpstream:
     the pieces, told if they are asked for. `logprobs`: "" = none, "ids" = as vLLM tells them, "content" = as llama.cpp does.
     `num_cached_tokens`: told with the usage. `adapters`: name -> the model that it is listed with. The others
     decide what becomes of the next requests: `status` of a refusal, pieces after which it `dies` or `hangs`.
+    `num_hanging`: requests that do now.
     """
 
     pieces: Sequence[str] = ("one", " two", " three")
@@ -45,6 +46,7 @@ class FakeUpstream:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
     num_running: int = 0
+    num_hanging: int = 0
     url: str = ""
     _runner: web.AppRunner | None = None
     _port: int = 0
@@ -97,6 +99,8 @@ class FakeUpstream:
             return web.json_response(self.error, status=self.status, headers={"retry-after": "7"})
         self.num_running += 1
         try:
+            if body.get("prompt_logprobs") is not None and self.logprobs == "ids":
+                return _prompt_logprobs(body["prompt"])
             return await self._stream(request, body)
         finally:
             self.num_running -= 1
@@ -139,8 +143,17 @@ class FakeUpstream:
         if self.dies_after == position:
             request.transport.abort()
         if position in (self.dies_after, self.hangs_after):
-            await asyncio.Event().wait()  # until the client goes away: then this is cancelled
+            self.num_hanging += 1
+            try:
+                await asyncio.Event().wait()  # until the client goes away: then this is cancelled
+            finally:
+                self.num_hanging -= 1
         await asyncio.sleep(0)
+
+
+def _prompt_logprobs(prompt: Sequence[int]) -> web.Response:
+    told = [None, *({str(token): {"logprob": -0.5, "rank": 1}} for token in prompt[1:])]
+    return web.json_response({"choices": [{"index": 0, "text": "", "prompt_logprobs": told}]})
 
 
 def _event(choice: Mapping[str, Any]) -> bytes:

@@ -10,8 +10,9 @@ routers agree without talking, and a replica that comes or goes moves only the k
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 
 from dragoman.types import EngineRequest
@@ -38,6 +39,14 @@ def prefix_key(request: EngineRequest, max_tokens: int = DEFAULT_PREFIX_TOKENS) 
     return digest.digest()
 
 
+def most_requests(loads: Collection[int]) -> int:
+    """The most requests that a replica may have, with the one that is to be sent; of any `loads` some replica's allow it.
+
+    Rounded up: of few requests a quarter above the mean is no whole one, and whoever has just the mean would be passed over.
+    """
+    return math.ceil(MAX_OVERLOAD * (sum(loads) + 1) / max(len(loads), 1))
+
+
 def preferred(key: bytes, loads: Mapping[str, int]) -> list[str]:
     """The replicas in the order in which a request with this key should try them.
 
@@ -47,9 +56,8 @@ def preferred(key: bytes, loads: Mapping[str, int]) -> list[str]:
     if not key:
         return sorted(loads, key=lambda replica: loads[replica])
     scores = {replica: _score(key, replica) for replica in loads}
-    bound = MAX_OVERLOAD * (sum(loads.values()) + 1) / max(len(loads), 1)
-    # A replica may have the request if it stays within the bound with it; one request each is always allowed.
-    is_over = {replica: load + 1 > max(bound, 1) for replica, load in loads.items()}
+    bound = most_requests(loads.values())
+    is_over = {replica: load >= bound for replica, load in loads.items()}
     return sorted(
         loads,
         key=lambda replica: (is_over[replica], loads[replica] if is_over[replica] else 0, -scores[replica]),

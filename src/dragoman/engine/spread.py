@@ -99,12 +99,15 @@ class SpreadEngine:
         self._death = ""
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
-        """As `Engine.generate`. Raises also: EngineFailed if the replica was lost after the first output."""
-        self._check_open()
-        self._capabilities.check(request)
+        """As `Engine.generate`. Raises also: EngineFailed if the replica was lost after the first output, or four before.
+
+        Overloaded if the last of so many had no room.
+        """
+        self.check(request)
         number, self._next_number = self._next_number, self._next_number + 1
         is_started = False
         avoided: list[str] = []
+        refusal: Overloaded | None = None  # by the replica that was asked last
         self._idle.clear()
         try:
             for _ in range(MAX_ATTEMPTS):
@@ -124,14 +127,22 @@ class SpreadEngine:
                     self._check_not_cancelled(error)
                     if not _is_movable(error) or is_started:
                         raise _told(error) from error
+                    refusal = error if isinstance(error, Overloaded) else None
                 finally:
                     replies.cancel()
+            if refusal is not None:
+                raise refusal
             raise EngineFailed(f"{MAX_ATTEMPTS} replicas were lost one after the other while they had this request")
         finally:
             self._num_started -= is_started
             self._replies.pop(number, None)
             if not self._replies:
                 self._idle.set()
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`; what a replica refuses besides is for it to say."""
+        self._check_open()
+        self._capabilities.check(request)
 
     def health(self) -> Health:
         """Alive while it takes requests: replicas that die are replaced, and requests wait for them."""

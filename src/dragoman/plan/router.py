@@ -9,14 +9,13 @@ replicas, and goes to the first whose outstanding requests are below the bound.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from dragoman.engine.affinity import MAX_OVERLOAD
+from dragoman.engine.affinity import MAX_OVERLOAD, most_requests
 from dragoman.plan.workload import NO_PREFIX, Weights, Workload, popularity
 
 RouterKind = Literal["least-outstanding", "prefix"]
@@ -57,7 +56,7 @@ class PrefixAffinity:
         """See `Router`."""
         if prefix == NO_PREFIX:
             return self._others.choose(prefix, outstanding)
-        bound = math.ceil(MAX_OVERLOAD * (sum(outstanding) + 1) / len(outstanding))
+        bound = most_requests(outstanding)
         ranked: list[int] = np.argsort(-_scores(np.array([prefix]), len(outstanding))[0], kind="stable").tolist()
         return next(index for index in ranked if outstanding[index] < bound)
 

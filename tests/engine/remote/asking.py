@@ -59,6 +59,11 @@ def request(max_tokens: int = 8, text: str = PROMPT, **values: Any) -> EngineReq
     return msgspec.structs.replace(made, **own)
 
 
+def beginning(number: int) -> str:
+    """A text that is longer than a block of tokens, another one for each number."""
+    return f"This is text {number}. " * 12
+
+
 async def outputs(engine: Engine, asked: EngineRequest) -> list[EngineOutput]:
     """All outputs."""
     async with aclosing(engine.generate(asked)) as stream:

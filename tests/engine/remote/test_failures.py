@@ -7,10 +7,22 @@ import time
 
 import pytest
 
-from dragoman.engine.base import Engine
-from dragoman.errors import CapacityError, EngineFailed, InvalidRequest, Overloaded, RequestTimeout, Unavailable
+from dragoman.engine.base import Engine, check_request
+from dragoman.engine.remote import fleet
+from dragoman.errors import (
+    CapacityError,
+    EngineDead,
+    EngineFailed,
+    InvalidRequest,
+    Overloaded,
+    RequestTimeout,
+    ServerError,
+    Unavailable,
+    UnsupportedFeature,
+)
+from dragoman.types import EngineRequest
 from tests.contract.asking import first_output, run, until
-from tests.engine.remote.asking import outputs, remote, request, text
+from tests.engine.remote.asking import PROMPT, TOKENIZER, outputs, remote, request, text
 from tests.support.fake_upstream import FakeUpstream
 
 SAID = "one two three"
@@ -18,6 +30,11 @@ SAID = "one two three"
 
 def healthy(engine: Engine) -> list[bool]:
     return [upstream.is_healthy for upstream in engine.health().upstreams]
+
+
+def num_asked(upstream: FakeUpstream) -> int:
+    """Requests without those that the engine asks for itself."""
+    return sum(body["prompt"] == PROMPT for body in upstream.bodies)
 
 
 def test_an_upstream_that_dies_before_the_first_token_is_replaced_by_another() -> None:
@@ -32,8 +49,9 @@ def test_an_upstream_that_dies_before_the_first_token_is_replaced_by_another() -
             with pytest.raises((EngineFailed, Unavailable)):
                 await reading
             assert len(first.bodies) == len(second.bodies) == 1
+            first.dies_after = second.dies_after = None
             await until(lambda: healthy(engine) == [True, True])
-            first.dies_after, second.dies_after = 0, None
+            first.dies_after = 0
             first.forget()
             second.forget()
             assert await text(engine, request()) == SAID
@@ -96,7 +114,8 @@ def test_without_any_server_requests_are_refused_and_the_engine_says_why() -> No
     run(test())
 
 
-def test_a_silent_upstream_is_given_up_before_the_first_token_and_between_two() -> None:
+def test_a_silent_upstream_is_given_up_before_the_first_token_and_between_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "FIRST_RETRY_S", 60.0)  # the engine asks for no token of its own meanwhile
     slow, quick = FakeUpstream(), FakeUpstream()
 
     async def test() -> None:
@@ -104,11 +123,11 @@ def test_a_silent_upstream_is_given_up_before_the_first_token_and_between_two() 
             slow.hangs_after = quick.hangs_after = 0
             with pytest.raises(EngineFailed, match=r"upstream_timeout=0.2"):
                 await outputs(engine, request())
-            assert len(slow.bodies) == len(quick.bodies) == 1, "each was tried"
+            assert num_asked(slow) == num_asked(quick) == 1, "each was tried"
             quick.hangs_after = slow.hangs_after = 1
             with pytest.raises(EngineFailed, match=r"upstream_timeout=0.2"):
                 await outputs(engine, request())
-            assert len(slow.bodies) + len(quick.bodies) == 3, "only one was"
+            assert num_asked(slow) + num_asked(quick) == 3, "only one was"
             await until(lambda: slow.num_running == quick.num_running == 0)
 
     run(test())
@@ -232,5 +251,35 @@ def test_who_is_over_the_limit_waits_and_is_sent_later() -> None:
             tasks[1].cancel()
             assert await tasks[2] == SAID
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    run(test())
+
+
+def test_what_would_be_refused_is_told_without_asking_anybody() -> None:
+    upstream = FakeUpstream()
+    letters = tuple(token for letter in "deep" for token in TOKENIZER.encode(letter))
+    cases: dict[type[ServerError], EngineRequest] = {
+        UnsupportedFeature: request(top_k=4),
+        CapacityError: request(max_tokens=64),
+        InvalidRequest: request(prompt_ids=letters),  # no text stands for them
+    }
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            check_request(engine, request())
+            for kind, refused in cases.items():
+                with pytest.raises(kind) as told:
+                    check_request(engine, refused)
+                with pytest.raises(kind) as raised:
+                    await outputs(engine, refused)
+                assert str(told.value) == str(raised.value)
+            assert not upstream.bodies
+            await upstream.stop()
+            with pytest.raises(Unavailable):
+                await outputs(engine, request())
+            with pytest.raises(Unavailable, match="cannot be reached"):
+                check_request(engine, request())
+        with pytest.raises(EngineDead):
+            check_request(engine, request())
 
     run(test())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from dragoman.engine.factory import EngineOptionError
 from dragoman.engine.remote.factory import factory
+from dragoman.errors import UnsupportedFeature
 from dragoman.types import TraceContext
 from tests.contract.asking import run, until
 from tests.engine.remote.asking import PROMPT, TOKENIZER, load, outputs, remote, request, setup, text
@@ -21,6 +23,14 @@ def rich(**values: object) -> FakeUpstream:
     """Like vLLM, as far as tokens go."""
     known = {"pieces": PIECES, "owner": "vllm", "accepts": None, "takes_ids": True, "token_ids": IDS, "logprobs": "ids"}
     return FakeUpstream(**(known | values))  # type: ignore[arg-type]
+
+
+def rich_fields() -> frozenset[str]:
+    """What such a server takes of requests for its tokens."""
+    return OPENAI | {
+        "top_k", "min_p", "repetition_penalty", "frequency_penalty", "stop_token_ids", "return_token_ids", "logprobs",
+        "return_tokens_as_token_ids", "logit_bias", "min_tokens", "ignore_eos",
+    }  # fmt: skip
 
 
 def test_a_server_that_names_its_tokens_is_asked_for_tokens_only() -> None:
@@ -39,13 +49,8 @@ def test_a_server_that_names_its_tokens_is_asked_for_tokens_only() -> None:
 
 
 def test_a_parameter_that_a_release_refuses_is_refused_by_name_from_then_on() -> None:
-    known = OPENAI | {
-        "top_k", "min_p", "repetition_penalty", "frequency_penalty", "stop_token_ids", "return_token_ids", "logprobs",
-        "return_tokens_as_token_ids", "logit_bias", "min_tokens", "ignore_eos",
-    }  # fmt: skip
-
     async def test() -> None:
-        upstream = rich(accepts=known)
+        upstream = rich(accepts=rich_fields())
         async with listening(upstream):
             able = (await load(upstream.url)).common.capabilities
             assert able.unsupported == {"typical_p", "bad_words", "allowed_token_ids"}
@@ -109,6 +114,82 @@ def test_a_clients_trace_is_continued_in_each_request_upstream() -> None:
             (headers,) = upstream.headers
             assert headers["traceparent"].endswith("-00")
             assert "tracestate" not in headers
+
+    run(test())
+
+
+def test_a_salt_goes_with_the_prompt_wherever_it_is_sent() -> None:
+    upstream = rich()
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(prompt_logprobs=1, cache_salt="mine"))
+            await outputs(engine, request())
+            assert [body.get("cache_salt") for body in upstream.bodies] == ["mine", "mine", None]
+            assert ["prompt_logprobs" in body for body in upstream.bodies] == [True, False, False]
+
+    run(test())
+
+
+def test_the_span_that_is_recorded_for_a_call_is_the_parent_of_what_servers_record() -> None:
+    """Any other parent would be known to nobody, and their spans would hang in the air."""
+    upstream = FakeUpstream()
+    trace = TraceContext("0af7651916cd43dd8448eb211c80319c", is_sampled=True, span_id="b7ad6b7169203331")
+
+    async def test() -> None:
+        async with remote(upstream) as engine:
+            await outputs(engine, request(n=2, temperature=1.0, trace=trace))
+            assert [headers["traceparent"] for headers in upstream.headers] == [
+                f"00-{trace.trace_id}-{trace.span_id}-01"
+            ] * 2
+
+    run(test())
+
+
+def test_salt_and_priority_go_to_servers_that_go_by_them() -> None:
+    behind = rich(owner="dragoman", max_model_len=64)
+
+    async def test() -> None:
+        async with remote(behind) as engine:
+            await outputs(engine, request(cache_salt="mine", priority=-3))
+            await outputs(engine, request(prompt_logprobs=1, priority=2))
+            assert [body.get("cache_salt") for body in behind.bodies] == ["mine", None, None]
+            assert [body.get("priority") for body in behind.bodies] == [3, -2, -2]
+
+    run(test())
+
+
+def test_a_priority_that_may_be_ignored_is_refused_by_name() -> None:
+    ignoring, refusing = rich(), rich(owner="dragoman", accepts=frozenset({*rich_fields(), "cache_salt"}))
+
+    async def test() -> None:
+        for upstream in (ignoring, refusing):
+            async with remote(upstream) as engine:
+                assert engine.capabilities.cache_salt
+                with pytest.raises(UnsupportedFeature, match=r"^priority 3 is not supported"):
+                    await outputs(engine, request(priority=-3))
+        async with listening(ignoring, refusing, poor := FakeUpstream()):
+            assert (await load(ignoring.url, refusing.url)).common.capabilities.cache_salt
+            assert not (await load(ignoring.url, poor.url)).common.capabilities.cache_salt
+
+    run(test())
+
+
+def test_of_those_that_wait_here_the_highest_priority_is_sent_first() -> None:
+    behind = rich(owner="dragoman")
+
+    async def test() -> None:
+        async with remote(behind, max_num_seqs=1) as engine:
+            behind.hangs_after = 0
+            first = asyncio.create_task(outputs(engine, request()))
+            await until(lambda: behind.num_hanging == 1)
+            waiting = [asyncio.create_task(outputs(engine, request(priority=value))) for value in (0, -1, 2, 2, 1)]
+            await until(lambda: engine.health().num_waiting == len(waiting))
+            waiting[3].cancel()
+            behind.hangs_after = None
+            first.cancel()
+            await asyncio.gather(first, *waiting, return_exceptions=True)
+            assert [body.get("priority", 0) for body in behind.bodies] == [0, -2, -1, 0, 1]
 
     run(test())
 

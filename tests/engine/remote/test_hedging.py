@@ -6,6 +6,9 @@ import asyncio
 
 import pytest
 
+from dragoman.engine.remote.fleet import Fleet, Route
+from dragoman.engine.remote.profile import Profile
+from dragoman.engine.remote.upstream import Upstream
 from dragoman.errors import EngineFailed, InvalidRequest
 from tests.contract.asking import first_output, run, until
 from tests.engine.remote.asking import outputs, remote, request, text
@@ -97,6 +100,37 @@ def test_what_a_second_server_refuses_is_the_clients_error_and_both_fail_only_to
                 await outputs(engine, request())
             first.dies_after = second.dies_after = None
             assert await text(engine, request()) == SAID
+
+    run(test())
+
+
+def test_a_client_that_leaves_while_the_slower_one_ends_loses_no_answer() -> None:
+    """Whoever loses it leaves its connection open, and the server counted as busy, for ever."""
+    slow, quick = Upstream("http://slow", 1.0, Profile("m")), Upstream("http://quick", 1.0, Profile("m"))
+
+    async def test() -> None:
+        is_ending, may_end = asyncio.Event(), asyncio.Event()
+        dropped: list[str] = []
+
+        async def ask(upstream: Upstream) -> str:
+            if upstream is slow:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    is_ending.set()
+                    await may_end.wait()
+            return "an answer"
+
+        async def greet(upstream: Upstream) -> None:
+            """They are known."""
+
+        fleet = Fleet([slow, quick], None, greet, hedge_after_s=0.0)
+        asking = asyncio.create_task(fleet.first_answer(Route(b""), ask, dropped.append))
+        await is_ending.wait()
+        asking.cancel()
+        may_end.set()
+        (got,) = await asyncio.gather(asking, return_exceptions=True)
+        assert [got, *dropped].count("an answer") == 1
 
     run(test())
 

@@ -125,5 +125,6 @@ def test_grammars_go_where_a_server_wants_them() -> None:
 def test_kinds_are_known_by_the_owners_of_their_models() -> None:
     owners = {"dragoman": "dragoman", "vllm": "vLLM", "sglang": "SGLang", "llamacpp": "llama.cpp", "OVMS": "OVMS"}
     assert {owner: kind_of(owner, "m").name for owner in owners} == owners
-    assert kind_of("org/model", "org/model") is TGI
+    assert {owner: kind_of(owner, owner).name for owner in owners} == owners, "a model may be called as its server"
+    assert kind_of("org/model", "org/model") is kind_of("vllm-org/model", "vllm-org/model") is TGI
     assert kind_of("", "m") is kind_of("openai", "m") is UNKNOWN

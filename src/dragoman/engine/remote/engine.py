@@ -19,6 +19,7 @@ from dragoman.engine.base import Capabilities, EngineStats, EngineTools, Health
 from dragoman.engine.beams.one_token import OneTokenBeams
 from dragoman.engine.remote.answer import Ranking, SequenceAnswer, prompt_logprobs, told_ids
 from dragoman.engine.remote.fleet import Fleet, Route
+from dragoman.engine.remote.places import Places
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Stream, Upstream, UpstreamError
@@ -62,7 +63,7 @@ class _Run:
 
     def __init__(self, request: EngineRequest, trace: Trace | None = None) -> None:
         self.request = request
-        self.route = Route(prefix_key(request), request.adapter)
+        self.route = _route(request)
         self.trace = trace or Trace(request.request_id, request.trace)
         self.queue: _Queue = asyncio.Queue()
         self.num_open = request.sampling.n
@@ -91,7 +92,7 @@ class _Run:
 
 
 class RemoteEngine:
-    """Sends requests to the upstreams of `fleet`, `max_running` of them at a time; the others wait in their order."""
+    """Sends requests to the upstreams of `fleet`, `max_running` of them at a time; the others wait, most urgent first."""
 
     def __init__(
         self, fleet: Fleet, capabilities: Capabilities, tools: EngineTools, ways: Ways, max_running: int
@@ -100,7 +101,7 @@ class RemoteEngine:
         self._capabilities = capabilities
         self._tools = tools
         self._ways = ways
-        self._slots = asyncio.Semaphore(max_running)
+        self._places = Places(max_running)
         self._runs: set[_Run] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._death = "the engine was not started"
@@ -149,6 +150,12 @@ class RemoteEngine:
                 timer.cancel()
             if run.num_open:
                 run.task.cancel()
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`."""
+        self._check(request)
+        self._prompt(request)
+        self._fleet.check(_route(request))
 
     def health(self) -> Health:
         """Alive while some upstream is. Waiting are those that are not sent yet."""
@@ -210,7 +217,7 @@ class RemoteEngine:
     async def _work(self, run: _Run) -> None:
         """Have the request answered: outputs, or an error, go into its queue."""
         try:
-            async with self._slots:
+            async with self._places.taken(run.request.priority):
                 run.has_slot = True
                 await self._answer(run)
         except ServerError as error:
@@ -357,6 +364,10 @@ async def _read(
         except (TimeoutError, UpstreamError):
             logger.debug("an upstream's stream did not end in time; its connection is closed")
     put(last, stream.num_cached_tokens)
+
+
+def _route(request: EngineRequest) -> Route:
+    return Route(prefix_key(request), request.adapter)
 
 
 def _put(run: _Run) -> list[EngineOutput]:

@@ -180,17 +180,21 @@ class LoadedRemote:
         return BuiltEngine(engine, self._facts(), "")
 
     async def _greet(self, upstream: Upstream) -> None:
-        """Get to know an upstream that did not answer before. Raises: UpstreamError if it cannot do what the others do."""
-        from dragoman.engine.remote.probe import find_out
+        """See `fleet.Greet`: of one that is not known, raises UpstreamError if it cannot do what the others do."""
+        from dragoman.engine.remote.probe import find_out, make_a_token
         from dragoman.engine.remote.upstream import UpstreamError
 
-        if upstream.profile is not None:
+        sample, known = _sample(self.tokenizer, self.options), upstream.profile
+        if known is not None and upstream.is_known:
+            if upstream.doubt:
+                await make_a_token(upstream, sample, known)
+                upstream.doubt = ""
             return
-        profile = await find_out(upstream, _sample(self.tokenizer, self.options), self.options.model)
+        profile = await find_out(upstream, sample, self.options.model if known is None else known.model)
         missing = self.common.lacks(profile)
         if missing:
             raise UpstreamError(f"{upstream.url} lacks what the other servers have: {missing}")
-        upstream.profile = profile
+        upstream.profile, upstream.is_known, upstream.doubt = profile, True, ""
 
     def _facts(self) -> tuple[str, ...]:
         from dragoman.engine.remote.probe import kind_words

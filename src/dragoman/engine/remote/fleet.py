@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dragoman.engine.affinity import preferred
 from dragoman.engine.base import UpstreamHealth
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError, new_session
-from dragoman.engine.remote.wire import adapters_of
+from dragoman.engine.remote.wire import Model, adapters_of
 from dragoman.errors import EngineFailed, Overloaded, ServerError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -28,7 +29,10 @@ LAST_RETRY_S = 30.0
 MAX_TRIES = 3  # of one request: what makes one server fail may make all of them fail
 
 Greet = Callable[[Upstream], Awaitable[None]]
-"""Finds out what an upstream can do, if that is not known. Raises: UpstreamError if it is not up to what was promised."""
+"""Finds out what an upstream can do that is not known, and whether one in doubt makes a token.
+
+Raises: UpstreamError if it is not up to what was promised.
+"""
 
 
 class Route(NamedTuple):
@@ -77,7 +81,7 @@ class Fleet:
     @property
     def problem(self) -> str:
         """Why no upstream can be asked, "" if one can."""
-        if any(upstream.is_healthy for upstream in self._upstreams.values()):
+        if not all(upstream.problem for upstream in self._upstreams.values()):
             return ""
         return "no upstream answers: " + "; ".join(upstream.problem for upstream in self._upstreams.values())
 
@@ -115,13 +119,20 @@ class Fleet:
                 self._suspect(upstream, error)
         raise self._failure(list(tried.values()), route)
 
+    def check(self, route: Route) -> None:
+        """Raises: Unavailable if there is nobody to ask."""
+        if self._next(route, ()) is None:
+            raise self._failure((), route)
+
     def _next(self, route: Route, without: Collection[str]) -> Upstream | None:
         """The upstream to ask, None if there is none but those."""
-        loads = {
-            one.url: one.num_outstanding
+        able = [
+            one
             for one in self._upstreams.values()
-            if one.is_healthy and one.url not in without and (route.adapter is None or route.adapter in one.adapters)
-        }
+            if not one.problem and one.url not in without and (route.adapter is None or route.adapter in one.adapters)
+        ]
+        # Where all are in doubt it may have been the request's fault, which must not take the servers from the others.
+        loads = {one.url: one.num_outstanding for one in [one for one in able if one.is_healthy] or able}
         return self._upstreams[preferred(route.prefix, loads)[0]] if loads else None
 
     async def _hedged(
@@ -161,7 +172,9 @@ class Fleet:
                     self._suspect(upstream, error)
                     is_hedged = True  # if the first has failed, what follows is another try
         finally:
-            await _drop(asked, drop)
+            for one in asked:  # none is waited for: a cancellation meanwhile would lose the answer that has won
+                one.cancel()
+                one.add_done_callback(partial(_drop, drop))
         return won
 
     def _failure(self, errors: Sequence[UpstreamError], route: Route) -> ServerError:
@@ -175,13 +188,16 @@ class Fleet:
         return EngineFailed(str(next(error for error in errors if not isinstance(error, UpstreamBusy))))
 
     def _suspect(self, upstream: Upstream, error: UpstreamError) -> None:
-        """Have an upstream checked; one that cannot be reached gets no requests until then."""
+        """Have an upstream checked; one that cannot be reached, or has failed, is put aside until then."""
         if isinstance(error, UpstreamBusy):
             return
         logger.warning("%s", error)
+        if upstream.is_healthy:  # else it is checked again after its pause
+            self._suspects[upstream.url].set()
         if error.is_unreachable:
             upstream.problem = str(error)
-        self._suspects[upstream.url].set()
+        elif error.is_failure:
+            upstream.doubt = str(error)
 
     async def _watch(self, upstream: Upstream) -> None:
         """Check an upstream again and again: seldom while it is well, with longer and longer pauses while it is not."""
@@ -199,18 +215,21 @@ class Fleet:
                 suspect.clear()
                 if not upstream.is_healthy:  # it was just found out: at once would be too early
                     await asyncio.sleep(FIRST_RETRY_S)
+            was_healthy = upstream.is_healthy
             problem = await self._check(upstream)
             if problem and not upstream.problem:
                 logger.warning("upstream %s is left out: %s", upstream.url, problem)
-            elif upstream.problem and not problem:
+            elif not problem and not was_healthy:
                 logger.info("upstream %s answers", upstream.url)
-            upstream.problem = problem
+            if problem or not suspect.is_set():  # what was found out meanwhile is newer
+                upstream.problem = problem
             pause_s = min(pause_s * 2, LAST_RETRY_S) if problem else FIRST_RETRY_S
 
     async def _check(self, upstream: Upstream) -> str:
         """What is wrong with an upstream, "" if nothing is."""
         try:
             listed = await upstream.models()
+            _compare(upstream, listed)
             await self._greet(upstream)
             if upstream.profile is not None:
                 upstream.adapters = adapters_of(upstream.profile.model, listed)
@@ -224,11 +243,20 @@ class Fleet:
         return ""
 
 
-async def _drop(asked: Iterable[asyncio.Future[T]], drop: Callable[[T], None]) -> None:
-    """End what runs, and what has been answered meanwhile."""
-    asked = list(asked)
-    for one in asked:
-        one.cancel()
-    for answer in await asyncio.gather(*asked, return_exceptions=True):
-        if not isinstance(answer, BaseException):
-            drop(answer)
+def _compare(upstream: Upstream, listed: Sequence[Model]) -> None:
+    """Note whether an upstream's model is still what is known of it. Raises: UpstreamError if it is not there any more."""
+    profile = upstream.profile
+    if profile is None:
+        return
+    model = next((one for one in listed if one.id == profile.model), None)
+    if model is None:
+        upstream.is_known = False
+        raise UpstreamError(f"{upstream.url} lists no model {profile.model} any more")
+    if (model.context_len, model.kind) != (profile.max_model_len, profile.kind):
+        upstream.is_known = False
+
+
+def _drop(drop: Callable[[T], None], asked: asyncio.Future[T]) -> None:
+    """End an answer that came although nobody wants it any more."""
+    if not asked.cancelled() and asked.exception() is None:
+        drop(asked.result())

@@ -44,8 +44,9 @@ class Kind:
 
     `names`: field of SamplingParams -> the parameter's name there. `grammars`: ways to ask for an output grammar, the newest
     first, each a grammar's kind -> the parameter. `has_n`: several sequences can be streamed in
-    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `max_seed`: the largest it reads.
-    `hidden`: what it does to the probabilities that no request can switch off.
+    one answer. `ids_from_logprobs`: token ids come only with log-probabilities. `cache_salt`, `priority`: it has them, and
+    refuses them where they would have no effect. `max_seed`: the largest it reads. `hidden`: what it does to the
+    probabilities that no request can switch off.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Kind:
     ids_from_logprobs: bool = False
     prompt_logprobs: bool = False
     cache_salt: bool = False
+    priority: bool = False
     max_seed: int = 2**63 - 1
     hidden: str = ""
 
@@ -69,6 +71,8 @@ KINDS: tuple[Kind, ...] = (
         _VLLM | {"typical_p": "typical_p"},
         (_STRUCTURED | {"lark": "structured_outputs.grammar"},),
         prompt_logprobs=True,
+        cache_salt=True,
+        priority=True,
         max_seed=2**64 - 1,
     ),
     Kind("vLLM", ("vllm",), _VLLM, (_STRUCTURED, _GUIDED), prompt_logprobs=True, cache_salt=True),
@@ -125,8 +129,11 @@ TGI = Kind(
 
 
 def kind_of(owner: str, model: str) -> Kind:
-    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there."""
-    if owner and owner == model:
+    """The kind of the server that lists `model` as owned by `owner`. TGI says the model's own name there.
+
+    A model that is called just as a known owner is that owner's: TGI's names are those of repositories or folders.
+    """
+    known = owner.lower()
+    if owner and owner == model and not any(known in kind.owners for kind in KINDS):
         return TGI
-    owner = owner.lower()
-    return next((kind for kind in KINDS if owner.startswith(kind.owners)), UNKNOWN)
+    return next((kind for kind in KINDS if known.startswith(kind.owners)), UNKNOWN)

@@ -7,6 +7,7 @@ comes later.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import Kind, kind_of
+from dragoman.engine.remote.kinds import Kind
 from dragoman.engine.remote.profile import Profile
 from dragoman.engine.remote.trace import Trace
 from dragoman.engine.remote.upstream import Upstream, UpstreamBusy, UpstreamError
@@ -38,6 +39,7 @@ _CHANGED: Mapping[str, Any] = {
 }
 """A value of each field that is not its neutral one; those of token ids come from the prompt."""
 
+TOKEN_TIMEOUT_S = 30.0
 _TRACE = Trace("probe")
 _FIRST_NAMES = {"temperature": "temperature"}  # what is known of a server before it is asked: answers should be greedy
 
@@ -65,10 +67,20 @@ async def find_out(upstream: Upstream, sample: Sample, wanted_model: str | None)
     """What the upstream can do. Raises: UpstreamError if it does not answer, or has no such model, or another tokenizer."""
     listed = await upstream.models()
     served = _served(upstream.url, listed, wanted_model)
-    kind = kind_of(served.owned_by or "", served.id)
     adapters = adapters_of(served.id, listed)
-    profile = Profile(served.id, kind, served.context_len, names=_FIRST_NAMES, adapters=adapters)
+    profile = Profile(served.id, served.kind, served.context_len, names=_FIRST_NAMES, adapters=adapters)
     return await _Probe(upstream, sample).run(profile)
+
+
+async def make_a_token(upstream: Upstream, sample: Sample, profile: Profile) -> None:
+    """Have an upstream that is known answer a request of nobody's. Raises: UpstreamError if it does not, or not soon."""
+    try:
+        async with asyncio.timeout(TOKEN_TIMEOUT_S):
+            await _Probe(upstream, sample).make_a_token(profile)
+    except TimeoutError as error:
+        raise UpstreamError(f"{upstream.url} does not make a token within {TOKEN_TIMEOUT_S:g} s") from error
+    except ServerError as error:
+        raise UpstreamError(f"{upstream.url} refuses a completion: {error.message}") from error
 
 
 def _served(url: str, models: Sequence[Model], wanted: str | None) -> Model:
@@ -97,8 +109,17 @@ class _Probe:
             profile = replace(profile, max_logprobs=await self._max_logprobs(profile))
         if profile.max_logprobs is not None and profile.kind.prompt_logprobs:
             profile = replace(profile, prompt_logprobs=await self._has_prompt_logprobs(profile))
-        profile = replace(profile, has_usage=await self._has_usage(profile))
+        profile = replace(
+            profile,
+            has_usage=await self._has_usage(profile),
+            cache_salt=profile.kind.cache_salt and await self._goes_by(profile, cache_salt="probe"),
+            priority=profile.kind.priority and await self._goes_by(profile, priority=-1),  # which anybody may have
+        )
         return replace(profile, has_n=await self._has_n(profile), grammars=await self._grammars(profile))
+
+    async def make_a_token(self, profile: Profile) -> None:
+        """Raises: UpstreamError, ServerError."""
+        await self._choices(self._ask(profile, by_ids=False), profile)
 
     async def _prompt_form(self, profile: Profile) -> Profile:
         """Whether prompts may be token ids. Raises: UpstreamError if texts may not be either."""
@@ -166,6 +187,12 @@ class _Probe:
             return False
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
         return told is not None and len(told) == len(self._sample.token_ids)
+
+    async def _goes_by(self, profile: Profile, **values: Any) -> bool:
+        """Whether a request with these values is taken."""
+        ask = self._ask(profile)
+        asked = replace(ask, request=msgspec.structs.replace(ask.request, **values))
+        return await self._accepted(asked, profile) is not None
 
     async def _has_usage(self, profile: Profile) -> bool:
         return await self._accepted(self._ask(profile), replace(profile, has_usage=True)) is not None

@@ -33,8 +33,8 @@ class Profile:
 
     `takes_ids`: prompts may be token ids. `gives_ids`: the tokens of answers are told. `max_logprobs` None = no
     log-probabilities by token. `names`: the fields of SamplingParams that it takes, with their names there. `grammars`: a
-    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for. `adapters`: those that the
-    model had when the upstream was asked; they may come and go.
+    kind of grammar -> the parameter. `has_usage`: streams end with counts, if they are asked for. `cache_salt`,
+    `priority`: it goes by them. `adapters`: those that the model had when the upstream was asked; they may come and go.
     """
 
     model: str
@@ -46,6 +46,8 @@ class Profile:
     prompt_logprobs: bool = False
     has_n: bool = False
     has_usage: bool = False
+    cache_salt: bool = False
+    priority: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
     grammars: Mapping[str, str] = field(default_factory=dict)
     adapters: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ def _difference(promised: Capabilities, able: Capabilities) -> str:
     missing = sorted(able.unsupported - promised.unsupported)
     missing += [
         name
-        for name in ("prompt_logprobs", "beam_search", "cache_salt")
+        for name in ("prompt_logprobs", "beam_search", "cache_salt", "priority")
         if getattr(promised, name) and not getattr(able, name)
     ]
     if able.max_logprobs < promised.max_logprobs:
@@ -133,7 +135,8 @@ def _capabilities(profiles: Sequence[Profile], max_model_len: int, vocab_size: i
         stop_strings=has_logprobs,
         grammar=bool(grammars),
         grammar_kinds=grammars,
-        cache_salt=all(profile.kind.cache_salt for profile in profiles),
+        cache_salt=all(profile.cache_salt for profile in profiles),
+        priority=all(profile.priority for profile in profiles),
         adapters=tuple(dict.fromkeys(name for profile in profiles for name in profile.adapters)),
         unsupported=frozenset(unsupported),
     )

@@ -6,6 +6,10 @@ what the events mean. Used on the event loop of its session.
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
 import msgspec
 
 from dragoman.engine.remote.profile import Profile
@@ -29,18 +33,23 @@ except ImportError as missing:  # pragma: no cover - the extra is part of the de
 
 CONNECT_TIMEOUT_S = 5.0
 CHECK_TIMEOUT_S = 5.0
+RACE_S = 1.0  # a connection that a server closes later than so after a request was not just being closed as idle
 _END = b"[DONE]"
 _MAX_ERROR_BYTES = 65_536
 _TROUBLE = (aiohttp.ClientError, TimeoutError, OSError)
-_JUST_CLOSED = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError)
+_RESET = (aiohttp.ClientOSError, ConnectionResetError)
 
 
 class UpstreamError(Exception):
-    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there."""
+    """An upstream has not answered a request, which another one may. `is_unreachable`: none would be answered there.
 
-    def __init__(self, message: str, *, is_unreachable: bool = False) -> None:
+    `is_failure`: perhaps none would.
+    """
+
+    def __init__(self, message: str, *, is_unreachable: bool = False, is_failure: bool = False) -> None:
         super().__init__(message)
         self.is_unreachable = is_unreachable
+        self.is_failure = is_failure
 
 
 class UpstreamBusy(UpstreamError):
@@ -57,20 +66,38 @@ def new_session(api_key: str | None) -> aiohttp.ClientSession:
     if api_key is not None:
         headers["authorization"] = f"Bearer {api_key}"
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=30)
-    return aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
+    noting = aiohttp.TraceConfig()
+    noting.on_connection_reuseconn.append(_note_reuse)
+    return aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True, trace_configs=[noting])
+
+
+@dataclass
+class _Connection:
+    """What a request goes out on. `is_reused`: it has had another request before."""
+
+    is_reused: bool = False
+
+
+async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, params: object) -> None:
+    connection = context.trace_request_ctx
+    if isinstance(connection, _Connection):
+        connection.is_reused = True
 
 
 class Upstream:
     """A server at `url`, which ends with the API's prefix (`/v1`). `profile` None = not known yet.
 
-    `problem`: why it is not healthy, "" = it is. `adapters`: those that it listed last. `timeout_s`: how long it may be
-    silent while it answers.
+    `is_known`: the profile holds for what it lists now. `problem`: why it is sent nothing, "" = it is sent requests.
+    `doubt`: the failure of a request for which it comes after all others, until it has made a token for nobody; "" = there
+    is none. `adapters`: those that it listed last. `timeout_s`: how long it may be silent while it answers.
     """
 
     def __init__(self, url: str, timeout_s: float, profile: Profile | None = None) -> None:
         self.url = url
         self.profile = profile
+        self.is_known = profile is not None
         self.problem = "" if profile is not None else "it has not answered yet"
+        self.doubt = ""
         self.adapters = () if profile is None else profile.adapters
         self.num_outstanding = 0
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=timeout_s)
@@ -78,8 +105,8 @@ class Upstream:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether it is sent requests."""
-        return not self.problem
+        """Whether it is sent requests as the others are."""
+        return not self.problem and not self.doubt
 
     def attach(self, session: aiohttp.ClientSession) -> None:
         """Use this session from now on."""
@@ -134,16 +161,25 @@ class Upstream:
         return stream
 
     async def _post(self, body: bytes, trace: Trace) -> aiohttp.ClientResponse:
-        """The answer's head. A connection that the upstream has just closed, because nobody used it, is no failure."""
-        for is_last in (False, True):
+        """The answer's head. Raises: UpstreamError.
+
+        Servers close connections that nobody uses. A request that meets with that has not been read, so it is sent again,
+        until a connection is new: whoever closes that one without an answer, or any after a part of it, has failed.
+        """
+        while True:
+            connection, begin_s = _Connection(), time.monotonic()
             try:
                 return await self._connected().post(
-                    f"{self.url}/completions", data=body, timeout=self._timeout, headers=trace.headers()
+                    f"{self.url}/completions",
+                    data=body,
+                    timeout=self._timeout,
+                    headers=trace.headers(),
+                    trace_request_ctx=connection,
                 )
             except _TROUBLE as error:
-                if is_last or isinstance(error, aiohttp.ClientConnectorError) or not isinstance(error, _JUST_CLOSED):
+                is_race = connection.is_reused and time.monotonic() - begin_s < RACE_S and _is_unanswered(error)
+                if not is_race:
                     raise self.trouble(error) from error
-        raise AssertionError("the last try has returned or raised")
 
     async def _check(self, response: aiohttp.ClientResponse) -> None:
         """Raises: the error that an answer's status stands for."""
@@ -158,7 +194,7 @@ class Upstream:
         if status in (400, 413, 422):
             raise client_error(content, self.url)
         # The others are no fault of a client that dragoman has let in: a wrong key, no such model, a server that fails.
-        raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}")
+        raise UpstreamError(f"{self.url} answers {status}: {error_text(content)}", is_failure=status >= 500)
 
     def _connected(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -171,9 +207,16 @@ class Upstream:
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
             return UpstreamError(f"{self.url} cannot be reached ({reason})", is_unreachable=True)
         if isinstance(error, TimeoutError):
-            silence = self._timeout.sock_read
-            return UpstreamError(f"{self.url} says nothing for too long (upstream_timeout={silence:g} s bounds it)")
-        return UpstreamError(f"{self.url} broke the connection off ({reason})")
+            bound = f"upstream_timeout={self._timeout.sock_read:g} s bounds it"
+            return UpstreamError(f"{self.url} says nothing for too long ({bound})", is_failure=True)
+        return UpstreamError(f"{self.url} broke the connection off ({reason})", is_failure=True)
+
+
+def _is_unanswered(error: Exception) -> bool:
+    """Whether a connection was closed before the first byte of an answer."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is what has come of the head
+    return isinstance(error, _RESET)
 
 
 class Stream:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dragoman.engine.remote.kinds import AS_TEXT
+from dragoman.engine.remote.kinds import AS_TEXT, Kind, kind_of
 from dragoman.engine.remote.profile import SENT, Profile
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams
@@ -52,14 +52,14 @@ def body(ask: Ask, profile: Profile) -> bytes:
 
 def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
     """The body that asks for the log-probabilities of the prompt, in one piece: servers do not stream them."""
-    few = {"prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
-    return msgspec.json.encode({"model": _asked(ask, profile), "prompt": ask.prompt, "temperature": 0.0} | few)
+    few = {"temperature": 0.0, "prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
+    return msgspec.json.encode(_addressed(ask, profile) | few)
 
 
 def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
     """The parameters, by the upstream's names for them."""
     request, sampling = ask.request, ask.request.sampling
-    found: dict[str, Any] = {"model": _asked(ask, profile), "prompt": ask.prompt, "max_tokens": request.max_tokens}
+    found = _addressed(ask, profile) | {"max_tokens": request.max_tokens}
     for name in SENT:
         there = profile.names.get(name)
         value = getattr(sampling, name)
@@ -76,17 +76,20 @@ def fields(ask: Ask, profile: Profile) -> dict[str, Any]:
         found[profile.names["stop_token_ids"]] = ends
     if ask.count > 1:
         found["n"] = ask.count
-    if request.cache_salt:
-        found["cache_salt"] = request.cache_salt
     if sampling.grammar is not None:
         _put(found, profile.grammars[sampling.grammar.kind], sampling.grammar)
     _ask_for_tokens(found, ask, profile)
     return found
 
 
-def _asked(ask: Ask, profile: Profile) -> str:
-    """The name of the model, or of the adapter, which servers take in the same place."""
-    return ask.request.adapter or profile.model
+def _addressed(ask: Ask, profile: Profile) -> dict[str, Any]:
+    """What every request has: the prompt, who shares it, its turn; the model's name, or the adapter's in its place."""
+    found: dict[str, Any] = {"model": ask.request.adapter or profile.model, "prompt": ask.prompt}
+    if ask.request.cache_salt:
+        found["cache_salt"] = ask.request.cache_salt
+    if ask.request.priority:
+        found["priority"] = -ask.request.priority  # as servers count, the smallest goes first
+    return found
 
 
 def _ends(request: EngineRequest) -> list[int]:
@@ -210,6 +213,11 @@ class Model(msgspec.Struct):
     def context_len(self) -> int | None:
         """Tokens of one sequence, None if the server does not say."""
         return self.max_model_len or (None if self.meta is None else self.meta.n_ctx)
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the server that lists it."""
+        return kind_of(self.owned_by or "", self.id)
 
 
 class ModelList(msgspec.Struct):

@@ -119,11 +119,7 @@ class VllmEngine:
 
     async def generate(self, request: EngineRequest) -> AsyncGenerator[EngineOutput, None]:
         """The request's outputs. Raises: as `Engine.generate`."""
-        self._check(request)
-        if reason := self._reason():
-            raise EngineDead(reason)
-        if self._is_draining:
-            raise Overloaded("the engine is shutting down")
+        self.check(request)
         queue: _Queue = asyncio.Queue()
         run = asyncio.create_task(self._run(request, queue))
         self._runs[run] = queue
@@ -137,6 +133,21 @@ class VllmEngine:
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
             self._runs.pop(run, None)
+
+    def check(self, request: EngineRequest) -> None:
+        """See `base.Checking`."""
+        self.capabilities.check(request)
+        check_temperature(request)
+        if not request.prompt_ids:
+            raise InvalidRequest("the prompt is empty", param="prompt")
+        most = self._capabilities.max_model_len
+        num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
+        if num_tokens > most:
+            raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
+        if reason := self._reason():
+            raise EngineDead(reason)
+        if self._is_draining:
+            raise Overloaded("the engine is shutting down")
 
     async def load_adapter(self, name: str, directory: Path, *, is_replacing: bool = False) -> None:
         """See `AdapterLoading`; only of engines whose adapters come and go."""
@@ -186,16 +197,6 @@ class VllmEngine:
     def _reason(self) -> str:
         """Why no requests are taken; "" if they are."""
         return self._end if self._end not in ("", _NOT_STARTED) else _DIED if self._has_died() else self._end
-
-    def _check(self, request: EngineRequest) -> None:
-        self.capabilities.check(request)
-        check_temperature(request)
-        if not request.prompt_ids:
-            raise InvalidRequest("the prompt is empty", param="prompt")
-        most = self._capabilities.max_model_len
-        num_tokens = len(request.prompt_ids) + max(1, request.max_tokens)  # vLLM draws one at least
-        if num_tokens > most:
-            raise CapacityError(f"{num_tokens} tokens of prompt and completion; at most {most} fit", param="max_tokens")
 
     async def _try_token(self) -> None:
         """Have vLLM compute a token: kernels that this machine lacks show only then, and end vLLM. Raises: ModelError."""

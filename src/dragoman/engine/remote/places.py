@@ -1,0 +1,49 @@
+"""Room for so many requests at a time: who of those that wait is next.
+
+Does: let the one with the highest priority go first, of equal ones the one that came first. Does not: know what they do.
+Used on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+
+class Places:
+    """As a semaphore with `num_places`, but for the order."""
+
+    def __init__(self, num_places: int) -> None:
+        self._num_free = num_places
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+
+    @asynccontextmanager
+    async def taken(self, priority: int) -> AsyncIterator[None]:
+        """A place, once there is one."""
+        if self._num_free:
+            self._num_free -= 1
+        else:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._waiting, (-priority, next(self._numbers), turn))
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # the place came at the same moment
+                    self._give_back()
+                raise
+        try:
+            yield
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            *_, turn = heapq.heappop(self._waiting)
+            if not turn.done():  # else whoever waited has gone
+                turn.set_result(None)
+                return
+        self._num_free += 1
