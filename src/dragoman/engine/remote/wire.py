@@ -50,9 +50,16 @@ def body(ask: Ask, profile: Profile) -> bytes:
     return msgspec.json.encode(fields(ask, profile) | {"stream": True} | usage)
 
 
-def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
-    """The body that asks for the log-probabilities of the prompt, in one piece: servers do not stream them."""
-    few = {"prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
+def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
+    """The body that asks to read the prompt, and for its log-probabilities unless `num_top` is None.
+
+    In one piece: servers do not stream them.
+    """
+    few: dict[str, Any] = {"max_tokens": 1, "stream": False}
+    if num_top is not None:
+        few["prompt_logprobs"] = num_top
+    if ask.request.cache_salt:
+        few["cache_salt"] = ask.request.cache_salt
     return msgspec.json.encode({"model": _asked(ask, profile), "prompt": ask.prompt, "temperature": 0.0} | few)
 
 
