@@ -153,6 +153,9 @@ def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
     hermes = choose_output_format(ChatTemplate(HERMES), Tokens())
     assert isinstance(hermes, OutputFormat)
     assert hermes.opens == Marker("<tool_call>")
+    control = choose_output_format(ChatTemplate(HERMES), Tokens(), is_control=lambda token_id: token_id == 3)
+    assert isinstance(control, OutputFormat)
+    assert control.opens == Marker("<tool_call>", 3)
 
 
 @pytest.mark.parametrize(
