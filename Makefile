@@ -7,12 +7,13 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 WORKERS ?= 2  # processes that share the tests; each takes up to 1 GB
 VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_pictures.py
+SUITES := -m "not slow" tests/e2e  # of all APIs; slow are commands of pages that ask no server for long
 # vLLM leaves a socket's context open when the process ends, which would be an error.
 VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
-.PHONY: help serve test test-vllm test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
+.PHONY: help serve test test-vllm test-remote test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -23,8 +24,12 @@ serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --po
 test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-vllm: .venv-vllm/.installed  ## run what needs vLLM, in an environment of its own (5 GB, on the processor)
+test-vllm: .venv-vllm/.installed  ## run what needs vLLM, and the suites of all APIs on it, in an environment of its own (5 GB, on the processor)
 	HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest $(VLLM_LEAVES) $(or $(ARGS),$(VLLM_TESTS))
+	$(if $(ARGS),,DRAGOMAN_TEST_SERVER_PYTHON=.venv-vllm/bin/python $(RUN) -m pytest --engine vllm $(SUITES))
+
+test-remote: $(VENV)/.installed-dev  ## run the suites of all APIs on a server in front of another one
+	$(RUN) -m pytest --engine remote $(or $(ARGS),$(SUITES))
 
 test-ray:  ## run the tests on Ray Serve, in an environment of their own (.venv-ray)
 	$(MAKE) .venv-ray/.installed-ray VENV=.venv-ray

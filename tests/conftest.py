@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Generator
 
 import pytest
+
+from tests.support.differences import lacking
 
 # They need packages of their own, or a browser: `make test-clients` and `make test-browser` name their paths.
 collect_ignore = ["clients", "browser"]
 MANY = 4  # cases of one test, from which on `--fewer` leaves some out
 KEPT = 32  # of so many cases one is kept
+ENGINES = ("rolling", "vllm", "remote")
+_ENGINE = "run only the tests that ask the shared server of tests/e2e, on this engine"
 _FEWER = f"run every eighth test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--update-golden` and `--fewer`."""
+    """Declare `--update-golden`, `--fewer` and `--engine`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected answers of golden tests")
     parser.addoption("--fewer", action="store_true", help=_FEWER)
+    parser.addoption("--engine", choices=ENGINES, help=_ENGINE)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--fewer`: leave tests and cases out, the same ones each time."""
+    """With `--engine`: leave out what asks no engine. With `--fewer`: tests and cases, the same ones each time."""
+    if config.getoption("--engine"):
+        _keep(config, items, [item for item in items if "engine" in getattr(item, "fixturenames", ())])
     if not config.getoption("--fewer"):
         return
     cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
@@ -30,11 +38,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     many = [alike for alike in cases.values() if len(alike) >= MANY]
     few = [alike for alike in cases.values() if len(alike) < MANY]
     kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::8] for item in alike}
+    _keep(config, items, kept)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: Collection[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Turn a test round that needs what its engine lacks: it must fail, in words that name what is missing."""
+    named = [name for mark in pyfuncitem.iter_markers("needs") for name in mark.args]
+    engine = pyfuncitem.funcargs.get("engine", "rolling")
+    lacked = [name for name in named if engine in lacking()[name]]
+    if not lacked:
+        return (yield)
+    try:
+        yield
+    except Exception as error:
+        if any(name.split()[0] in str(error) for name in lacked):
+            return True
+        raise
+    raise AssertionError(f"{engine} has {', '.join(lacked)}, which docs/scaling.md says that it lacks")
 
 
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """True if golden tests shall write their answer files instead of comparing."""
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture(scope="session")
+def engine(request: pytest.FixtureRequest) -> str:
+    """What a test runs on: as `--engine` says, or by the test's own parameters; the built-in one by default."""
+    return str(getattr(request, "param", None) or request.config.getoption("--engine") or "rolling")

@@ -23,6 +23,7 @@ grammars = st.builds(
     source=texts,
     frame=texts,
     covers_tool_calls=st.booleans(),
+    needs_frame=st.booleans(),
 )
 samplings = st.builds(
     SamplingParams,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -209,6 +210,9 @@ async def _build_generating(
     await engine.start()
     if built.pooling is not None:
         return _build_pooling(config, engine, built, text.tokenizer, Renewal(engine, making), code)
+    if built.reads_tokenizer:
+        is_control = text.tokenizer.is_control_to_llguidance
+        text = replace(text, output=_output_format(config, text.chat_template, text.tokenizer, is_control))
     loader = None if built.pictures is None else PictureLoader(picture_limits(config))
     service = Service(
         name=config.name,
@@ -459,9 +463,18 @@ def _load_text(config: Config) -> _Text:
         if not has_model(config):
             raise ModelError(what_lacks(config.model_dir)) from error
         raise ModelError(str(error)) from error
-    model = config.model
-    output = choose_output_format(template, tokenizer, model.tool_call_parser, model.reasoning_parser)
+    output = _output_format(config, template, tokenizer)
     return _Text(tokenizer, template, output, _turn_end_ids(template, tokenizer, output))
+
+
+def _output_format(
+    config: Config,
+    template: ChatTemplate | None,
+    tokenizer: HfTokenizer,
+    is_control: Callable[[int], bool] | None = None,
+) -> OutputFormat | HarmonyOutput:
+    model = config.model
+    return choose_output_format(template, tokenizer, model.tool_call_parser, model.reasoning_parser, is_control)
 
 
 def _chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:

@@ -187,12 +187,14 @@ class Grammar:
 
     `frame`: a Lark grammar in which this one stands as `@output`, for text around it; "" = there is none.
     `covers_tool_calls`: every tool call in the output follows the grammar, so that none can turn out to be malformed.
+    `needs_frame`: the output begins with other text, which the grammar alone would have to be.
     """
 
     kind: Literal["json_schema", "json_object", "regex", "lark", "choice"]
     source: str = ""
     frame: str = ""
     covers_tool_calls: bool = False
+    needs_frame: bool = False
 
 
 class SamplingParams(msgspec.Struct, frozen=True):

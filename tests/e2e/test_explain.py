@@ -52,10 +52,10 @@ def without_id(text: str) -> str:
 def test_the_example_of_every_operation_is_explained_and_not_generated(
     server: ServerProcess, operation: GenerateOperation
 ) -> None:
-    before = server.metrics()["dragoman_steps_total"]
+    before = server.metrics()["dragoman_generation_tokens_total"]
     path = re.sub(r"{\w+}", "demo", operation.path)
     told = explained(server, path, operation.example | {"colour": 1})
-    assert server.metrics()["dragoman_steps_total"] == before
+    assert server.metrics()["dragoman_generation_tokens_total"] == before
     assert told["operation"] == f"POST {operation.path}"
     assert told["model"] == "demo"
     assert told["refusal"] is None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import text_generation
 from text_generation.errors import ValidationError
 
-from tests.support.server_process import ServerProcess, serve
+from tests.support.any_engine import serve_demo
+from tests.support.server_process import ServerProcess
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The `dict` method is deprecated"
@@ -18,8 +20,8 @@ QUESTION = "What is deep learning?"
 
 
 @pytest.fixture(scope="module")
-def compatible() -> Iterator[ServerProcess]:
-    with serve("--name", "demo", "--tgi-compat", "--dtype", "f32") as running:
+def compatible(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with serve_demo(engine, tmp_path_factory.mktemp("served"), "--tgi-compat") as running:
         yield running
 
 
@@ -51,14 +53,21 @@ def test_stop_seed_truncate_and_best_of_have_their_effects(client: text_generati
     assert stopped.details is not None
     assert stopped.details.finish_reason == "stop_sequence"
     sampled = [
-        client.generate("Write a", max_new_tokens=10, do_sample=True, temperature=20.0, seed=seed) for seed in (1, 1, 2)
+        client.generate("Write a", max_new_tokens=10, do_sample=True, temperature=2.0, seed=seed) for seed in (1, 1, 2)
     ]
     assert sampled[0].generated_text == sampled[1].generated_text
     assert sampled[0].generated_text != sampled[2].generated_text
-    best = client.generate("Write a", max_new_tokens=6, do_sample=True, best_of=3, typical_p=0.9, truncate=1)
+    best = client.generate("Write a", max_new_tokens=6, do_sample=True, best_of=3, truncate=1)
     assert best.details is not None
     assert best.details.best_of_sequences is not None
     assert len(best.details.best_of_sequences) == 2
+
+
+@pytest.mark.needs("typical_p")
+def test_typical_sampling_has_its_effect(client: text_generation.Client) -> None:
+    hot: dict[str, Any] = {"max_new_tokens": 10, "do_sample": True, "temperature": 2.0, "seed": 1}
+    plain, typical = (client.generate("Write a", **hot, **more) for more in ({}, {"typical_p": 0.2}))
+    assert plain.generated_text != typical.generated_text
 
 
 def test_bad_parameters_raise_the_packages_own_error(compatible: ServerProcess) -> None:

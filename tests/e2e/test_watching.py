@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,7 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from dragoman.server.observation.tracing import missing_package
+from tests.support.any_engine import serve_demo
 from tests.support.collector import Collector, attributes
+from tests.support.differences import lacking
 from tests.support.openmetrics import openmetrics_families
 from tests.support.server_process import ServerProcess, serve
 
@@ -20,8 +23,8 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def watched() -> Iterator[ServerProcess]:
-    with serve("--log-requests", "json", "--dtype", "f32") as running:
+def watched(engine: str, tmp_path: Path) -> Iterator[ServerProcess]:
+    with serve_demo(engine, tmp_path, "--log-requests", "json") as running:
         yield running
 
 
@@ -87,7 +90,6 @@ def test_lines_and_metrics_add_up_with_what_clients_were_answered(watched: Serve
         if name == "dragoman_errors_total" and (labels := dict(pairs))
     }
     assert errors == {("demo", "invalid_parameter"): 1.0, ("", "not_found"): 1.0}
-    assert metrics["dragoman_step_seconds_count", frozenset({("model", "demo")})] > 0
 
 
 # what vLLM's and TGI's dashboards ask for, of what is counted here; histograms without their ends
@@ -163,7 +165,7 @@ def values_by(metrics: Samples, name: str, label: str) -> dict[str, float]:
     return {dict(labels)[label]: value for (sample, labels), value in metrics.items() if sample == name}
 
 
-def test_what_calls_came_to_is_told_by_outcome(watched: ServerProcess) -> None:
+def test_what_calls_came_to_is_told_by_outcome(watched: ServerProcess, engine: str) -> None:
     url = f"{watched.base_url}/v1/completions"
     body = {"model": "demo", "prompt": "The sea is", "max_tokens": 5, "ignore_eos": True}
     httpx.post(url, json=body, timeout=60).raise_for_status()
@@ -179,7 +181,8 @@ def test_what_calls_came_to_is_told_by_outcome(watched: ServerProcess) -> None:
     assert values_by(metrics, "dragoman_request_seconds_count", "outcome") == every
     tokens = values_by(metrics, "dragoman_completion_tokens_of_requests_total", "outcome")
     assert tokens == {"finished": 5, "refused": 0, "client_gone": left["completion_tokens"]}
-    for name in ("queue", "time_to_first_token", "prefill", "decode", "inference", "mean_token"):
+    waiting = () if engine in lacking()["queue_ms"] else ("queue", "prefill")
+    for name in (*waiting, "time_to_first_token", "decode", "inference", "mean_token"):
         counts = values_by(metrics, f"dragoman_{name}_seconds_count", "outcome")
         assert counts == {"finished": 1, "client_gone": 1}, name
     gaps = values_by(metrics, "dragoman_inter_token_seconds_count", "outcome")
@@ -192,7 +195,7 @@ def test_times_of_a_line_fit_together(watched: ServerProcess) -> None:
     httpx.post(f"{watched.base_url}/v1/completions", json=body, timeout=60, headers={"x-request-id": "mine"})
     (line,) = lines_of(watched)
     assert line["id"] == "mine"
-    assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["total_ms"]
+    assert 0 <= (line["queue_ms"] or 0) <= line["first_token_ms"] <= line["total_ms"]
     assert 0 < line["inter_token_ms"] <= line["inter_token_max_ms"] <= line["total_ms"]
     assert line["first_token_ms"] + 19 * line["inter_token_ms"] <= line["total_ms"] * 1.001
     assert "prompts" not in line
@@ -340,18 +343,31 @@ def test_an_answers_own_timings_agree_with_its_usage(server: ServerProcess) -> N
         assert timings["cache_n"] == usage["prompt_tokens_details"]["cached_tokens"]
         assert timings["predicted_n"] == usage["completion_tokens"] == 9
         assert timings["prompt_ms"] > 0
-        assert timings["queue_ms"] is not None
         assert timings["predicted_per_second"] == pytest.approx(9000 / timings["predicted_ms"], rel=0.01)
 
 
-def test_loads_masks_and_sequences_are_counted(server: ServerProcess) -> None:
+@pytest.mark.needs("queue_ms")
+def test_how_long_a_call_waited_is_among_its_timings(server: ServerProcess) -> None:
+    body = {"model": "demo", "prompt": "The sea was calm and", "max_tokens": 2}
+    asked = {"x-dragoman-timings": "1"}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json=body, headers=asked, timeout=60).json()
+    assert answer["timings"]["queue_ms"] is not None, "queue_ms"
+
+
+def test_loads_are_counted(server: ServerProcess) -> None:
+    metrics = server.metrics()
+    assert metrics["dragoman_model_loads_total"] == 1
+    assert metrics["dragoman_model_load_seconds_count"] == 1
+
+
+@pytest.mark.needs("dragoman_mask_wait_seconds", "dragoman_step_sequences")
+def test_masks_and_sequences_of_steps_are_counted(server: ServerProcess) -> None:
     before = server.metrics()
-    assert before["dragoman_model_loads_total"] == 1
-    assert before["dragoman_model_load_seconds_count"] == 1
     body = {"model": "demo", "prompt": "Say", "max_tokens": 4, "guided_choice": ["yes, it is", "no, it is not"], "n": 2}
     httpx.post(f"{server.base_url}/v1/completions", json=body, timeout=60).raise_for_status()
     after = server.metrics()
     assert after["dragoman_mask_wait_seconds_count"] >= before["dragoman_mask_wait_seconds_count"] + 4
+    assert after["dragoman_step_seconds_count"] > before["dragoman_step_seconds_count"]
     num_steps = after["dragoman_step_sequences_count"] - before["dragoman_step_sequences_count"]
     assert num_steps >= 2
     assert after["dragoman_step_sequences_sum"] - before["dragoman_step_sequences_sum"] > num_steps  # two at a time

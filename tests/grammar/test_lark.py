@@ -29,12 +29,12 @@ CASES: dict[str, tuple[Grammar, list[str], list[str]]] = {
 
 
 class _Letters:
-    """A tokenizer of 256 bytes and an end."""
+    """A tokenizer of 256 bytes, an end, and one of a turn."""
 
     eos_token_id = 256
     bos_token_id = None
-    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>"]
-    special_token_ids = (256,)
+    tokens = [bytes([byte]) for byte in range(256)] + [b"<end>", b"<turn>"]
+    special_token_ids = (256, 257)
 
     def __call__(self, text: bytes) -> list[int]:
         return list(text)
@@ -54,6 +54,18 @@ def test_one_text_allows_what_the_grammar_allows(name: str) -> None:
     assert not matcher.is_error(), matcher.get_error()
     assert [text for text in good if not accepts(matcher, text)] == []
     assert [text for text in bad if accepts(matcher, text)] == []
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_more_than_one_token_may_end_it(name: str) -> None:
+    grammar, (good, *_), _ = CASES[name]
+    tokenizer = llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Letters()))
+    source = llguidance.grammar_from("grammar", lark_of(grammar, {256, 257}))
+    for end in (256, 257):
+        assert not llguidance.LLMatcher(tokenizer, source, log_level=0).consume_tokens([end]), "nothing is written yet"
+        matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
+        assert matcher.consume_tokens([*good.encode(), end])
+        assert matcher.is_stopped()
 
 
 def test_no_token_is_forced() -> None:

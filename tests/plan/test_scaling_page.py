@@ -30,6 +30,7 @@ from dragoman.plan.router import ROUTERS, best_hit_rate
 from dragoman.plan.workload import Workload
 from dragoman.types import Grammar
 from tests.engine.fake_runner import FakeRunner
+from tests.support.differences import lacking
 from tests.support.letters import VOCAB_SIZE, letter_tools
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
@@ -145,6 +146,16 @@ def test_the_table_of_capabilities_says_what_is_the_servers_to_tell() -> None:
         assert found.max_logprobs == 5
         assert found.adapters == ("sql",)
         assert not found.can_follow(Grammar("json_schema", "{}", frame="start: @output"))
+
+
+def test_each_difference_that_clients_notice_is_shown_by_a_test_and_no_test_needs_another() -> None:
+    suites = (Path(__file__).resolve().parents[1] / "e2e").glob("test_*.py")
+    marks = [mark for suite in suites for mark in re.findall(r"mark\.needs\(([^)]*)\)", suite.read_text("utf-8"))]
+    needed = {name for mark in marks for name in re.findall(r'"([^"]*)"', mark)}
+    table = lacking()
+    assert needed == table.keys()
+    assert [name for name, engines in table.items() if not engines or "rolling" in engines] == []
+    assert {engine for engines in table.values() for engine in engines} == {"vllm", "remote"}
 
 
 @pytest.mark.parametrize("row", rows_after("## The cache of a token"), ids=lambda row: row[0])

@@ -153,6 +153,9 @@ def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
     hermes = choose_output_format(ChatTemplate(HERMES), Tokens())
     assert isinstance(hermes, OutputFormat)
     assert hermes.opens == Marker("<tool_call>")
+    control = choose_output_format(ChatTemplate(HERMES), Tokens(), is_control=lambda token_id: token_id == 3)
+    assert isinstance(control, OutputFormat)
+    assert control.opens == Marker("<tool_call>", 3)
 
 
 @pytest.mark.parametrize(
@@ -209,12 +212,13 @@ def answer(
     text: str | Sequence[int],
     template: str = HERMES,
     can_mask: bool = True,
+    kinds: frozenset[str] | None = None,
     **extensions: Any,
 ) -> GenerationResult:
     """What a service with that template makes of the text."""
     output = choose_output_format(ChatTemplate(template), Tokens(TOOL_CALLS=MARK))
     script = saying(text) if isinstance(text, str) else lambda request, index: list(text)
-    engine = FakeEngine(script, capabilities=replace(ABILITIES, grammar=can_mask))
+    engine = FakeEngine(script, capabilities=replace(ABILITIES, grammar=can_mask, grammar_kinds=kinds))
     service = Service(
         name="m",
         engine=engine,
@@ -244,6 +248,24 @@ def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> Non
     assert [(call.name, call.arguments) for call in sequence.tool_calls] == [("weather", '{"city": "Oslo"}')]
     assert (sequence.content, sequence.text) == ("", OSLO_CALL)
     assert [grammar.covers_tool_calls for grammar in grammars] == [True]
+
+
+@pytest.mark.parametrize("tools", [(), (tool("f"),)], ids=["no tools", "tools"])
+def test_a_form_behind_reasoning_that_has_begun_is_refused_where_no_grammar_has_a_frame(tools: Any) -> None:
+    """An engine that follows the form alone would have to reason in it."""
+    sampling = SamplingParams(grammar=Grammar("json_object"))
+
+    def ask(kinds: frozenset[str] | None, **kwargs: Any) -> GenerationResult:
+        prompt = ChatPrompt((USER,), tools, template_kwargs=kwargs)
+        asked = msgspec.structs.replace(request("auto", prompt=prompt), sampling=sampling)
+        return answer(asked, 'So.</think>{"a": 1}', HERMES + OPENED_BY_TEMPLATE, kinds=kinds)
+
+    plain = frozenset({"json_object"})
+    with pytest.raises(UnsupportedFeature, match=r"^a grammar behind reasoning is not supported") as caught:
+        ask(plain, enable_thinking=True)
+    assert caught.value.param == "response_format"
+    assert ask(None, enable_thinking=True).sequences[0].content == '{"a": 1}'
+    assert ask(plain).sequences
 
 
 def test_every_sequence_of_a_request_has_its_own_calls() -> None:

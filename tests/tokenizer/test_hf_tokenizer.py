@@ -33,6 +33,7 @@ def test_the_demo_models_tokenizer_speaks_chat_and_fills_in_the_middle() -> None
     call = tokenizer.token_to_id("<tool_call>")
     assert call is not None
     assert not tokenizer.is_special(call)  # clients see tool calls
+    assert tokenizer.is_control_to_llguidance(call)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ on the event loop. What is promised here, `tests/contract` asks of every engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -220,13 +220,14 @@ class EngineTools:
     """What an engine needs to know of texts, made for its model's tokenizer; requests name sources only.
 
     `compile_grammar`: a grammar's start state; takes long unless it was compiled before. Any thread. Raises: InvalidRequest.
-    `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves.
+    `lark_of`: the same grammar, which compiles, as one text in llguidance's Lark, for engines that compile by themselves;
+    it is given the tokens that end an output.
     `watch_stops`: the test for stop strings, of sequences with at least so many tokens; quick, any thread.
     """
 
     compile_grammar: Callable[[Grammar], TokenMasker]
     watch_stops: Callable[[StopStrings, int], StopCriterion]
-    lark_of: Callable[[Grammar], str] | None = None
+    lark_of: Callable[[Grammar, Set[int]], str] | None = None
 
 
 @runtime_checkable

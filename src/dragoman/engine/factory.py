@@ -60,6 +60,7 @@ class BuiltEngine:
     """An engine, not started yet. `facts`: short descriptions for people. `dtype`: what its weights are.
 
     `cache_bytes`: what it has allocated, or will, besides its weights. `pictures`: of an engine that is capable of them.
+    `reads_tokenizer`: its grammars go by what llguidance makes of the tokenizer.json, for which more is control tokens.
     `adapters`: of an engine whose adapters may come and go. `pooling`: of an engine that makes rows of texts, of `row_size`.
     """
 
@@ -71,6 +72,7 @@ class BuiltEngine:
     adapters: AdapterLoading | None = None
     pooling: TextPooling | None = None
     row_size: int = 0
+    reads_tokenizer: bool = False
 
 
 class LoadedEngine(Protocol):

@@ -7,16 +7,26 @@ Called by engines, on any thread.
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Set
 
 from dragoman.grammar.compiler import OUTPUT, llguidance_source
 from dragoman.types import Grammar
 
 _RULE = "client_output"
+_START = re.compile(r"^start:", re.MULTILINE)
 
 
-def lark_of(grammar: Grammar) -> str:
-    """The grammar, which compiles, as Lark; it allows what the compiled one does. Raises: InvalidParameter."""
+def lark_of(grammar: Grammar, end_ids: Set[int] = frozenset()) -> str:
+    """The grammar, which compiles, as Lark; it allows what the compiled one does. Raises: InvalidParameter.
+
+    `end_ids`: tokens that may stand at its end, for compilers that know of one end-of-sequence token alone.
+    """
     frame, output = json.loads(llguidance_source(grammar))["grammars"]
     schema = output.get("json_schema")
     body = f"%lark {{\n{output['lark_grammar']}\n}}" if schema is None else f"%json {json.dumps(schema)}"
-    return f"{frame['lark_grammar'].replace(OUTPUT, _RULE)}\n{_RULE}: {body}\n"
+    text = frame["lark_grammar"].replace(OUTPUT, _RULE)
+    if end_ids:
+        ends = " | ".join(f"<[{token}]>" for token in sorted(end_ids))
+        text = _START.sub(f"start: framed ({ends})?\nframed:", text, count=1)
+    return f"{text}\n{_RULE}: {body}\n"

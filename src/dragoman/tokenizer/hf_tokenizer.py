@@ -71,6 +71,8 @@ class HfTokenizer:
         self._register_special_tokens()
         added = file.get_added_tokens_decoder()
         self._special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        texts = {token_id: token.content for token_id, token in added.items()}
+        self._bracketed_ids = frozenset(one for one, text in texts.items() if text[:1] == "<" and text[-1:] == ">")
         self._vocab_size = max([file.get_vocab_size(with_added_tokens=True), *(token_id + 1 for token_id in added)])
         self._decoder = TokenDecoder(json.loads(file.decoder.__getstate__()) if file.decoder is not None else None)
         self._bos_token_id = self._named_id("bos_token", facts.bos_token_id)
@@ -161,6 +163,13 @@ class HfTokenizer:
     def is_special(self, token_id: int) -> bool:
         """True for control tokens."""
         return token_id in self._special_ids
+
+    def is_control_to_llguidance(self, token_id: int) -> bool:
+        """True for what llguidance takes for a control token where it reads a tokenizer.json by itself.
+
+        Those are also added tokens of text, such as <tool_call>.
+        """
+        return token_id in self._special_ids or token_id in self._bracketed_ids
 
     @cached_property
     def _adds_bos(self) -> bool:

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 
 from dragoman.engine.remote.kinds import KINDS, TGI, UNKNOWN, Kind, kind_of
 from dragoman.engine.remote.profile import Profile
-from dragoman.engine.remote.wire import Ask, EventReader, body, chunk_error, chunks, client_error, error_text
+from dragoman.engine.remote.wire import (
+    Ask,
+    EventReader,
+    body,
+    chunk_error,
+    chunks,
+    client_error,
+    error_text,
+    prompt_body,
+)
 from dragoman.errors import CapacityError, InvalidParameter, InvalidRequest
 from dragoman.types import EngineRequest, Grammar, SamplingParams
 
@@ -86,6 +95,16 @@ def sent(kind: Kind, *, by_ids: bool = True, **values: Any) -> dict[str, Any]:
     ask = Ask((1, 2), request, 1, request.seed, sampling.logprobs, by_ids=by_ids)
     found: dict[str, Any] = msgspec.json.decode(body(ask, Profile("m", kind, names=names, grammars=grammars)))
     return found
+
+
+@pytest.mark.parametrize(("num_top", "asked"), [(None, {}), (0, {"prompt_logprobs": 0}), (3, {"prompt_logprobs": 3})])
+def test_a_prompt_is_read_with_its_salt_and_as_many_candidates_as_are_wanted(
+    num_top: int | None, asked: dict[str, int]
+) -> None:
+    request = EngineRequest("r", (1, 2), SamplingParams(), 0, seed=1, cache_salt="pepper")
+    found = msgspec.json.decode(prompt_body(Ask((1, 2), request, 1, 1), Profile("m", KINDS[1]), num_top))
+    read = {"model": "m", "prompt": [1, 2], "max_tokens": 1, "stream": False, "temperature": 0, "cache_salt": "pepper"}
+    assert found == read | asked
 
 
 @pytest.mark.parametrize("kind", [*KINDS, TGI, UNKNOWN], ids=lambda kind: kind.name)

@@ -230,8 +230,8 @@ class RemoteEngine:
         request = run.request
         if request.sampling.grammar is not None:  # upstreams tell of one that does not compile as of a failure
             await asyncio.to_thread(self._tools.compile_grammar, request.sampling.grammar)
-        if request.sampling.prompt_logprobs is not None:
-            run.prompt = await self._prompt_logprobs(run)
+        if request.sampling.prompt_logprobs is not None or not request.max_tokens:
+            run.prompt = await self._read_prompt(run)
         count = request.sampling.num_sequences
         if not request.max_tokens:
             for index in range(count):
@@ -279,14 +279,17 @@ class RemoteEngine:
         for output in await search.run(next_tokens):
             run.put(output)
 
-    async def _prompt_logprobs(self, run: _Run) -> list[PromptLogprob | None]:
-        request, num_top = run.request, run.request.sampling.prompt_logprobs or 0
+    async def _read_prompt(self, run: _Run) -> list[PromptLogprob | None] | None:
+        """Have the prompt read, for its log-probabilities if they are wanted, or for the prefix cache behind."""
+        request, num_top = run.request, run.request.sampling.prompt_logprobs
         ask = Ask(self._prompt(request), request, 1, request.seed)
         chunk = await self._fleet.first_answer(
             run.route,
             lambda upstream: upstream.whole(prompt_body(ask, _known(upstream), num_top), run.trace),
         )
         run.num_cached_tokens = chunk.num_cached_tokens
+        if num_top is None:
+            return None
         told = chunk.choices[0].prompt_logprobs if chunk.choices else None
         return prompt_logprobs(told, request.prompt_ids, num_top)
 

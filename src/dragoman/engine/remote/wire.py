@@ -50,9 +50,14 @@ def body(ask: Ask, profile: Profile) -> bytes:
     return msgspec.json.encode(fields(ask, profile) | {"stream": True} | usage)
 
 
-def prompt_body(ask: Ask, profile: Profile, num_top: int) -> bytes:
-    """The body that asks for the log-probabilities of the prompt, in one piece: servers do not stream them."""
-    few = {"temperature": 0.0, "prompt_logprobs": num_top, "max_tokens": 1, "stream": False}
+def prompt_body(ask: Ask, profile: Profile, num_top: int | None) -> bytes:
+    """The body that asks to read the prompt, and for its log-probabilities unless `num_top` is None.
+
+    In one piece: servers do not stream them.
+    """
+    few: dict[str, Any] = {"temperature": 0.0, "max_tokens": 1, "stream": False}
+    if num_top is not None:
+        few["prompt_logprobs"] = num_top
     return msgspec.json.encode(_addressed(ask, profile) | few)
 
 

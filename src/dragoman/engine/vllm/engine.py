@@ -261,7 +261,7 @@ class VllmEngine:
             return None
         await asyncio.to_thread(self._tools.compile_grammar, grammar)
         assert self._tools.lark_of is not None  # else the engine is not capable of grammars
-        return self._tools.lark_of(grammar)
+        return self._tools.lark_of(grammar, request.eos_token_ids)
 
     async def _prepare(self, picture: Picture) -> PreparedPicture:
         """What vLLM makes of a picture."""

@@ -89,7 +89,8 @@ class LoadedVllm:
         if rules is None and config.model_config.is_multimodal_model:
             facts += (f"no pictures: {why}",)
         takes_more = self.adapters is not None and self.adapters.takes_more
-        return BuiltEngine(engine, facts, dtype, cache_bytes, rules, engine if takes_more else None)
+        loading = engine if takes_more else None
+        return BuiltEngine(engine, facts, dtype, cache_bytes, rules, loading, reads_tokenizer=True)
 
     def drive(self, memory_bytes: int) -> tuple[Driver, Any]:
         """vLLM's engine, started, and its configuration. Raises: as `build`."""

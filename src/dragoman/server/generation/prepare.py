@@ -369,7 +369,8 @@ class Preparer:
     def _grammar(self, request: GenerationRequest, prompt_text: str) -> Grammar | None:
         """The grammar of the answer. One that the client did not ask for is left out where it cannot be had.
 
-        Raises: InvalidRequest if the client's grammar, or the tools that must be called, cannot be followed.
+        Raises: InvalidRequest if the client's grammar, where it has to be, or the tools that must be called, cannot be
+        followed.
         """
         own = request.sampling.grammar
         is_conversation = isinstance(request.prompt, ChatPrompt)
@@ -383,6 +384,12 @@ class Preparer:
                     f"tool_choice {request.tool_choice} is not supported by the engine of model {self.model_name}: "
                     "it must be auto or none",
                     param="tool_choice",
+                )
+            if wanted.needs_frame and own is not None and self._can_follow(own):
+                raise UnsupportedFeature(
+                    f"a grammar behind reasoning is not supported by the engine of model {self.model_name}: "
+                    f"response_format and other ways to ask for {own.kind} must be left out where the model thinks first",
+                    param="response_format",
                 )
             return own
         try:

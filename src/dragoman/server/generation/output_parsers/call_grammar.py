@@ -67,7 +67,8 @@ class CallGrammar:
         if wish.own is not None:
             start = f"start: {preamble.lark}({self._calls(wish)} | {self._around('@output')})\n"
             frame = f"{start}{preamble.rules}{self._call_rules(wish.tools)}"
-            return replace(wish.own, frame=frame, covers_tool_calls=self.opens is not None)
+            is_open = opening == "open"
+            return replace(wish.own, frame=frame, covers_tool_calls=self.opens is not None, needs_frame=is_open)
         if self.opens is None:
             return None
         block = self.tool_format.block(self.marks, wish.is_parallel)

@@ -5,7 +5,7 @@ Does: recognise formats, find their control tokens. Does not: parse. Called by t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -118,14 +118,21 @@ class NamedTokens(Protocol):
 
 
 def choose_output_format(
-    template: ChatTemplate | None, tokens: NamedTokens, tools: str = AUTO, reasoning: str = AUTO
+    template: ChatTemplate | None,
+    tokens: NamedTokens,
+    tools: str = AUTO,
+    reasoning: str = AUTO,
+    is_control: Callable[[int], bool] | None = None,
 ) -> OutputFormat | harmony.HarmonyOutput:
-    """How the output of the model with this template is read. Raises: KeyError for an unknown name."""
+    """How the output of the model with this template is read. Raises: KeyError for an unknown name.
+
+    `is_control`: the tokens that no text in a grammar can stand for, where they are not just the control tokens.
+    """
     source = "" if template is None else "\n".join(template.sources.values())
 
     def mark(text: str) -> Marker:
         token_id = tokens.token_to_id(text)
-        return Marker(text, token_id if token_id is not None and tokens.is_special(token_id) else None)
+        return Marker(text, token_id if token_id is not None and (is_control or tokens.is_special)(token_id) else None)
 
     if _is_harmony(source, tools, reasoning):
         known = Marks({text: mark(text) for text in harmony.MARKS})

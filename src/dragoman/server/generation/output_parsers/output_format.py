@@ -98,7 +98,8 @@ class OutputFormat:
         if own is None or self.reasoning is None or opening == "closed":
             return own
         preamble = self.reasoning.preamble(opening)
-        return replace(own, frame=f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}")
+        frame = f"start: {preamble.lark}{self.reasoning.around('@output')}\n{preamble.rules}"
+        return replace(own, frame=frame, needs_frame=opening == "open")
 
 
 def schemas_of(request: GenerationRequest) -> Schemas:
