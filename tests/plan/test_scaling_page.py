@@ -86,7 +86,7 @@ def cells_of(engine: str) -> dict[str, str]:
 def on_vllm(*, sees: bool = False, **options: Any) -> Capabilities:
     """Of a model on vLLM."""
     model = SimpleNamespace(max_model_len=77, get_vocab_size=lambda: VOCAB_SIZE)
-    tools = replace(letter_tools(), lark_of=lambda grammar: "")
+    tools = replace(letter_tools(), lark_of=lambda _grammar, _end_ids: "")
     return capabilities_of(model, EngineSetup(demo_model_dir(), options), tools, sees=sees)
 
 
@@ -110,7 +110,8 @@ def behind(kind: Kind, *, tells: bool = True) -> Capabilities:
     grammars = kind.grammars[0] if kind.grammars else {}
     profile = Profile(
         "model", kind, takes_ids=True, gives_ids=True, max_logprobs=5 if tells else None,
-        prompt_logprobs=kind.prompt_logprobs, names=kind.names, grammars=grammars, adapters=("sql",),
+        prompt_logprobs=kind.prompt_logprobs, cache_salt=kind.cache_salt, priority=kind.priority, names=kind.names,
+        grammars=grammars, adapters=("sql",),
     )  # fmt: skip
     return common((profile,), 77, VOCAB_SIZE).capabilities
 
