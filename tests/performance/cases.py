@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tests.performance.engine_work import NUM_STEPS, EngineWork, count_decode, count_prefill
+from tests.performance.engine_work import NUM_STEPS, EngineWork, count_decode, count_prefill, count_verified
 from tests.performance.http_work import CLIENTS, count_stream
 
 ROWS = 32
@@ -39,6 +39,13 @@ def measure_guessing() -> Costs:
     return {f"engine, guesses looked for: step of {ROWS} rows": counts.total / NUM_STEPS}
 
 
+def measure_verifying() -> Costs:
+    """A token of answers that repeat themselves: guessed, chosen, verified, judged."""
+    rows, num_tokens = 8, 256
+    counts, num_generated = count_verified(EngineWork(rows, guesses=True, verifies=True), 128, num_tokens)
+    return {f"engine, guesses verified: token of {rows} rows": counts.total / num_generated}
+
+
 def measure_prefill() -> Costs:
     """A request with PROMPT_SIZE tokens, from the inbox to its first token, in pieces of at most 256."""
     counts = count_prefill(EngineWork(8, PROMPT_SIZE, max_batch_tokens=256))
@@ -54,6 +61,7 @@ def measure_client(client: str) -> Costs:
 CASES: Mapping[str, Callable[[], Costs]] = {
     **{f"engine, {name}": partial(measure_decode, name) for name in SAMPLING},
     "engine, guesses looked for": measure_guessing,
+    "engine, guesses verified": measure_verifying,
     "engine, prompt": measure_prefill,
     **{client: partial(measure_client, client) for client in CLIENTS},
 }

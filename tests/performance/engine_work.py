@@ -7,6 +7,7 @@ process: what counts is run by a CountingProcess.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from dragoman.engine.rolling.config import RollingConfig
@@ -30,8 +31,9 @@ NUM_STEPS = BLOCK_SIZE  # counted: in as many steps every sequence takes exactly
 class EngineWork:
     """A number of like requests. `sampling`: keyword arguments of SamplingParams, greedy without.
 
-    `guesses`: texts are searched for guesses in every step. None is verified: the clock stands still, so no step is known
-    to take any time.
+    `guesses`: texts are searched for guesses in every step. None is verified, as the clock stands still, so that no step is
+    known to take any time; with `verifies` each look at it takes one of its ticks, so that all steps take as long and all
+    guesses pay.
     """
 
     rows: int
@@ -39,6 +41,7 @@ class EngineWork:
     max_batch_tokens: int = 16_384
     sampling: dict[str, Any] = field(default_factory=dict)
     guesses: bool = False
+    verifies: bool = False
 
 
 class EngineRun:
@@ -51,7 +54,8 @@ class EngineRun:
         sampler = Sampler(self.runner.vocab_size)
         if work.guesses:
             proposers: list[Proposer] = [ForcedTokensProposer(), OwnTextProposer(), RecentTextsProposer()]
-            self.core = EngineCore(self.runner, sampler, config, proposers, clock=lambda: 0.0)
+            ticks = count(step=int(work.verifies))
+            self.core = EngineCore(self.runner, sampler, config, proposers, clock=lambda: float(next(ticks)))
         else:
             self.core = EngineCore(self.runner, sampler, config)
         self.answers: dict[int, list[int]] = {key: [] for key in range(work.rows)}
@@ -99,6 +103,20 @@ def count_decode(work: EngineWork, num_before: int = 16) -> Counts:
     return counter.counts()
 
 
+def count_verified(work: EngineWork, num_before: int, num_tokens: int) -> tuple[Counts, int]:
+    """The cost of the steps until every request has so many more tokens than `num_before`, and how many came of them."""
+    warm_up(work)
+    run = EngineRun(work, num_before + 2 * num_tokens)
+    run.run_to(num_before)
+    first = sum(map(len, run.answers.values()))
+    counter = InstructionCounter()
+    with counter.watch():
+        run.run_to(num_before + num_tokens)
+    stats = run.core.stats
+    assert stats.num_accepted_tokens > stats.num_draft_tokens / 2, "texts that repeat themselves are foreseen"
+    return counter.counts(), sum(map(len, run.answers.values())) - first
+
+
 def count_prefill(work: EngineWork) -> Counts:
     """The cost of taking the requests in and computing their prompts, up to the first token of each."""
     warm_up(work)
@@ -111,4 +129,4 @@ def count_prefill(work: EngineWork) -> Counts:
 
 def warm_up(work: EngineWork) -> None:
     """Run something like it once, so that nothing is imported or made for the first time while it counts."""
-    EngineRun(EngineWork(2, sampling=work.sampling, guesses=work.guesses), 4).finish()
+    EngineRun(EngineWork(2, sampling=work.sampling, guesses=work.guesses, verifies=work.verifies), 4).finish()
