@@ -110,3 +110,10 @@ def test_that_the_model_runs_on_the_cpu_is_said_only_where_it_does(monkeypatch: 
     for is_on_gpu, words in ((True, "the engine chooses its devices"), (False, "the model runs on the CPU")):
         monkeypatch.setattr(resolving, "vllm_uses_gpu", lambda answer=is_on_gpu: answer)
         assert notice(option__engine="vllm").endswith(words)
+
+
+@pytest.mark.parametrize("engine", ["remote", "vllm"])
+def test_that_texts_are_kept_for_guesses_is_told_to_be_idle_where_nobody_here_guesses(engine: str) -> None:
+    (notice,) = given(option__engine=engine, option__speculation_across_keys="true").notices
+    assert "option__speculation_across_keys=true" in notice
+    assert "no effect" in notice
