@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dragoman.engine.rolling.speculate.row_costs import RowCosts, size_of
 
@@ -96,6 +98,21 @@ def test_contexts_cost_their_share_of_the_smallest_step() -> None:
     assert costs.context_s == pytest.approx(1e-3, rel=1e-6)
     assert costs.seconds(1) == pytest.approx(1.0)
     assert costs.seconds(1) + 1000 * costs.context_s == pytest.approx(2.0)
+
+
+@given(
+    steps=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 5_000), st.floats(0, 2)), min_size=1, max_size=60),
+    share=st.sampled_from([0.0, 1e-4, 1e-2]),
+)
+def test_no_step_ever_takes_less_than_nothing(steps: list[tuple[int, int, float]], share: float) -> None:
+    """What contexts take is an estimate, and was taken off more than a step had taken: the engine died of the difference."""
+    costs = RowCosts(share)
+    for num_rows, num_context, seconds in steps:
+        costs.observe(num_rows, num_context, seconds)
+    for num_rows in range(1, 300, 7):
+        assert costs.seconds(num_rows) >= 0
+        assert costs.change_s(num_rows) >= 0
+    assert costs.context_s >= 0
 
 
 def test_sizes_are_exact_for_few_rows_and_within_an_eighth_for_many() -> None:

@@ -69,9 +69,9 @@ class _Size:
             self.steps.popleft()
 
     def usual_s(self, context_s: float) -> float:
-        """What a step takes but for its context: a quarter of those known were quicker."""
+        """What a step takes but for its context: a quarter of those known were quicker. Never less than nothing."""
         net = sorted([step.duration_s - context_s * step.num_context for step in self.steps])
-        return net[len(net) // 4]
+        return max(net[len(net) // 4], 0.0)
 
 
 class RowCosts:
