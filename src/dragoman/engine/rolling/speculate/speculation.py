@@ -42,10 +42,11 @@ logger = logging.getLogger(__name__)
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
-_PATIENCE = 4  # looks at guesses that do not pay for looking, after which that may take
-_LOOKING = 0.005  # of the time at most,
+_PATIENCE = 16  # looks at guesses that do not pay for looking, after which that may take
+_LOOKING = 0.01  # of the time at most,
 _LONGEST_PAUSE = 256  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
+_QUICKER_WEIGHT = 0.5  # of one that took less: a look takes longer when it takes prompts in
 _SHARE_WEIGHT = 0.1  # of the newest step
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
 _ROWS = frozenset((2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512))
@@ -125,7 +126,8 @@ class Speculation:
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
         if candidates:
             self._choose(candidates, decoding, prompt_token_s)
-        self._guessing_s += _GUESSING_WEIGHT * (self._clock() - begin - self._guessing_s)
+        more_s = self._clock() - begin - self._guessing_s
+        self._guessing_s += (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
         self._saved_s += _GUESSING_WEIGHT * (self._gain_s - self._saved_s)
         self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
         for candidate in candidates:
