@@ -166,10 +166,12 @@ class Speculation:
         if batch.num_prefill_tokens:
             self._costs.note_prompts()
             return
-        num_context = 0
-        for entry in batch.entries:
-            num_new = entry.num_new_tokens
-            num_context += num_new * entry.sequence.num_computed_tokens + num_new * (num_new + 1) // 2
+        entries = batch.entries
+        num_context = batch.num_tokens + sum([entry.sequence.num_computed_tokens for entry in entries])
+        if batch.num_tokens > len(entries):  # a guess also sees the tokens before it that are computed in this step
+            for entry in entries:
+                num_guesses = entry.num_new_tokens - 1
+                num_context += num_guesses * entry.sequence.num_computed_tokens + num_guesses * (num_guesses + 1) // 2
         self._costs.observe(batch.num_tokens + batch.num_padding, num_context, duration_s)
 
     def note_finished(self, sequence: Sequence) -> None:
