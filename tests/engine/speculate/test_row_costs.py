@@ -62,6 +62,16 @@ def test_what_was_measured_long_ago_is_stale_and_then_forgotten() -> None:
     assert costs.seconds(8) < 2
 
 
+def test_sizes_are_measured_anew_where_every_step_has_other_rows_than_the_last() -> None:
+    """As between steps with prompts: none would ever be fresh, and nothing guessed for long."""
+    costs = measured(*[(1, 1.0)] * 8, *[(8, 2.0)] * 8)
+    for _ in range(200):
+        costs.note_prompts()
+        costs.observe(1, 0, 0.5)
+    assert not costs.is_stale(1)
+    assert costs.seconds(1) == pytest.approx(0.5)
+
+
 def test_a_change_that_took_long_once_is_forgotten() -> None:
     costs = measured(*[(1, 1.0)] * 8, *[(8, 2.0)] * 8, (1, 2.0))
     assert costs.change_s(8) == pytest.approx(1.0)

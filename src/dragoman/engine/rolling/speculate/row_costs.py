@@ -123,13 +123,14 @@ class RowCosts:
             size.has_begun = True
             if len(self._sizes) > 1:
                 return
+        is_stale = self.is_stale(num_rows)
         if is_other:
-            if size.is_well_known:
+            if size.is_well_known and not is_stale:
                 usual_s = size.usual_s(self._context_s) + self._context_s * num_context
                 self._changes.append((self._num_steps, min(max(duration_s - usual_s, 0.0), usual_s)))
                 return
             duration_s = max(duration_s - self._usual_change_s(), 0.0) if self._changes else duration_s
-        elif self.is_stale(num_rows):
+        if is_stale:
             size.steps.clear()
         if len(size.steps) < _NUM_KEPT or self._num_steps >= self._refresh_at:
             self._points = None
