@@ -50,8 +50,7 @@ def continued(token_ids: Sequence[int], begin: int, num_tokens: int) -> list[int
     return tokens[len(token_ids) :]
 
 
-# As long as all earlier places are looked at: sixteen.
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=17), st.sampled_from([1, 2, 3, 4, 5, None]), st.integers(1, 8))
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=70), st.sampled_from([1, 2, 3, 4, 5, None]), st.integers(1, 8))
 def test_a_first_look_copies_what_followed_the_longest_match_of_these_the_latest(
     token_ids: list[int], max_size: int | None, num_tokens: int
 ) -> None:
@@ -84,6 +83,14 @@ def test_a_text_that_grows_is_continued_as_some_passage_that_agrees_for_as_long_
         assert min(2, longest) <= strength <= longest  # one token counts where none agrees for longer
         begins = [end for end in range(1, len(text)) if length_at(text, end) >= strength]
         assert found.token_ids.tolist() in [continued(text, begin, 4) for begin in begins]
+
+
+def test_any_token_id_can_be_searched_for() -> None:
+    """Tokens are kept as characters, of which some stand for halves of others, and there are no more than 1,114,112."""
+    tokens = [0, 0xD800, 0xDC00, 0xDFFF, 0xFFFF, 0x10000, 0x10FFFF, 0x110000, 10**9, *range(0xD7F0, 0xD830)]
+    for text in (tokens[:9], tokens):  # few and many at once
+        sequence = sequence_of([*text, 5, *text[:3]])
+        assert guesses(OwnTextProposer(), sequence) == text[3:7]
 
 
 def test_a_copy_goes_on_where_it_was_although_its_words_occur_again_later() -> None:

@@ -170,7 +170,7 @@ def test_every_guess_stands_in_a_text_of_the_same_owner_behind_what_the_sequence
             sequence.token_ids.append(token_id)
         proposer.note_finished(sequence)
         ended[owner].append(sequence.token_ids.tolist())
-        assert proposer.num_tokens <= 256
+        assert proposer.count_tokens() <= 256
 
 
 # --- how many are kept ------------------------------------------------------------------------------------------------
@@ -179,29 +179,37 @@ def test_every_guess_stands_in_a_text_of_the_same_owner_behind_what_the_sequence
 def test_a_text_that_is_known_is_not_stored_again() -> None:
     prompt = noise(1, 500)
     proposer = knowing(prompt)
-    num_tokens = proposer.num_tokens
+    num_tokens = proposer.count_tokens()
     for _ in range(3):
         proposer.note_finished(sequence_of(prompt))
         proposer.note_finished(sequence_of(prompt[100:300]))
-    assert proposer.num_tokens == num_tokens
+    assert proposer.count_tokens() == num_tokens
     proposer.note_finished(sequence_of([*prompt, *PASSAGE]))  # the next turn: the same text and some more
-    assert num_tokens + 40 <= proposer.num_tokens <= num_tokens + 80
+    assert num_tokens + 40 <= proposer.count_tokens() <= num_tokens + 80
     assert guesses(proposer, sequence_of(prompt[-3:])) == PASSAGE[:4]
 
 
 def test_of_a_text_that_is_changed_in_places_these_are_stored() -> None:
     text = noise(1, 500)
     proposer = knowing(text)
-    num_tokens = proposer.num_tokens
+    num_tokens = proposer.count_tokens()
     changed = [*text[:200], 1, 2, 3, *text[200:400], *text[410:480]]
     proposer.note_finished(sequence_of(changed))
-    assert proposer.num_tokens < num_tokens + 200
+    assert proposer.count_tokens() < num_tokens + 200
     for begin in (195, 399):
         assert guesses(proposer, sequence_of(changed[begin : begin + 4], begin)) == changed[begin + 4 : begin + 8]
 
 
+def test_of_texts_that_end_together_what_they_share_is_stored_once() -> None:
+    shared = noise(1, 300)
+    proposer = knowing(*([*shared, *noise(seed, 40)] for seed in range(2, 6)))
+    assert proposer.count_tokens() < 300 + 4 * 40 + 300
+    for seed in range(2, 6):
+        assert guesses(proposer, sequence_of([*shared[-3:], *noise(seed, 40)[:2]], seed)) == noise(seed, 40)[2:6]
+
+
 def test_too_short_a_text_is_not_kept() -> None:
-    assert knowing(range(15)).num_tokens == 0
+    assert knowing(range(15)).count_tokens() == 0
 
 
 def test_the_oldest_texts_are_forgotten_and_those_that_keep_coming_stay() -> None:
@@ -211,7 +219,7 @@ def test_the_oldest_texts_are_forgotten_and_those_that_keep_coming_stay() -> Non
     for seed in range(20):
         proposer.note_finished(sequence_of(noise(seed, 100)))
         proposer.note_finished(sequence_of(PASSAGE))
-        assert proposer.num_tokens <= 1000
+        assert proposer.count_tokens() <= 1000
     assert guesses(proposer, sequence_of(PASSAGE[:3])) == PASSAGE[3:7]
     assert guesses(proposer, sequence_of(once[:3], 1)) == []
     assert guesses(proposer, sequence_of(noise(19, 100)[:3], 2)) == noise(19, 100)[3:7]
@@ -220,7 +228,7 @@ def test_the_oldest_texts_are_forgotten_and_those_that_keep_coming_stay() -> Non
 def test_of_a_long_text_the_end_is_kept() -> None:
     text = noise(1, 5000)
     proposer = knowing(text, max_tokens=1024)
-    assert 0 < proposer.num_tokens <= 512
+    assert 0 < proposer.count_tokens() <= 512
     assert guesses(proposer, sequence_of(text[4950:4955])) == text[4955:4959]
     assert guesses(proposer, sequence_of(text[:5], 1)) == []
 
@@ -250,7 +258,7 @@ def test_an_ended_or_preempted_sequence_is_forgotten_but_not_its_owners_texts() 
 def test_a_closed_proposer_knows_nothing() -> None:
     proposer = knowing(PASSAGE)
     proposer.close()
-    assert proposer.num_tokens == 0
+    assert proposer.count_tokens() == 0
     assert guesses(proposer, sequence_of(PASSAGE[:9])) == []
 
 

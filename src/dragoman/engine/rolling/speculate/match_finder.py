@@ -1,17 +1,17 @@
-"""Finds where the end of a text occurred before: the longest earlier match, in bounded memory and time.
+"""Finds where the end of a text occurred in others: the longest match, in bounded memory and time.
 
 Does: keep the values of a growing text (tokens, or whatever fits 64 bits) and chains of places that end with the same 2, 4,
-8 or 16 values, and walk them. Does not: know sequences, or whose text it is (`own_text`, `recent_texts` do). Used on the
-engine thread only.
+8 or 16 values, and walk them. Does not: know sequences, or whose text it is (`recent_texts` does). Used on the engine thread
+only.
 
 For every size there is a table of heads, the latest place for each hash of so many values, and for each place a link to the
 one before it with the same hash. The longest match is then in the chain of the largest size that finds anything; of a long
-chain only the latest places are looked at. Whole texts are taken in by numpy, a few values one by one.
+chain only the latest places are looked at. Texts are taken in by numpy: many at once take a fifth of one by one.
 Source: the hash chains of Lempel-Ziv compressors (deflate, RFC 1951, section 4), with several sizes instead of one.
 
-Memory: 8 bytes for each value, and for each size 4 per value and 4 per head. With the four sizes from 2 on these are 32 to
-48 bytes per value, 40 where there are as many heads as values. A suffix automaton, which never misses the longest match,
-took 400, and four times as long for a prompt; with these chains 3 matches in 10,000 were shorter, on texts of five kinds.
+Memory: 8 bytes for each value, and for each size 4 per value and 4 per head: 40 bytes per value where there are as many
+heads as values. A suffix automaton, which never misses the longest match, took 400, and four times as long for a prompt;
+with these chains 3 matches in 10,000 were shorter, on texts of five kinds.
 """
 
 from __future__ import annotations
@@ -24,11 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_LENGTH = 32  # a match counts as no longer than this
-SIZES = (1, 2, 4, 8, 16)  # a size more makes matches no longer, but everything slower by a fifth
+SIZES = (2, 4, 8, 16)  # a size more makes matches no longer, but everything slower by a fifth
 
-_MIN_HEADS = 1024
-_MAX_VALUES_PER_HEAD = 2
-_BULK = 48  # from so many values on numpy is quicker than one by one
 _MASK = (1 << 64) - 1
 _FACTOR = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: parts neighbouring values well (Knuth, volume 3, section 6.4)
 _POWERS = [pow(_FACTOR, exponent, 1 << 64) for exponent in range(MAX_LENGTH + 2)]
@@ -45,85 +42,62 @@ NO_MATCH = Match(0, 0)
 
 
 class MatchFinder:
-    """A growing text, and where the end of this or of another text occurred in it."""
+    """A growing text, and where the end of another text occurred in it. Matches shorter than two values are not found."""
 
-    def __init__(
-        self, min_size: int = 2, max_size: int = MAX_LENGTH, *, num_heads: int = 0, max_candidates: int = 16
-    ) -> None:
-        """Shorter matches than `min_size`, one of SIZES, are not found. `max_size`: nobody will ask for longer ones.
+    def __init__(self, num_heads: int, *, max_candidates: int = 16) -> None:
+        """`num_heads`: a power of two, about the number of values that are expected.
 
-        `num_heads`: a power of two, about the number of values that are expected; 0 = by the first text.
         `max_candidates`: how many places of a chain are looked at, the latest first.
         """
         self.values = array("q")
         self._max_candidates = max_candidates
-        self._num_heads = num_heads
-        self._levels = [_Level(size) for size in SIZES if min_size <= size <= max(max_size, min_size)]
+        self._shift = 65 - num_heads.bit_length()
+        self._levels = [_Level(size, num_heads) for size in SIZES]
 
     def __len__(self) -> int:
         return len(self.values)
 
     def extend(self, values: array[int]) -> None:
         """Take in what follows the text."""
-        num_values = len(self.values) + len(values)
         if not values:
             return
-        if num_values > self._num_heads * _MAX_VALUES_PER_HEAD or not self._levels[0].heads:
-            self.values.extend(values)
-            self._begin_anew(num_values)
-        elif len(values) >= _BULK:
-            begin = len(self.values)
-            self.values.extend(values)
-            self._take_in_all(begin)
-        else:
-            for value in values:
-                self._take_in(value)
-
-    def longest_at_end(self, limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
-        """The longest occurrence of the text's own end before it, of at most `limit` values; NO_MATCH without one.
-
-        Of equally long ones the latest, of longer ones than `limit` as well. One that is not `longer_than` counts as none.
-        """
-        end = len(self.values)
-        places = [level.links[end] if end else 0 for level in self._levels]
-        return self._longest(self.values[-MAX_LENGTH:], places, limit, longer_than)
+        begin, largest = len(self.values), SIZES[-1]
+        self.values.extend(values)
+        num_before = min(begin, largest)
+        fresh = self.values[begin - num_before :]
+        hashes = _hashes_by_size(np.frombuffer(fresh, dtype=np.uint64), largest)
+        for level in self._levels:
+            level.take_in(hashes[level.size.bit_length() - 1][num_before:], self._shift, begin, len(self.values))
 
     def longest(self, tail: array[int], hashes: Rows[int], limit: int = MAX_LENGTH, longer_than: int = 0) -> Match:
-        """As `longest_at_end`, for another text that ends with `tail`; `hashes` are those of `hashes_of(tail)`."""
+        """The longest occurrence of the end of `tail`, of at most `limit` values; NO_MATCH without one.
+
+        Of equally long ones the latest, of longer ones than `limit` as well. One that is not `longer_than` counts as none.
+        `hashes` are those of `hashes_of(tail)`.
+        """
         if not self.values:
             return NO_MATCH
         shift = self._shift
         places = [level.heads[hashes[level.size] >> shift] if level.size <= len(tail) else 0 for level in self._levels]
         return self._longest(tail[-MAX_LENGTH:], places, limit, longer_than)
 
-    def agrees(self, end: int, values: array[int]) -> bool:
-        """True if the text goes on with `values` behind `end`."""
-        return self.values[end : end + len(values)] == values
-
-    def num_agreeing(self, end: int, values: array[int]) -> int:
-        """How many of `values` the text goes on with behind `end`."""
-        num_agreeing = 0
-        for known, value in zip(self.values[end : end + len(values)], values, strict=False):
-            if known != value:
-                break
-            num_agreeing += 1
-        return num_agreeing
-
     def holds(self, values: array[int]) -> npt.NDArray[np.bool_]:
-        """For each of `values` whether it occurs here behind those before it, as far as the largest size tells.
+        """For each of `values` whether it occurs here, or earlier in `values`, behind those before it.
 
-        Shapes: [len(values)]; False where fewer stand before it. Hashes and two values of each place are compared, so it
-        may be wrong for one here and there, but hardly for several in a row.
+        As far as the largest size tells. Shapes: [len(values)]; False where fewer stand before it. Hashes and two values of
+        each place are compared, so it may be wrong for one here and there, but hardly for several in a row.
         """
         level = self._levels[-1]
         size = level.size
         known = np.zeros(len(values), dtype=bool)
-        if len(values) < size or not self.values:
+        if len(values) < size:
             return known
         texts, stored = np.frombuffer(values, dtype=np.int64), np.frombuffer(self.values, dtype=np.int64)
         first, last = texts[: len(texts) - size + 1], texts[size - 1 :]
         hashes = _hashes_by_size(texts.view(np.uint64), size)[-1][size - 1 :]
         heads, links = np.frombuffer(level.heads, dtype=np.int32), np.frombuffer(level.links, dtype=np.int32)
+        known[size - 1 :] = True
+        known[np.unique(hashes, return_index=True)[1] + size - 1] = False  # the first of each
         places = heads[(hashes >> np.uint64(self._shift)).astype(np.intp)]
         sought = np.flatnonzero(places)
         for _ in range(self._max_candidates):
@@ -136,10 +110,6 @@ class MatchFinder:
             places[sought] = links[places[sought]]
             sought = sought[places[sought] > 0]
         return known
-
-    @property
-    def _shift(self) -> int:
-        return 65 - self._num_heads.bit_length()
 
     def _longest(self, tail: array[int], places: list[int], limit: int, longer_than: int) -> Match:
         """See `longest`; `places`: for each level the latest one that may fit."""
@@ -174,57 +144,19 @@ class MatchFinder:
             length += 1
         return length
 
-    def _take_in(self, value: int) -> None:
-        """Append one value: roll the hashes on and put the new place in front of its chains."""
-        values, shift = self.values, self._shift
-        values.append(value)
-        end = len(values)
-        for level in self._levels:
-            size = level.size
-            left = values[end - 1 - size] if end > size else 0
-            hashed = level.hash = ((level.hash + value) * _FACTOR - left * _POWERS[size + 1]) & _MASK
-            if end < size:
-                level.links.append(0)
-                continue
-            bucket = hashed >> shift
-            level.links.append(level.heads[bucket])
-            level.heads[bucket] = end
-
-    def _begin_anew(self, num_values: int) -> None:
-        """Choose the number of heads for so many values and take in all of them."""
-        wanted = max(num_values * 2 // 3, _MIN_HEADS)
-        self._num_heads = max(self._num_heads, 1 << (wanted - 1).bit_length())
-        for level in self._levels:
-            level.clear(self._num_heads)
-        self._take_in_all(0)
-
-    def _take_in_all(self, begin: int) -> None:
-        """Do what `_take_in` does for all values from `begin` on that are not in the chains yet."""
-        end, largest = len(self.values), self._levels[-1].size
-        context = min(begin, largest)
-        fresh = self.values[begin - context :]
-        hashes = _hashes_by_size(np.frombuffer(fresh, dtype=np.uint64), largest)
-        for level in self._levels:
-            level.take_in(hashes[level.size.bit_length() - 1][context:], self._shift, begin, end)
-
 
 class _Level:
-    """The chains of one size. `hash`: of the last `size` values; heads and links are places, 0 = none."""
+    """The chains of one size; heads and links are places, 0 = none."""
 
-    __slots__ = ("hash", "heads", "links", "size")
+    __slots__ = ("heads", "links", "size")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, num_heads: int) -> None:
         self.size = size
-        self.clear(0)
-
-    def clear(self, num_heads: int) -> None:
-        self.hash = 0
         self.heads = array("i", bytes(4 * num_heads))
         self.links = array("i", (0,))
 
     def take_in(self, hashes: npt.NDArray[np.uint64], shift: int, begin: int, end: int) -> None:
         """Link the places begin + 1 to end, of which these are the hashes. Shapes: hashes [end - begin]."""
-        self.hash = int(hashes[-1])
         num_short = min(max(self.size - 1 - begin, 0), end - begin)  # places with fewer values before them than `size`
         links = np.zeros(end - begin, dtype=np.int32)
         buckets = hashes[num_short:] >> np.uint64(shift)

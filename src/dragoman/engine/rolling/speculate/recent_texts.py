@@ -11,7 +11,7 @@ else's is never equal to one of the sequence's, by construction.
 Two generations of texts are kept. New texts go into the young one; when it is full, it becomes the old one, and the old one
 is forgotten. What the young one knows already is not stored again; what only the old one knows is, so a text that keeps
 coming stays, and what has not come for the longest time goes first. Both together hold at most `max_tokens` tokens, at 40
-bytes each: 11 MB for 262,144.
+bytes each: 11 MB for 262,144. Texts that have ended wait until somebody asks for guesses, or until they are many.
 Source: SuffixDecoding, Oliaro et al. 2024, arXiv:2411.04975 (there with a suffix tree and counts of what follows, which
 made no better guesses than the latest of the longest matches on texts of five kinds).
 """
@@ -19,7 +19,7 @@ made no better guesses than the latest of the longest matches on texts of five k
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field
 
@@ -35,6 +35,7 @@ DEFAULT_MAX_TOKENS = 262_144
 _MIN_LENGTH = 2
 _MIN_TEXT = 16  # tokens; of shorter ones it cannot be told whether they are known, and they help nobody
 _MIN_MAX_TOKENS = 256
+_MAX_WAITING = 4_096  # tokens of ended texts that are taken in together: alone each takes several times as long
 _NUM_JOINED = 64  # so many known tokens between two new parts are stored once more, or the copies would be cut there
 _TAG_BITS = 32
 _TOKEN_MASK = (1 << _TAG_BITS) - 1
@@ -66,15 +67,18 @@ class RecentTextsProposer:
         self._owners: dict[Owner, _Tag] = {}
         self._num_owners = 0  # that there ever were; no number is used twice
         self._generation = 0
+        self._waiting: list[tuple[Owner, array[int]]] = []
+        self._num_waiting = 0  # tokens
         self._young, self._old = self._new_generation(), self._new_generation()
 
-    @property
-    def num_tokens(self) -> int:
+    def count_tokens(self) -> int:
         """Tokens that are kept, of all owners."""
+        self._take_in()
         return len(self._young) + len(self._old)
 
     def propose(self, wishes: Rows[Wish]) -> list[Proposal]:
         """See `Proposer`."""
+        self._take_in()
         return [self._proposal(wish) for wish in wishes]
 
     def retain(self, sequence_ids: Collection[int]) -> None:
@@ -88,19 +92,22 @@ class RecentTextsProposer:
         token_ids = sequence.token_ids[: sequence.num_tokens - sequence.num_draft_tokens]
         if len(token_ids) < _MIN_TEXT:
             return
-        tag = self._tag(self._owner(sequence))
-        values = tag.values(token_ids[-(self._capacity // 4) :])
-        for begin, end in _new_parts(self._young.holds(values)):
-            self._store(values[begin:end], tag)
+        token_ids = token_ids[-(self._capacity // 4) :]
+        self._waiting.append((self._owner(sequence), token_ids))
+        self._num_waiting += len(token_ids)
+        if self._num_waiting >= min(_MAX_WAITING, self._capacity // 4):
+            self._take_in()
 
     def close(self) -> None:
         """Forget everything."""
         self._copies.clear()
         self._owners.clear()
+        self._waiting.clear()
+        self._num_waiting = 0
         self._young, self._old = self._new_generation(), self._new_generation()
 
     def _new_generation(self) -> MatchFinder:
-        return MatchFinder(_MIN_LENGTH, num_heads=1 << (self._capacity - 1).bit_length())
+        return MatchFinder(1 << (self._capacity - 1).bit_length())
 
     def _owner(self, sequence: Sequence) -> Owner:
         group = sequence.group
@@ -116,14 +123,39 @@ class RecentTextsProposer:
         tag.generation = self._generation
         return tag
 
-    def _store(self, values: array[int], tag: _Tag) -> None:
-        if len(self._young) + 1 + len(values) > self._capacity:
-            self._generation += 1
-            self._young, self._old = self._new_generation(), self._young
-            oldest = self._generation - 1
-            self._owners = {owner: other for owner, other in self._owners.items() if other.generation >= oldest}
-            tag.generation = self._generation
-        self._young.extend(array("q", (_SEPARATOR,)) + values)
+    def _take_in(self) -> None:
+        """Store what is new in the texts that wait."""
+        if not self._waiting:
+            return
+        waiting = []
+        for owner, token_ids in self._waiting:
+            tag = self._tag(owner)
+            waiting.append((tag, tag.values(token_ids)))
+        self._waiting.clear()
+        self._num_waiting = 0
+        known = self._young.holds(_joined(values for _, values in waiting))
+        parts: list[array[int]] = []
+        begin = 0
+        for tag, values in waiting:
+            begin += 1  # behind the separator
+            for first, end in _new_parts(known[begin : begin + len(values)]):
+                self._make_room(parts, end - first)
+                parts.append(values[first:end])
+                tag.generation = self._generation
+            begin += len(values)
+        self._young.extend(_joined(parts))
+
+    def _make_room(self, parts: list[array[int]], num_tokens: int) -> None:
+        """Begin a generation if the young one cannot hold so many more than these parts. Mutates: `parts`."""
+        num_parts = sum(map(len, parts)) + len(parts)
+        if len(self._young) + num_parts + 1 + num_tokens <= self._capacity:
+            return
+        self._young.extend(_joined(parts))
+        parts.clear()
+        self._generation += 1
+        self._young, self._old = self._new_generation(), self._young
+        oldest = self._generation - 1
+        self._owners = {owner: tag for owner, tag in self._owners.items() if tag.generation >= oldest}
 
     def _proposal(self, wish: Wish) -> Proposal:
         sequence = wish.sequence
@@ -189,6 +221,15 @@ class _Copy:
         """Begin anew if the generation that was copied from is gone."""
         if not self.cursor.is_in(finders):
             self.cursor = CopyCursor()
+
+
+def _joined(texts: Iterable[array[int]]) -> array[int]:
+    """All of them, each behind a separator."""
+    joined = array("q")
+    for text in texts:
+        joined.append(_SEPARATOR)
+        joined.extend(text)
+    return joined
 
 
 def _new_parts(known: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Iterator[tuple[int, int]]:

@@ -30,6 +30,8 @@ _TRIED = 8
 _FINEST = 16  # rows up to which every number is a size of its own
 _STEPS_PER_OCTAVE = 8
 _REFRESHED = 8  # steps after which what is well known is worked out again
+_SPARING = 4  # every so many steps one is measured of those that are like the last and well known
+_SAME_CONTEXT = 0.05  # share by which the cost of contexts has to differ to count as another
 _LEAST_ROWS = 2  # a single row is computed as two (see `forward.openvino_runner`)
 
 
@@ -41,6 +43,11 @@ def size_of(num_rows: int) -> int:
     return -(-num_rows // grain) * grain
 
 
+def _quicker(durations: list[float]) -> float:
+    """What a quarter of them was quicker than."""
+    return sorted(durations)[len(durations) // 4]
+
+
 class _Measured(NamedTuple):
     """A step: how long it took, in seconds; the tokens of context that it read; its number."""
 
@@ -50,28 +57,49 @@ class _Measured(NamedTuple):
 
 
 class _Size:
-    """The last steps of one size."""
+    """The last steps of one size. What follows from them is worked out once."""
 
-    __slots__ = ("has_begun", "last", "steps")
+    __slots__ = ("_quick", "_usual", "has_begun", "last", "steps")
 
     def __init__(self) -> None:
         self.steps: deque[_Measured] = deque(maxlen=_NUM_KEPT)
         self.last = 0  # the number of the last one, measured or not
         self.has_begun = False
+        self._quick: tuple[float, float] | None = None
+        self._usual: tuple[float, float] | None = None  # of (context_s, seconds)
 
     @property
     def is_well_known(self) -> bool:
         return len(self.steps) >= _FEWEST
 
+    @property
+    def is_full(self) -> bool:
+        return len(self.steps) == _NUM_KEPT
+
+    def add(self, step: _Measured) -> None:
+        """It was measured."""
+        self.steps.append(step)
+        self._quick = self._usual = None
+
     def forget(self, before: int) -> None:
         """Drop what was measured before that step."""
         while self.steps and self.steps[0].number < before:
             self.steps.popleft()
+            self._quick = self._usual = None
 
     def usual_s(self, context_s: float) -> float:
         """What a step takes but for its context: a quarter of those known were quicker. Never less than nothing."""
-        net = sorted([step.duration_s - context_s * step.num_context for step in self.steps])
-        return max(net[len(net) // 4], 0.0)
+        if self._usual is None or self._usual[0] != context_s:
+            net_s = _quicker([step.duration_s - context_s * step.num_context for step in self.steps])
+            self._usual = (context_s, max(net_s, 0.0))
+        return self._usual[1]
+
+    def quick(self) -> tuple[float, float]:
+        """What a step takes, its context included, and the mean context."""
+        if self._quick is None:
+            num_context = sum([step.num_context for step in self.steps]) / len(self.steps)
+            self._quick = (_quicker([step.duration_s for step in self.steps]), num_context)
+        return self._quick
 
 
 class RowCosts:
@@ -81,7 +109,7 @@ class RowCosts:
         """`context_share`: what a token of context that a row reads takes of the smallest step."""
         self._context_share = context_share
         self._sizes: dict[int, _Size] = {}
-        self._num_steps = self._refresh_at = 0
+        self._num_steps = self._refresh_at = self._measured_at = 0
         self._last_rows = 0  # of the last step; 0 = it computed prompts, too
         self._changes: deque[tuple[int, float]] = deque(maxlen=_NUM_CHANGES)  # of (step, seconds)
         self._context_s = 0.0
@@ -109,6 +137,13 @@ class RowCosts:
         """A step with prompts was computed; it tells nothing about rows."""
         self._last_rows = 0
 
+    def skips(self, num_rows: int) -> bool:
+        """True if a step of so many rows, which is counted then, need not be measured: the last ones were, of as many."""
+        if max(num_rows, _LEAST_ROWS) != self._last_rows or self._num_steps + 1 >= self._measured_at:
+            return False
+        self._num_steps += 1
+        return True
+
     def observe(self, num_rows: int, num_context: int, duration_s: float) -> None:
         """A step of so many rows that read so many tokens of context together took so long.
 
@@ -116,7 +151,7 @@ class RowCosts:
         """
         self._num_steps += 1
         is_other = max(num_rows, _LEAST_ROWS) != self._last_rows
-        self._last_rows = max(num_rows, _LEAST_ROWS)
+        self._last_rows, self._measured_at = max(num_rows, _LEAST_ROWS), 0
         size = self._sizes.setdefault(size_of(num_rows), _Size())
         size.last = self._num_steps
         if not size.has_begun:
@@ -131,10 +166,12 @@ class RowCosts:
                 return
             duration_s = max(duration_s - self._usual_change_s(), 0.0) if self._changes else duration_s
         if is_stale:
-            size.steps.clear()
-        if len(size.steps) < _NUM_KEPT or self._num_steps >= self._refresh_at:
+            size.forget(self._num_steps)
+        if not size.is_full or self._num_steps >= self._refresh_at:
             self._points = None
-        size.steps.append(_Measured(duration_s, num_context, self._num_steps))
+        size.add(_Measured(duration_s, num_context, self._num_steps))
+        if size.is_full:
+            self._measured_at = self._num_steps + _SPARING
 
     def is_known(self, num_rows: int) -> bool:
         """True if steps of so many rows were measured."""
@@ -186,13 +223,24 @@ class RowCosts:
         return _CHANGE * points[0][1] if points else 0.0
 
     def _context_cost(self) -> float:
-        """The share of the smallest step, of whose durations contexts are a part."""
-        smallest = min((rows for rows, size in self._sizes.items() if size.steps), default=0)
-        if not smallest:
+        """The share of the smallest step, of whose durations contexts are a part; no more than larger steps leave for it.
+
+        The share is an estimate, and too much for a small model, whose smallest step waits for more than its weights. But a
+        step of more rows never takes less than the smallest, contexts aside.
+        """
+        known = sorted([(rows, size) for rows, size in self._sizes.items() if size.steps])
+        if not known or not self._context_share:
             return 0.0
         share = self._context_share
-        alone = sorted([step.duration_s / (1 + share * step.num_context) for step in self._sizes[smallest].steps])
-        return share * alone[len(alone) // 4]
+        alone_s = _quicker([step.duration_s / (1 + share * step.num_context) for step in known[0][1].steps])
+        context_s = share * alone_s
+        for _, size in known[1:]:
+            if size.is_well_known:
+                usual_s, num_context = size.quick()
+                left_s = max(usual_s - alone_s, 0.0)
+                if context_s * num_context > left_s:
+                    context_s = left_s / num_context
+        return self._context_s if abs(context_s - self._context_s) < _SAME_CONTEXT * self._context_s else context_s
 
     def _known(self) -> list[tuple[int, float]]:
         """(rows, seconds) of the sizes that were measured lately, in order.

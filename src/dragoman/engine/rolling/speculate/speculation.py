@@ -103,6 +103,7 @@ class Speculation:
         self._saved_s = 0.0  # the mean of that
         self._guessing_share = 0.0  # of the last steps, of those that only decode
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
+        self._next_look = 0  # the step
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -117,9 +118,11 @@ class Speculation:
         if self._guessed:
             for sequence in running:
                 self._judge(sequence)
-        decoding = [sequence for sequence in running if sequence.is_decoding]
         self._num_steps += 1
-        if not decoding or (not self._has_fixed and self._num_steps % self._pause(len(decoding))):
+        if self._num_steps < self._next_look and not self._has_fixed:
+            return
+        decoding = [sequence for sequence in running if sequence.is_decoding]
+        if not decoding:
             return
         begin, self._gain_s = self._clock(), 0.0
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
@@ -130,15 +133,19 @@ class Speculation:
         self._guessing_s += (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
         self._saved_s += _GUESSING_WEIGHT * (self._gain_s - self._saved_s)
         self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
+        self._next_look = self._num_steps + self._pause(decoding)
         for candidate in candidates:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
 
-    def _pause(self, num_decoding: int) -> int:
-        """Every how many steps it is looked whether guesses pay, while they do not: guessing takes time as well."""
-        step_s = self._costs.seconds(num_decoding)
-        if self._num_idle < _PATIENCE or not step_s:
+    def _pause(self, decoding: Rows[Sequence]) -> int:
+        """In how many steps it is looked again whether guesses pay: while they do not, guessing takes time as well."""
+        if self._num_idle < _PATIENCE:
+            return 1
+        num_context = sum([sequence.num_tokens for sequence in decoding])
+        step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
+        if not step_s:
             return 1
         return min(int(self._guessing_s / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
@@ -166,13 +173,15 @@ class Speculation:
         if batch.num_prefill_tokens:
             self._costs.note_prompts()
             return
-        entries = batch.entries
+        num_rows, entries = batch.num_tokens + batch.num_padding, batch.entries
+        if self._costs.skips(num_rows):
+            return
         num_context = batch.num_tokens + sum([entry.sequence.num_computed_tokens for entry in entries])
         if batch.num_tokens > len(entries):  # a guess also sees the tokens before it that are computed in this step
             for entry in entries:
                 num_guesses = entry.num_new_tokens - 1
                 num_context += num_guesses * entry.sequence.num_computed_tokens + num_guesses * (num_guesses + 1) // 2
-        self._costs.observe(batch.num_tokens + batch.num_padding, num_context, duration_s)
+        self._costs.observe(num_rows, num_context, duration_s)
 
     def note_finished(self, sequence: Sequence) -> None:
         """The sequence has ended: its text may be what others go on with."""
