@@ -7,7 +7,7 @@ without a grammar (they answer the same without one). Does not: install peers (`
 computed before the clock starts, and none comes twice. On an otherwise idle machine:
 
     python -m benchmarks.speculation                            # a built model of 386M parameters that copies
-    python -m benchmarks.speculation --model demo               # the bundled model
+    python -m benchmarks.speculation --model demo --starts 10 --rounds 1        # the bundled model
     python -m benchmarks.speculation --model MODEL_DIR --modes auto lookup suffix
     python -m benchmarks.speculation --peers --streams 1 16 --kinds edit agent
 """
@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from benchmarks.serving.load import LoadFailed
 from benchmarks.serving.peers import DEFAULT_ROOT
@@ -52,22 +53,32 @@ _WARM_UP = 1_000_000  # numbers of tasks that are not measured
 class Measurement:
     """A run: who takes part, and which tasks have been asked."""
 
-    def __init__(self, contenders: Sequence[Contender], make: Callable[[str, int], Task]) -> None:
-        self.contenders = list(contenders)
+    def __init__(self, make: Callable[[str, int], Task]) -> None:
+        self.contenders: list[Contender] = []
         self._make = make
         self._num_asked: defaultdict[str, int] = defaultdict(int)
+        self._num_rounds: defaultdict[tuple[str, int], int] = defaultdict(int)
 
-    def warm_up(self, kinds: Sequence[str]) -> None:
-        """A task of each kind for everybody, unmeasured: kernels, allocations, compiled grammars."""
+    def begin(self, contenders: Sequence[Contender], kinds: Sequence[str]) -> None:
+        """Go on with these, started anew: what they do counts with what those of the same names have done.
+
+        A task of each kind for everybody is unmeasured: kernels, allocations, compiled grammars.
+        """
+        before = {contender.name: contender for contender in self.contenders}
+        for contender in contenders:
+            if contender.name in before:
+                contender.phases, contender.failure = before[contender.name].phases, before[contender.name].failure
+        self.contenders = list(contenders)
         for kind in kinds:
             streams = [[self._make(kind, _WARM_UP + number)] for number in range(2)]
             for contender in self.contenders:
                 self._take(contender, streams)
 
-    def measure(self, kind: str, num_streams: int, number: int) -> None:
+    def measure(self, kind: str, num_streams: int) -> None:
         """A round: everybody the same new tasks, the order turned every round."""
         streams = self._tasks(kind, num_streams)
-        first = number % len(self.contenders)
+        first = self._num_rounds[kind, num_streams] % len(self.contenders)
+        self._num_rounds[kind, num_streams] += 1
         for contender in [*self.contenders[first:], *self.contenders[:first]]:
             phase = self._take(contender, streams)
             if phase is not None:
@@ -112,17 +123,21 @@ def converse(asks: Asks, streams: Sequence[Sequence[Task]]) -> Phase:
     return phase
 
 
-def start(given: argparse.Namespace, scratch: Path, stack: ExitStack) -> tuple[list[Contender], Path]:
-    """Everybody, the plain server first, and the model's directory."""
-    directory = demo_model_dir() if given.model == DEMO else Path(given.model)
+def model_directory(given: argparse.Namespace, scratch: Path) -> Path:
+    """Where the model is, written if it is not there."""
     if given.model == COPIER:
-        directory = built_copier(scratch / "copier", given.layers, needs_gguf=given.peers)
+        return built_copier(scratch / "copier", given.layers, needs_gguf=given.peers)
+    return demo_model_dir() if given.model == DEMO else Path(given.model)
+
+
+def start(given: argparse.Namespace, directory: Path, scratch: Path, stack: ExitStack) -> list[Contender]:
+    """Everybody, the plain server first."""
     modes = [report.OFF, *(mode for mode in given.modes if mode != report.OFF)]
     found: list[Contender | None] = [start_own(stack, directory, scratch, mode, given.dtype) for mode in modes]
     if given.peers:
         found.append(start_llamacpp(stack, given.root, directory, scratch, given.llamacpp_arguments))
         found.append(start_genai(stack, given.root, directory, scratch))
-    return [contender for contender in found if contender is not None], directory
+    return [contender for contender in found if contender is not None]
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -133,7 +148,14 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--layers", type=_positive, default=24, help="layers of the model that copies")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--streams", nargs="+", type=_streams, default=[1, 4, 16, 32], help=f"1 to {MOST_STREAMS} each")
-    parser.add_argument("--rounds", type=_positive, default=2, help="of which the median counts")
+    parser.add_argument("--rounds", type=_positive, default=2, help="of each start")
+    parser.add_argument(
+        "--starts",
+        type=_positive,
+        default=1,
+        help="of the servers: small steps of one process are up to a tenth quicker than of another; "
+        "of all rounds of all starts the median counts",
+    )
     parser.add_argument(
         "--modes",
         nargs="+",
@@ -169,32 +191,40 @@ def _streams(text: str) -> int:
     return int(text)
 
 
+def tell(contenders: Sequence[Contender], keys: Sequence[tuple[str, int]], directory: Path) -> list[dict[str, Any]]:
+    """Write the table, a line for each kind at each number of streams; returns these as values."""
+    names, tokenizer = [contender.name for contender in contenders], speller(directory)
+
+    def spell(answer: Answer) -> str:
+        return answer if isinstance(answer, str) else str(tokenizer.decode(answer))
+
+    lines = [report.fold(contenders, key, spell) for key in keys]
+    sys.stdout.write("\n".join([report.header(names), *(report.row(line, names) for line in lines)]) + "\n")
+    return lines
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure every kind at every number of streams, and report."""
     given = parse_arguments(arguments)
+    make = copier_task if given.model == COPIER else text_task
     with ExitStack() as stack:
         scratch = given.scratch or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-speculation-"))
         )
-        contenders, directory = start(given, scratch, stack)
-        measurement = Measurement(contenders, copier_task if given.model == COPIER else text_task)
-        measurement.warm_up(given.kinds)
-        names = [contender.name for contender in contenders]
-        tokenizer = speller(directory)
-
-        def spell(answer: Answer) -> str:
-            return answer if isinstance(answer, str) else str(tokenizer.decode(answer))
-
-        lines = []
-        sys.stdout.write(report.header(names) + "\n")
-        for num_streams in given.streams:
-            for kind in given.kinds:
-                for number in range(given.rounds):
-                    measurement.measure(kind, num_streams, number)
-                lines.append(report.fold(contenders, (kind, num_streams), spell))
-                sys.stdout.write(report.row(lines[-1], names) + "\n")
-                sys.stdout.flush()
-    summary = {"benchmark": "speculation", "model": given.model, "dtype": given.dtype, "rounds": given.rounds}
+        measurement, directory = Measurement(make), model_directory(given, scratch)
+        for number in range(given.starts):
+            with ExitStack() as processes:
+                measurement.begin(start(given, directory, scratch, processes), given.kinds)
+                for _ in range(given.rounds):
+                    for num_streams in given.streams:
+                        for kind in given.kinds:
+                            measurement.measure(kind, num_streams)
+            say(f"{number + 1} of {given.starts} starts measured")
+        lines = tell(
+            measurement.contenders, [(kind, count) for count in given.streams for kind in given.kinds], directory
+        )
+    summary = {"benchmark": "speculation", "model": given.model, "dtype": given.dtype}
+    summary |= {"starts": given.starts, "rounds": given.rounds}
     sys.stdout.write(json.dumps(summary | {"results": lines}) + "\n")
 
 

@@ -1,6 +1,6 @@
 """What was measured, as a table and as values: rates, their ratios, what was guessed, and answers that differ.
 
-Does: fold rounds to medians. Does not: measure. Called by `__main__`.
+Does: fold rounds to medians, with the standard error of what they differ by. Does not: measure. Called by `__main__`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ OFF = "off"
 def fold(contenders: Sequence[Contender], key: tuple[str, int], spell: Callable[[Answer], str]) -> dict[str, Any]:
     """One line: what each did on one kind at one number of streams. The plain server is the first contender."""
     plain = contenders[0].phases[key]
-    line: dict[str, Any] = {"kind": key[0], "streams": key[1], "tokens_per_s": {}, "to_off": {}, "differing": {}}
+    line: dict[str, Any] = {
+        "kind": key[0],
+        "streams": key[1],
+        "tokens_per_s": {},
+        "to_off": {},
+        "error": {},
+        "differing": {},
+    }
     for contender in contenders:
         phases = contender.phases.get(key, [])
         if not phases:
@@ -28,6 +35,7 @@ def fold(contenders: Sequence[Contender], key: tuple[str, int], spell: Callable[
             continue
         ratios = [phase.rate / other.rate for phase, other in zip(phases, plain, strict=False)]
         line["to_off"][contender.name] = round(statistics.median(ratios), 3)
+        line["error"][contender.name] = round(_standard_error(ratios), 3)
         line["differing"][contender.name] = _differing(phases, plain, spell)
         if guessed := sum(phase.guessed for phase in phases):
             num_tokens = sum(phase.num_tokens for phase in phases)
@@ -35,6 +43,11 @@ def fold(contenders: Sequence[Contender], key: tuple[str, int], spell: Callable[
             line.setdefault("guessed_per_token", {})[contender.name] = round(guessed / num_tokens, 3)
             line.setdefault("accepted_per_token", {})[contender.name] = round(accepted / num_tokens, 3)
     return line
+
+
+def _standard_error(ratios: Sequence[float]) -> float:
+    """Of their mean; 0 of a single one, about which nothing is known."""
+    return statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
 
 
 def _differing(phases: Sequence[Phase], plain: Sequence[Phase], spell: Callable[[Answer], str]) -> int:
@@ -50,7 +63,7 @@ def header(names: Sequence[str]) -> str:
     own = f"{'kind':<9}{'streams':>8}" + "".join(f"{name + ' tok/s':>17}" for name in names)
     return (
         own
-        + "".join(f"{name + '/' + names[0]:>15}{'differ':>7}" for name in names[1:])
+        + "".join(f"{name + '/' + names[0]:>15}{'error':>6}{'differ':>7}" for name in names[1:])
         + "  guessed accepted per token"
     )
 
@@ -60,7 +73,8 @@ def row(line: dict[str, Any], names: Sequence[str]) -> str:
     shown = f"{line['kind']:<9}{line['streams']:>8}"
     shown += "".join(f"{line['tokens_per_s'].get(name, 0.0):>17.1f}" for name in names)
     for name in names[1:]:
-        shown += f"{line['to_off'].get(name, 0.0):>15.2f}{line['differing'].get(name, 0):>7}"
+        shown += f"{line['to_off'].get(name, 0.0):>15.2f}{line['error'].get(name, 0.0):>6.2f}"
+        shown += f"{line['differing'].get(name, 0):>7}"
     return shown + "  " + ", ".join(_guesses(line))
 
 

@@ -93,7 +93,8 @@ def test_rounds_are_folded_to_ratios_within_a_round() -> None:
     line = fold([plain, quick], (EDIT, 4), str)
     assert line["tokens_per_s"] == {"off": 50.0, "auto": 100.0}
     assert line["to_off"] == {"auto": 2.0}
+    assert line["error"] == {"auto": pytest.approx(0.667, abs=1e-3)}, "the ratios are 2, 4 and 2"
     assert line["differing"] == {"auto": 3}
     assert line["guessed_per_token"] == {"auto": 0.5}
     assert line["accepted_per_token"] == {"auto": 0.25}
-    assert row(line, ["off", "auto"]).split()[:6] == ["edit", "4", "50.0", "100.0", "2.00", "3"]
+    assert row(line, ["off", "auto"]).split()[:7] == ["edit", "4", "50.0", "100.0", "2.00", "0.67", "3"]

@@ -158,14 +158,14 @@ class RowCosts:
             size.has_begun = True
             if len(self._sizes) > 1:
                 return
-        is_stale = self.is_stale(num_rows)
+        is_old = self._is_old(size)
         if is_other:
-            if size.is_well_known and not is_stale:
+            if size.is_well_known and not is_old:
                 usual_s = size.usual_s(self._context_s) + self._context_s * num_context
                 self._changes.append((self._num_steps, min(max(duration_s - usual_s, 0.0), usual_s)))
                 return
             duration_s = max(duration_s - self._usual_change_s(), 0.0) if self._changes else duration_s
-        if is_stale:
+        if is_old:
             size.forget(self._num_steps)
         if not size.is_full or self._num_steps >= self._refresh_at:
             self._points = None
@@ -181,7 +181,12 @@ class RowCosts:
     def is_stale(self, num_rows: int) -> bool:
         """True if steps of so many rows were measured before, but not of late: they may take another time by now."""
         size = self._sizes.get(size_of(num_rows))
-        return size is not None and bool(size.steps) and size.steps[-1].number < self._num_steps - _FRESH
+        return size is not None and self._is_old(size)
+
+    def is_doubtful(self, num_rows: int) -> bool:
+        """True if steps of so many rows were measured, but not of late, or so few that chance decides what they take."""
+        size = self._sizes.get(size_of(num_rows))
+        return size is not None and bool(size.steps) and (not size.is_well_known or self._is_old(size))
 
     @property
     def most_rows(self) -> int:
@@ -212,6 +217,9 @@ class RowCosts:
             return seconds * (_LEAST_PART + (1 - _LEAST_PART) * num_rows / size)
         smaller, least = points[index - 1]
         return least + (seconds - least) * (num_rows - smaller) / (size - smaller)
+
+    def _is_old(self, size: _Size) -> bool:
+        return bool(size.steps) and size.steps[-1].number < self._num_steps - _FRESH
 
     def _usual_change_s(self) -> float:
         changes = self._changes

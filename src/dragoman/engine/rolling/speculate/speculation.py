@@ -41,9 +41,9 @@ logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
-_LEAST_GAIN = 0.01  # of the tokens per second; less than that is noise
+_LEAST_GAIN = 0.03  # of the tokens per second; less than that is noise
 _PATIENCE = 16  # looks at guesses that do not pay for looking, after which that may take
-_LOOKING = 0.01  # of the time at most,
+_LOOKING = 0.005  # of the time at most,
 _LONGEST_PAUSE = 256  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
 _QUICKER_WEIGHT = 0.5  # of one that took less: a look takes longer when it takes prompts in
@@ -403,7 +403,7 @@ class Speculation:
         context_s = costs.context_s
         num_rows, expected, seconds = num_decoding + num_fixed, float(num_decoding), context_s * num_context
         plain_s = costs.seconds(num_rows)
-        if not plain_s or costs.is_stale(num_rows):  # nothing was measured yet, or not of late
+        if not plain_s or costs.is_doubtful(num_rows):  # there is nothing yet that guesses could be compared with
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
         plain_s += seconds + self._change_s(num_rows, _RETURN)
