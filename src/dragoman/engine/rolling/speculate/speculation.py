@@ -133,7 +133,8 @@ class Speculation:
         self._guessing_s += (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
         self._saved_s += _GUESSING_WEIGHT * (self._gain_s - self._saved_s)
         self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
-        self._next_look = self._num_steps + self._pause(decoding)
+        pays_now = self._gain_s > self._guessing_s
+        self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
         for candidate in candidates:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
