@@ -42,11 +42,13 @@ from benchmarks.speculation.contenders import (
 )
 from benchmarks.speculation.copier_texts import copier_task
 from benchmarks.speculation.demo_texts import text_task
-from benchmarks.speculation.tasks import KINDS, Task
+from benchmarks.speculation.tasks import AGENT, CHAT, EDIT, JSON, KINDS, SUMMARY, Task
 from dragoman.config.resolve import demo_model_dir
 
 COPIER, DEMO = "copier", "demo"
-LEAST_TASKS = 4  # of one measurement: fewer streams have several one after the other
+# Of one measurement: fewer streams have several one after the other. Those with short answers more, or what it takes to
+# notice that texts are of another kind would be most of it.
+LEAST_TASKS = {CHAT: 16, SUMMARY: 16, EDIT: 4, JSON: 4, AGENT: 4}
 _WARM_UP = 1_000_000  # numbers of tasks that are not measured
 
 
@@ -85,7 +87,7 @@ class Measurement:
                 contender.phases.setdefault((kind, num_streams), []).append(phase)
 
     def _tasks(self, kind: str, num_streams: int) -> list[list[Task]]:
-        count = max(1, LEAST_TASKS // num_streams)
+        count = max(1, LEAST_TASKS[kind] // num_streams)
         first = self._num_asked[kind]
         self._num_asked[kind] += num_streams * count
         return [[self._make(kind, first + stream * count + i) for i in range(count)] for stream in range(num_streams)]

@@ -42,10 +42,11 @@ logger = logging.getLogger(__name__)
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.03  # of the tokens per second; less than that is noise
-_PATIENCE = 16  # looks at guesses that do not pay for looking, after which that may take
+_PATIENCE = 6  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.005  # of the time at most,
 _LONGEST_PAUSE = 256  # but every so many steps it is looked
 _GUESSING_WEIGHT = 0.1  # of the newest measurement
+_SAVED_WEIGHT = 0.2
 _QUICKER_WEIGHT = 0.5  # of one that took less: a look takes longer when it takes prompts in
 _SHARE_WEIGHT = 0.1  # of the newest step
 _LEAVE, _RETURN = 1.5, 0.5  # shares of a change of rows that verifying guesses, and ceasing to, is charged with
@@ -131,7 +132,7 @@ class Speculation:
             self._choose(candidates, decoding, prompt_token_s)
         more_s = self._clock() - begin - self._guessing_s
         self._guessing_s += (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
-        self._saved_s += _GUESSING_WEIGHT * (self._gain_s - self._saved_s)
+        self._saved_s += _SAVED_WEIGHT * (self._gain_s - self._saved_s)
         self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
         pays_now = self._gain_s > self._guessing_s
         self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
