@@ -99,12 +99,13 @@ class Speculation:
         self._guessed: dict[int, tuple[int, Proposal]] = {}
         self._known_ids: set[int] = set()
         self._has_fixed = False  # somebody who runs said how many guesses there shall be
-        self._guessing_s = 0.0  # in a step
+        self._guessing_s = 0.0  # in a step behind one in which it was looked as well
+        self._returning_s = 0.0  # in any other
         self._gain_s = 0.0  # what verifying guesses is expected to save in a step; 0 where none is verified
         self._saved_s = 0.0  # the mean of that
         self._guessing_share = 0.0  # of the last steps, of those that only decode
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
-        self._next_look = 0  # the step
+        self._last_look, self._next_look = -1, 0  # the steps
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -130,16 +131,28 @@ class Speculation:
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
         if candidates:
             self._choose(candidates, decoding, prompt_token_s)
-        more_s = self._clock() - begin - self._guessing_s
-        self._guessing_s += (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
-        self._saved_s += _SAVED_WEIGHT * (self._gain_s - self._saved_s)
-        self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
-        pays_now = self._gain_s > self._guessing_s
-        self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
+        self._plan_look(decoding, self._clock() - begin)
         for candidate in candidates:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
+
+    def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
+        """It was looked, which took so long: when to look again.
+
+        A look that follows another takes less than one that has to take in what came since the last. So whether looking in
+        every step pays shows only in the second; it is taken where the first finds anything.
+        """
+        follows = self._num_steps == self._last_look + 1
+        self._last_look = self._num_steps
+        if follows:
+            self._guessing_s = _eased(self._guessing_s, guessing_s)
+        else:
+            self._returning_s = _eased(self._returning_s, guessing_s)
+        self._saved_s += _SAVED_WEIGHT * (self._gain_s - self._saved_s)
+        self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
+        pays_now = self._gain_s > (self._guessing_s if follows else 0.0)
+        self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
 
     def _pause(self, decoding: Rows[Sequence]) -> int:
         """In how many steps it is looked again whether guesses pay: while they do not, guessing takes time as well."""
@@ -149,7 +162,7 @@ class Speculation:
         step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
         if not step_s:
             return 1
-        return min(int(self._guessing_s / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
+        return min(int(max(self._guessing_s, self._returning_s) / (_LOOKING * step_s)) + 1, _LONGEST_PAUSE)
 
     def num_padding(self, batch: ScheduledBatch) -> int:
         """Rows for nobody that the step shall have beside its own, because one of as many rows as the last takes less time.
@@ -433,6 +446,12 @@ class Speculation:
         if self._config.pads_steps and num_rows < costs.last_rows:
             change_s = min(change_s, costs.seconds(costs.last_rows) - costs.seconds(num_rows))
         return change_s
+
+
+def _eased(known_s: float, measured_s: float) -> float:
+    """What something takes, after one more measurement."""
+    more_s = measured_s - known_s
+    return known_s + (_GUESSING_WEIGHT if more_s > 0 else _QUICKER_WEIGHT) * more_s
 
 
 def _says_how_many(sequence: Sequence) -> bool:
