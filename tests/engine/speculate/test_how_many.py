@@ -47,18 +47,25 @@ class Machine:
     """Runs requests, with steps that take `seconds(rows)`, and `change_s` more if the last had others."""
 
     def __init__(
-        self, seconds: RowSeconds, change_s: float = 0.0, *, pads: bool = False, max_num_seqs: int = 64
+        self,
+        seconds: RowSeconds,
+        change_s: float = 0.0,
+        *,
+        pads: bool = False,
+        max_num_seqs: int = 64,
+        context_share: float = 0.0,
     ) -> None:
         self.now = 0.0
-        self.num_changes = 0
-        self._config = RollingConfig(speculation=SpeculationConfig(pads_steps=pads), max_num_seqs=max_num_seqs)
+        self.num_steps = self.num_changes = 0
+        speculation = SpeculationConfig(pads_steps=pads, context_share=context_share)
+        self._config = RollingConfig(speculation=speculation, max_num_seqs=max_num_seqs)
         self._seconds, self._change_s, self._last = seconds, change_s, 0
 
     def run(
         self, requests: Sequence[EngineRequest], guess: Callable[[Wish], Sequence[int]] | None
     ) -> tuple[float, RollingStats]:
         """The seconds that it takes, and what was counted."""
-        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=800, before_forward=self._advance)
+        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=self._advance)
         proposers = [] if guess is None else [FunctionProposer(guess)]
         core = EngineCore(
             runner,
@@ -78,6 +85,7 @@ class Machine:
     def _advance(self, batch: ForwardBatch) -> None:
         num_rows = len(batch.past_lens) + batch.num_padding
         is_change = max(num_rows, 2) != self._last
+        self.num_steps += 1
         self.num_changes += is_change
         self.now += self._seconds(num_rows) + self._change_s * is_change
         self._last = max(num_rows, 2)
@@ -141,6 +149,42 @@ def test_wrong_guesses_are_given_up(change_s: float) -> None:
     speedup, stats = compared(1, usual, lambda position: 0.02, change_s=change_s, max_tokens=400)
     assert speedup > 0.97
     assert stats.num_draft_tokens < 200, "of 12,000"
+
+
+class SlowGuesser:
+    """Takes `first_s` to guess in a step, and `next_s` where it has in the step before."""
+
+    def __init__(self, guesser: Guesser, machine: Machine, first_s: float, next_s: float) -> None:
+        self._guesser, self._machine = guesser, machine
+        self._first_s, self._next_s = first_s, next_s
+        self._last = -9
+
+    def __call__(self, wish: Wish) -> list[int]:
+        steps = self._machine.num_steps
+        if steps != self._last:
+            self._machine.now += self._next_s if steps == self._last + 1 else self._first_s
+            self._last = steps
+        return self._guesser(wish)
+
+
+def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_contexts_are_taken_for() -> None:
+    """Of a small model with long contexts they were taken for all of a step: it was looked in every one, for nothing."""
+    asked = requests(16, 300)
+    plain_s, _ = Machine(lambda rows: 2 + rows / 16).run(asked, None)
+    machine = Machine(lambda rows: 2 + rows / 16, context_share=1e-2)
+    guesser = SlowGuesser(Guesser(asked, lambda position: 0.0), machine, 1.5, 1.0)
+    seconds, _ = machine.run(asked, guesser)
+    assert seconds < 1.1 * plain_s
+
+
+def test_guesses_are_found_to_pay_although_looking_takes_long_after_a_pause() -> None:
+    """A look that takes in what came in a pause may take more than guesses save in the step; the next one does not."""
+    asked = requests(1, 1_900)
+    plain_s, _ = Machine(usual).run(asked, None)
+    machine = Machine(usual)
+    guesser = SlowGuesser(Guesser(asked, lambda position: 0.8 if position > 500 else 0.0), machine, 3.0, 0.3)
+    seconds, _ = machine.run(asked, guesser)
+    assert seconds < plain_s / 1.25
 
 
 def test_a_text_that_begins_to_repeat_itself_is_noticed_without_a_guess_being_verified() -> None:

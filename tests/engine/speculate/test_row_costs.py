@@ -110,6 +110,33 @@ def test_contexts_cost_their_share_of_the_smallest_step() -> None:
     assert costs.seconds(1) + 1000 * costs.context_s == pytest.approx(2.0)
 
 
+def test_contexts_take_no_more_of_a_step_than_rows_leave() -> None:
+    """By its sizes a token of a small model's cache takes more than it does: 8,000 of them more than the whole step."""
+    costs = RowCosts(context_share=1e-3)
+    for num_rows, num_context, seconds in [(1, 100, 1.1), (16, 8_000, 3.0), (1, 100, 1.1)]:
+        for _ in range(5):
+            costs.observe(num_rows, num_context, seconds)
+    assert costs.seconds(1) == pytest.approx(1.0, rel=0.1)
+    assert costs.seconds(16) == pytest.approx(1.0, rel=0.1), "never less than one of fewer rows"
+    assert costs.seconds(16) + 8_000 * costs.context_s == pytest.approx(3.0, rel=0.05)
+
+
+def test_what_was_measured_once_is_doubtful_and_what_is_measured_all_the_time_need_not_be_measured_always() -> None:
+    costs = measured(*[(1, 1.0)] * 3, (4, 2.0), (4, 2.0))
+    assert costs.is_doubtful(4)
+    measured(*[(4, 2.0)] * 3, costs=costs)
+    assert not costs.is_doubtful(4)
+    num_skipped = 0
+    for _ in range(120):
+        if costs.skips(4):
+            num_skipped += 1
+        else:
+            costs.observe(4, 0, 2.0)
+    assert 70 < num_skipped < 100
+    assert not costs.skips(1)
+    assert not costs.is_doubtful(4)
+
+
 @given(
     steps=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 5_000), st.floats(0, 2)), min_size=1, max_size=60),
     share=st.sampled_from([0.0, 1e-4, 1e-2]),
