@@ -41,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request asks for
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
-_LEAST_GAIN = 0.03  # of the tokens per second; less than that is noise
+_LEAST_GAIN = 0.05  # of the tokens per second; less than that is noise
+_WORTH = 1.5  # times what a look takes: less than that, guesses save by the estimates alone
 _PATIENCE = 6  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.005  # of the time at most,
 _LONGEST_PAUSE = 256  # but every so many steps it is looked
@@ -150,8 +151,9 @@ class Speculation:
         else:
             self._returning_s = _eased(self._returning_s, guessing_s)
         self._saved_s += _SAVED_WEIGHT * (self._gain_s - self._saved_s)
-        self._num_idle = 0 if self._saved_s > self._guessing_s else self._num_idle + 1
-        pays_now = self._gain_s > (self._guessing_s if follows else 0.0)
+        least_s = _WORTH * self._guessing_s
+        self._num_idle = 0 if self._saved_s > least_s else self._num_idle + 1
+        pays_now = self._gain_s > (least_s if follows else 0.0)
         self._next_look = self._num_steps + (1 if pays_now else self._pause(decoding))
 
     def _pause(self, decoding: Rows[Sequence]) -> int:
@@ -421,9 +423,9 @@ class Speculation:
         if not plain_s or costs.is_doubtful(num_rows):  # there is nothing yet that guesses could be compared with
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
-        plain_s += seconds + self._change_s(num_rows, _RETURN)
-        plain_rate = expected / plain_s
-        best, best_rate = 0, (1 + _LEAST_GAIN) * plain_rate
+        plain_s += seconds
+        token_s = plain_s / expected  # while nothing is guessed for long
+        best, best_rate = 0, (1 + _LEAST_GAIN) * expected / (plain_s + self._change_s(num_rows, _RETURN))
         for number, (probability, _, _, context) in enumerate(guesses, 1):
             expected -= probability
             seconds += context_s * context
@@ -433,10 +435,10 @@ class Speculation:
             if num_rows not in _ROWS and num_rows != costs.last_rows and number < len(guesses):
                 continue  # every other number of rows has kernels of its own to prepare
             change_s = self._change_s(num_rows, _LEAVE if is_plain else 1.0)
-            rate = expected / (costs.seconds(num_rows) + seconds + change_s)
-            if rate > best_rate:
-                best, best_rate = number, rate
-                self._gain_s = (rate / plain_rate - 1) * plain_s
+            step_s = costs.seconds(num_rows) + seconds + change_s
+            if expected / step_s > best_rate:
+                best, best_rate = number, expected / step_s
+                self._gain_s = expected * token_s - step_s
         return best
 
     def _change_s(self, num_rows: int, share: float) -> float:
