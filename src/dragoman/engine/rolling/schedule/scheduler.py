@@ -283,7 +283,7 @@ class Scheduler:
         self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
         self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:
-            self._speculation.observe(batch, duration_s)
+            self._speculation.note_computed(batch)
         self._stats.step_s.add(duration_s)
         self._stats.step_tokens.add(batch.num_tokens)
         self._stats.step_sequences.add(len(batch.entries))

@@ -107,6 +107,8 @@ class Speculation:
         self._guessing_share = 0.0  # of the last steps, of those that only decode
         self._num_steps = self._num_idle = 0  # in all, and looked at since looking last paid
         self._last_look, self._next_look = -1, 0  # the steps
+        self._begin_s = 0.0  # when the last step began to be planned, guesses aside
+        self._computed: tuple[int, int] | None = None  # its rows and their context, if they are measured
 
     def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
@@ -117,6 +119,23 @@ class Speculation:
         """
         if not self._proposers:
             return
+        self._measure(running)
+        self._guess(running, prompt_token_s)
+        self._begin_s = self._clock()
+
+    def _measure(self, running: Rows[Sequence]) -> None:
+        """Learn from the last step, which is over, what its rows cost: from its plan to this one's, less the looking.
+
+        So it includes what each guess is planned, taken in and delivered for. If nobody has gone on, there may have been
+        nothing to do in between.
+        """
+        if self._computed is None:
+            return
+        (num_rows, num_context), self._computed = self._computed, None
+        if running:
+            self._costs.observe(num_rows, num_context, self._clock() - self._begin_s)
+
+    def _guess(self, running: Rows[Sequence], prompt_token_s: float | None) -> None:
         self._retain(running)
         if self._guessed:
             for sequence in running:
@@ -125,7 +144,7 @@ class Speculation:
         if self._num_steps < self._next_look and not self._has_fixed:
             return
         decoding = [sequence for sequence in running if sequence.is_decoding]
-        if not decoding:
+        if not decoding or not (self._has_fixed or self._can_compare(decoding, prompt_token_s)):
             return
         begin, self._gain_s = self._clock(), 0.0
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
@@ -137,6 +156,11 @@ class Speculation:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
+
+    def _can_compare(self, decoding: Rows[Sequence], prompt_token_s: float | None) -> bool:
+        """False if this step has to be a plain one, because it is not known what guesses are held against."""
+        costs, num_rows = self._costs, len(decoding)
+        return prompt_token_s is not None or (costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows))
 
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
         """It was looked, which took so long: when to look again.
@@ -183,11 +207,11 @@ class Speculation:
         pays = excess_s < 2 * self._guessing_share * costs.change_s(num_rows)
         return costs.last_rows - num_rows if pays else 0
 
-    def observe(self, batch: ScheduledBatch, duration_s: float) -> None:
-        """Learn from a step what rows cost: one without prompts."""
+    def note_computed(self, batch: ScheduledBatch) -> None:
+        """The step was computed; its tokens are taken in next. What it took is known once the next one is planned."""
         if not self._proposers:
             return
-        if batch.num_prefill_tokens:
+        if batch.num_prefill_tokens:  # it tells nothing about rows
             self._costs.note_prompts()
             return
         num_rows, entries = batch.num_tokens + batch.num_padding, batch.entries
@@ -198,7 +222,7 @@ class Speculation:
             for entry in entries:
                 num_guesses = entry.num_new_tokens - 1
                 num_context += num_guesses * entry.sequence.num_computed_tokens + num_guesses * (num_guesses + 1) // 2
-        self._costs.observe(num_rows, num_context, duration_s)
+        self._computed = num_rows, num_context
 
     def note_finished(self, sequence: Sequence) -> None:
         """The sequence has ended: its text may be what others go on with."""
@@ -420,7 +444,7 @@ class Speculation:
         context_s = costs.context_s
         num_rows, expected, seconds = num_decoding + num_fixed, float(num_decoding), context_s * num_context
         plain_s = costs.seconds(num_rows)
-        if not plain_s or costs.is_doubtful(num_rows):  # there is nothing yet that guesses could be compared with
+        if not plain_s or costs.is_doubtful(num_rows):  # with what others want guessed there are other rows
             return 0
         is_plain, most_rows = costs.last_rows == max(num_rows, 2), costs.most_rows
         plain_s += seconds
