@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.serving.load import LoadFailed
 from benchmarks.speculation.tasks import Turn
@@ -31,28 +31,48 @@ class Request:
     stream: int
 
 
+class Asked(NamedTuple):
+    """An answer: itself, its number of tokens, and the seconds until its end."""
+
+    answer: Answer
+    num_tokens: int
+    seconds: float
+
+
 @dataclass(slots=True)
 class Phase:
-    """What came of requests at once. `guessed`, `accepted`: tokens, if the server counts them."""
+    """What came of requests at once. `guessed`, `accepted`: tokens, if the server counts them.
+
+    `seconds`: until all had been answered. `streams`: of each its tokens and its own seconds; empty = not known.
+    """
 
     seconds: float = 0.0
     num_tokens: int = 0
     answers: list[Answer] = field(default_factory=list)
     guessed: int = 0
     accepted: int = 0
+    streams: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, other: Phase) -> None:
-        """Take in what came of others, after them."""
+        """Take in what came of others, after them: of the same streams."""
         self.seconds += other.seconds
         self.num_tokens += other.num_tokens
         self.answers += other.answers
         self.guessed += other.guessed
         self.accepted += other.accepted
+        before = self.streams or [(0, 0.0)] * len(other.streams)
+        both = zip(before, other.streams, strict=True)
+        self.streams = [(count + more, seconds + longer) for (count, seconds), (more, longer) in both]
 
     @property
     def rate(self) -> float:
-        """Tokens per second."""
+        """Tokens per second, until the last stream had its answers."""
         return self.num_tokens / self.seconds
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second of streams that do not wait for each other: each one's own, together. 0 = not known."""
+        return sum(count / seconds for count, seconds in self.streams)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +145,11 @@ class Asker:
         seconds = time.perf_counter() - begin_s
         after = self._counts()
         guessed, accepted = (after[name] - before[name] for name in ("draft", "accepted"))
-        return Phase(seconds, sum(count for _, count in found), [answer for answer, _ in found], guessed, accepted)
+        streams = [(asked.num_tokens, asked.seconds) for asked in found]
+        num_tokens = sum(asked.num_tokens for asked in found)
+        return Phase(seconds, num_tokens, [asked.answer for asked in found], guessed, accepted, streams)
 
-    async def _ask_all(self, requests: Sequence[Request]) -> list[tuple[Answer, int]]:
+    async def _ask_all(self, requests: Sequence[Request]) -> list[Asked]:
         client = HttpClient(read_target(self._url), {})
         try:
             return list(await asyncio.gather(*(self._ask(client, request) for request in requests)))
@@ -136,16 +158,18 @@ class Asker:
         finally:
             client.close()
 
-    async def _ask(self, client: HttpClient, request: Request) -> tuple[Answer, int]:
-        answer = Collected()
+    async def _ask(self, client: HttpClient, request: Request) -> Asked:
+        answer, begin_s = Collected(), time.perf_counter()
         await client.post(self._form.path, json.dumps(self._form.body(request)).encode(), answer)
+        seconds = time.perf_counter() - begin_s
         if answer.status != 200:
             raise LoadFailed(f"status {answer.status}: {answer.body[:300]!r}")
         lines = (line.removeprefix(b"data: ") for line in answer.body.splitlines() if line.startswith(b"data: {"))
         events = [json.loads(line) for line in lines]
         if wrong := next((event["error"] for event in events if "error" in event), None):
             raise LoadFailed(str(wrong))
-        return self._form.read(events)
+        text, num_tokens = self._form.read(events)
+        return Asked(text, num_tokens, seconds)
 
     def _counts(self) -> Mapping[str, int]:
         """Guessed and accepted tokens since the server's start; zeros if it does not count them."""

@@ -24,6 +24,7 @@ def fold(contenders: Sequence[Contender], key: tuple[str, int], spell: Callable[
         "tokens_per_s": {},
         "to_off": {},
         "error": {},
+        "speed_to_off": {},
         "differing": {},
     }
     for contender in contenders:
@@ -36,6 +37,9 @@ def fold(contenders: Sequence[Contender], key: tuple[str, int], spell: Callable[
         ratios = [phase.rate / other.rate for phase, other in zip(phases, plain, strict=False)]
         line["to_off"][contender.name] = round(statistics.median(ratios), 3)
         line["error"][contender.name] = round(_standard_error(ratios), 3)
+        speeds = [phase.speed / other.speed for phase, other in zip(phases, plain, strict=False) if phase.speed]
+        if speeds:
+            line["speed_to_off"][contender.name] = round(statistics.median(speeds), 3)
         line["differing"][contender.name] = _differing(phases, plain, spell)
         if guessed := sum(phase.guessed for phase in phases):
             num_tokens = sum(phase.num_tokens for phase in phases)
@@ -63,7 +67,7 @@ def header(names: Sequence[str]) -> str:
     own = f"{'kind':<9}{'streams':>8}" + "".join(f"{name + ' tok/s':>17}" for name in names)
     return (
         own
-        + "".join(f"{name + '/' + names[0]:>15}{'error':>6}{'differ':>7}" for name in names[1:])
+        + "".join(f"{name + '/' + names[0]:>15}{'error':>6}{'speed':>6}{'differ':>7}" for name in names[1:])
         + "  guessed accepted per token"
     )
 
@@ -74,6 +78,7 @@ def row(line: dict[str, Any], names: Sequence[str]) -> str:
     shown += "".join(f"{line['tokens_per_s'].get(name, 0.0):>17.1f}" for name in names)
     for name in names[1:]:
         shown += f"{line['to_off'].get(name, 0.0):>15.2f}{line['error'].get(name, 0.0):>6.2f}"
+        shown += f"{line['speed_to_off'].get(name, 0.0):>6.2f}"
         shown += f"{line['differing'].get(name, 0):>7}"
     return shown + "  " + ", ".join(_guesses(line))
 

@@ -84,7 +84,7 @@ class _Nobody:
 
 
 def contender(name: str, seconds: list[float], answers: list[str]) -> Contender:
-    phases = [Phase(one, 100, list(answers), guessed=50, accepted=25) for one in seconds]
+    phases = [Phase(one, 100, list(answers), 50, 25, [(80, one), (20, one / 2)]) for one in seconds]
     return Contender(name, _Nobody(), _Nobody(), phases={(EDIT, 4): phases})  # type: ignore[arg-type]
 
 
@@ -94,7 +94,17 @@ def test_rounds_are_folded_to_ratios_within_a_round() -> None:
     assert line["tokens_per_s"] == {"off": 50.0, "auto": 100.0}
     assert line["to_off"] == {"auto": 2.0}
     assert line["error"] == {"auto": pytest.approx(0.667, abs=1e-3)}, "the ratios are 2, 4 and 2"
+    assert line["speed_to_off"] == {"auto": 2.0}
     assert line["differing"] == {"auto": 3}
     assert line["guessed_per_token"] == {"auto": 0.5}
     assert line["accepted_per_token"] == {"auto": 0.25}
-    assert row(line, ["off", "auto"]).split()[:7] == ["edit", "4", "50.0", "100.0", "2.00", "0.67", "3"]
+    assert row(line, ["off", "auto"]).split()[:8] == ["edit", "4", "50.0", "100.0", "2.00", "0.67", "2.00", "3"]
+
+
+def test_a_streams_speed_does_not_wait_for_other_streams() -> None:
+    phase = Phase()
+    phase.add(Phase(4.0, 100, streams=[(80, 4.0), (20, 1.0)]))
+    phase.add(Phase(2.0, 60, streams=[(40, 2.0), (20, 1.0)]))
+    assert phase.rate == pytest.approx(160 / 6)
+    assert phase.speed == pytest.approx(120 / 6 + 40 / 2)
+    assert Phase(1.0, 10).speed == 0, "it is not known of whom only the whole is"

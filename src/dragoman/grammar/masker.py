@@ -18,6 +18,7 @@ from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import NOTHING_FORESEEN, Foreseen
 
+_LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look anew behind each of the first
 _FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
 
 
@@ -112,7 +113,7 @@ class GrammarMasker:
             return Foreseen([*eos_ids] * limit, limit, is_open=False) if len(eos_ids) == 1 else NOTHING_FORESEEN
         known = self._known
         if known is None or not known.reaches(limit):
-            known = self._known = self._look_ahead(limit)
+            known = self._known = self._look_ahead(max(limit, _LEAST_AHEAD))
         return known.cut(limit)
 
     def _look_ahead(self, limit: int) -> _Known:

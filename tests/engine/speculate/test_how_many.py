@@ -205,7 +205,7 @@ def test_a_change_of_rows_that_costs_much_is_avoided() -> None:
 
 
 def test_where_a_change_of_rows_costs_more_than_rows_do_steps_keep_theirs() -> None:
-    asked = requests(1, 300)
+    asked = requests(1, 1_200)
     seconds, changes = {}, {}
     for pads in (False, True):
         guesser, lengths = Guesser(asked, lambda position: 1.0), random.Random(1)
