@@ -61,10 +61,11 @@ class Measurement:
         self._num_asked: defaultdict[str, int] = defaultdict(int)
         self._num_rounds: defaultdict[tuple[str, int], int] = defaultdict(int)
 
-    def begin(self, contenders: Sequence[Contender], kinds: Sequence[str]) -> None:
+    def begin(self, contenders: Sequence[Contender], kinds: Sequence[str], num_streams: int = 2) -> None:
         """Go on with these, started anew: what they do counts with what those of the same names have done.
 
-        A task of each kind for everybody is unmeasured: kernels, allocations, compiled grammars.
+        Tasks of each kind for so many streams are unmeasured: kernels of every number of rows, allocations, compiled
+        grammars.
         """
         before = {contender.name: contender for contender in self.contenders}
         for contender in contenders:
@@ -72,7 +73,7 @@ class Measurement:
                 contender.phases, contender.failure = before[contender.name].phases, before[contender.name].failure
         self.contenders = list(contenders)
         for kind in kinds:
-            streams = [[self._make(kind, _WARM_UP + number)] for number in range(2)]
+            streams = [[self._make(kind, _WARM_UP + number)] for number in range(num_streams)]
             for contender in self.contenders:
                 self._take(contender, streams)
 
@@ -216,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         measurement, directory = Measurement(make), model_directory(given, scratch)
         for number in range(given.starts):
             with ExitStack() as processes:
-                measurement.begin(start(given, directory, scratch, processes), given.kinds)
+                measurement.begin(start(given, directory, scratch, processes), given.kinds, max(given.streams))
                 for _ in range(given.rounds):
                     for num_streams in given.streams:
                         for kind in given.kinds:
