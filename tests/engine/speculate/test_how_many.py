@@ -95,9 +95,15 @@ class Guesser:
     """Knows the answers, and is right with a probability that depends on the position."""
 
     def __init__(self, requests: Sequence[EngineRequest], share: Callable[[int], float], seed: int = 0) -> None:
-        self._answers = {request.request_id: naive_sequence(request, 0, VOCAB_SIZE).token_ids for request in requests}
+        self._answers: dict[str, list[int]] = {}
         self._share = share
         self._stream = random.Random(seed)
+        for request in requests:
+            self.know(request)
+
+    def know(self, request: EngineRequest) -> None:
+        """Guess for it as well."""
+        self._answers[request.request_id] = naive_sequence(request, 0, VOCAB_SIZE).token_ids
 
     def __call__(self, wish: Wish) -> list[int]:
         sequence = wish.sequence
@@ -304,6 +310,35 @@ def test_a_request_that_waits_for_a_place_changes_nothing_of_how_guesses_pay() -
         auto_s, _ = machine.run(asked, guess)
         speedups.append(plain_s / auto_s)
     assert speedups[1] > 0.95 * speedups[0], speedups
+
+
+def test_beside_prompts_guesses_leave_a_step_its_best_size() -> None:
+    """Prompts filled it, and guesses came on top: beyond it kernels of other sizes make every token dearer."""
+    asked = requests(8, 150)
+    sizes: list[int] = []
+    machine, guesser = Machine(cheap), Guesser(asked, lambda position: 0.9)
+
+    def advance(batch: ForwardBatch) -> None:
+        sizes.append(len(batch.input_ids))
+        machine._advance(batch)
+
+    runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=advance)
+    config = RollingConfig(best_step_tokens=80)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), config, [FunctionProposer(guesser)], clock=lambda: machine.now)
+    collector = Collector(core)
+    for key, request in enumerate(asked):
+        collector.add(key, request)
+    for _ in range(12):
+        collector.step()
+    decoded = max(sizes[8:])
+    assert decoded > 16, "guesses are verified"
+    long = make_request([1 + number % 20 for number in range(1_000)], 4, name="long", temperature=1.0)
+    guesser.know(long)
+    collector.add(len(asked), long)
+    first = len(sizes)
+    collector.run()
+    assert max(sizes[first:]) <= 80
+    assert sizes[first : first + 10].count(80) > 5, "and prompts take what is left"
 
 
 def test_guesses_that_paid_only_because_plain_steps_were_slow_for_a_moment_are_given_up() -> None:

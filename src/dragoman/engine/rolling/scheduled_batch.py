@@ -38,11 +38,15 @@ class ScheduledBatch:
     num_prefill_tokens: int = 0  # tokens of entries that do not decode
     prefill_budget: int | None = None  # limits these, beside the limit on all tokens; None = it does not
     num_padding: int = 0  # rows that are computed beside, for nobody
-    num_decoding: int = 0  # sequences that decoded when the step was planned
     begin_s: float = 0.0  # when it was planned, by the scheduler's clock
 
     def __bool__(self) -> bool:
         return bool(self.entries)
+
+    @property
+    def num_decode_rows(self) -> int:
+        """Tokens of sequences that decode, guesses included: each is a row of its own."""
+        return self.num_tokens - self.num_prefill_tokens
 
     def add(self, entry: ScheduledSequence) -> None:
         """Append an entry and count its tokens and rows."""

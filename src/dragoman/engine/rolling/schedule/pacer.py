@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 _LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
 _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
@@ -27,6 +28,16 @@ _MAX_AGE = 256  # steps after which the duration of a decode step is measured ag
 _NUM_KEPT = 64  # durations of decode steps of a size
 _FULL = 0.75  # of a full step: in smaller ones a token may cost more
 _NUM_FULL_STEPS = 64
+
+
+class PromptStep(NamedTuple):
+    """A step that also computes prompts, for those who guess. `token_s`: seconds of a prompt token, 0 = not known.
+
+    `num_spare`: rows that guesses may take of it, None = any number.
+    """
+
+    token_s: float
+    num_spare: int | None
 
 
 class Pacer:
@@ -55,7 +66,7 @@ class Pacer:
         self._panel_tokens = panel_tokens
         self._is_disturbed = is_disturbed
         self._was_disturbed = False  # when the step was planned
-        # Durations in seconds by the binary size of the number of decoding sequences: within a size they differ little.
+        # Durations in seconds by the binary size of the number of rows that decode: within a size they differ little.
         self._decode_s: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_NUM_KEPT))
         self._ages: dict[int, int] = {}
         self._prompt_token_s: float | None = None
@@ -67,13 +78,13 @@ class Pacer:
         """Seconds for a prompt token in the quickest of the last full steps; None = there was none."""
         return min(self._full_token_s, default=None)
 
-    @property
-    def prompt_token_s(self) -> float:
-        """Seconds for a prompt token beside those who decode; 0 = not known."""
-        return self._prompt_token_s or 0.0
+    def prompt_step(self, num_decoding: int) -> PromptStep:
+        """What guesses beside so many sequences that decode are held against, and how many leave prompts their room."""
+        room = self._room(num_decoding)
+        return PromptStep(self._prompt_token_s or 0.0, None if room is None else room - _LEAST_ROOM)
 
-    def prompt_budget(self, num_decoding: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
-        """Tokens of `num_prompts` prompts that the next step may compute beside `num_decoding` sequences; None = any number.
+    def prompt_budget(self, num_rows: int, num_prompts: int, num_prompt_tokens: int) -> int | None:
+        """Tokens of `num_prompts` prompts that the next step may compute beside rows that decode; None = any number.
 
         `num_prompt_tokens`: those that it would compute if there was no budget.
         0 asks for a step without prompts, because the duration of such a step is not known, or no longer.
@@ -81,30 +92,30 @@ class Pacer:
         self._was_disturbed = self._is_disturbed()
         if not num_prompts:
             return None
-        limits = (self._room(num_decoding), self._even_piece(num_decoding, num_prompts))
+        limits = (self._room(num_rows), self._even_piece(num_rows, num_prompts))
         budget = min((limit for limit in limits if limit is not None), default=None)
         expected = num_prompt_tokens if budget is None else min(budget, num_prompt_tokens)
-        excess = self._excess(num_decoding, expected)
+        excess = self._excess(num_rows, expected)
         return expected - excess if excess else budget
 
-    def _excess(self, num_decoding: int, num_prompt_tokens: int) -> int:
+    def _excess(self, num_rows: int, num_prompt_tokens: int) -> int:
         """The prompt tokens behind the last whole panel; 0 if they are more than half of one, or it is needed anyway."""
-        if self._panel_tokens is None or num_decoding + num_prompt_tokens <= self._panel_tokens:
+        if self._panel_tokens is None or num_rows + num_prompt_tokens <= self._panel_tokens:
             return 0
-        excess = (num_decoding + num_prompt_tokens) % self._panel_tokens
+        excess = (num_rows + num_prompt_tokens) % self._panel_tokens
         return excess if 2 * excess <= self._panel_tokens and num_prompt_tokens - excess >= _LEAST_PROMPT_TOKENS else 0
 
-    def _room(self, num_decoding: int) -> int | None:
+    def _room(self, num_rows: int) -> int | None:
         """What the decode rows leave of the best size; None if that is too little, and the step becomes larger anyway."""
         if self._best_step_tokens is None:
             return None
-        room = self._best_step_tokens - num_decoding
+        room = self._best_step_tokens - num_rows
         return room if room >= _LEAST_ROOM else None
 
-    def _even_piece(self, num_decoding: int, num_prompts: int) -> int | None:
-        if not num_decoding or not self._max_slowdown:
+    def _even_piece(self, num_rows: int, num_prompts: int) -> int | None:
+        if not num_rows or not self._max_slowdown:
             return None
-        size = num_decoding.bit_length()
+        size = num_rows.bit_length()
         if not self._decode_s[size] or self._ages[size] >= _MAX_AGE:
             return 0
         if self._prompt_token_s is None:
@@ -112,9 +123,9 @@ class Pacer:
         allowed_s = (self._max_slowdown - 1) * self._quiet_s(size) * num_prompts
         return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
 
-    def observe(self, num_decoding: int, num_prompt_tokens: int, duration_s: float) -> None:
-        """Learn from a step that computed so many decode rows and prompt tokens."""
-        size = num_decoding.bit_length()
+    def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
+        """Learn from a step that computed so many rows that decode and prompt tokens."""
+        size = num_rows.bit_length()
         known = self._decode_s[size]
         is_known = bool(known) and self._ages[size] < _MAX_AGE
         if num_prompt_tokens:
@@ -122,14 +133,14 @@ class Pacer:
         if is_known and (self._was_disturbed or self._is_disturbed()):
             return
         if num_prompt_tokens:
-            decode_s = self._quiet_s(size) if num_decoding and known else 0.0
+            decode_s = self._quiet_s(size) if num_rows and known else 0.0
             if decode_s:
                 self._ages[size] += 1
             cost_s = max(duration_s - decode_s, 0.05 * duration_s) / num_prompt_tokens
             self._prompt_token_s = _mixed(self._prompt_token_s, cost_s)
             if self._full_step_tokens is not None and num_prompt_tokens >= _FULL * self._full_step_tokens:
                 self._full_token_s.append(cost_s)
-        elif num_decoding:
+        elif num_rows:
             if self._ages.get(size, 0) >= _MAX_AGE:  # contexts have grown, or others come and go
                 known.clear()
             known.append(duration_s)

@@ -59,6 +59,7 @@ class Scheduler:
         self._config = config
         self._speculation = speculation
         self._computes_prompts = False  # the last step did
+        self._num_prompts = 0  # to be computed, when the last step was planned
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
         self._long_context_from = long_context_from
@@ -257,12 +258,19 @@ class Scheduler:
             for sequence in self.running:
                 self._settle_regime(sequence)
         num_decoding, num_prompts = self._count_kinds()
+        num_rows = num_decoding
         if self._speculation is not None:
-            self._speculation.set_drafts(self.running, self._pacer.prompt_token_s if self._computes_prompts else None)
+            # As the last step did; or somebody has come, who will hardly have to wait.
+            computes_prompts = self._computes_prompts or num_prompts > self._num_prompts
+            self._num_prompts = num_prompts
+            prompts = self._pacer.prompt_step(num_decoding) if computes_prompts else None
+            self._speculation.set_drafts(self.running, prompts)
+            if num_prompts:
+                num_rows += sum([sequence.num_draft_tokens for sequence in self.running])
         # Only panels ask how many tokens a step would have without a budget; to count them is to look at everybody again.
         has_panels = self._config.panel_tokens is not None and num_prompts
-        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_decoding) if has_panels else 0
-        prefill_budget = self._pacer.prompt_budget(num_decoding, num_prompts, num_tokens)
+        num_tokens = self._count_prompt_tokens(self._config.max_batch_tokens - num_rows) if has_panels else 0
+        prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts, num_tokens)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
             batch = self._schedule(None)
@@ -273,14 +281,13 @@ class Scheduler:
             raise RuntimeError(f"{len(self.running)} running and {self._num_waiting} waiting sequences, none can run")
         if self._speculation is not None:
             batch.num_padding = self._speculation.num_padding(batch)
-        batch.num_decoding = num_decoding
         batch.begin_s = self._clock()
         return batch
 
     def end_step(self, batch: ScheduledBatch) -> None:
         """The batch was computed and sampled just now: its duration paces the next ones."""
         duration_s = self._clock() - batch.begin_s
-        self._pacer.observe(batch.num_decoding, batch.num_prefill_tokens, duration_s)
+        self._pacer.observe(batch.num_decode_rows, batch.num_prefill_tokens, duration_s)
         self._computes_prompts = batch.num_prefill_tokens > 0
         if self._speculation is not None:
             self._speculation.note_computed(batch)

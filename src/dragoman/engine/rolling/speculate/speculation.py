@@ -29,6 +29,7 @@ from time import perf_counter
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import SpeculationConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
+from dragoman.engine.rolling.schedule.pacer import PromptStep
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.acceptance import Acceptance
@@ -110,17 +111,17 @@ class Speculation:
         self._begin_s = 0.0  # when the last step began to be planned, guesses aside
         self._computed: tuple[int, int] | None = None  # its rows and their context, if they are measured
 
-    def set_drafts(self, running: Rows[Sequence], prompt_token_s: float | None = None) -> None:
+    def set_drafts(self, running: Rows[Sequence], prompts: PromptStep | None = None) -> None:
         """Give drafts to those of the running sequences that speculate in the next step.
 
-        `prompt_token_s`: seconds of a prompt token, if prompts will be computed in this step. Mutates: the sequences'
+        `prompts`: what is known of them, if prompts will be computed in this step. Mutates: the sequences'
         drafts, and block tables if a proposer needs slots. A proposer that fails is switched off for good; requests go on
         without it.
         """
         if not self._proposers:
             return
         self._measure(running)
-        self._guess(running, prompt_token_s)
+        self._guess(running, prompts)
         self._begin_s = self._clock()
 
     def _measure(self, running: Rows[Sequence]) -> None:
@@ -135,7 +136,7 @@ class Speculation:
         if running:
             self._costs.observe(num_rows, num_context, self._clock() - self._begin_s)
 
-    def _guess(self, running: Rows[Sequence], prompt_token_s: float | None) -> None:
+    def _guess(self, running: Rows[Sequence], prompts: PromptStep | None) -> None:
         self._retain(running)
         if self._guessed:
             for sequence in running:
@@ -144,23 +145,23 @@ class Speculation:
         if self._num_steps < self._next_look and not self._has_fixed:
             return
         decoding = [sequence for sequence in running if sequence.is_decoding]
-        if not decoding or not (self._has_fixed or self._can_compare(decoding, prompt_token_s)):
+        if not decoding or not (self._has_fixed or self._can_compare(decoding, prompts)):
             return
         begin, self._gain_s = self._clock(), 0.0
         wishes = [wish for sequence in decoding if (wish := self._wish(sequence, len(running))) is not None]
         candidates = self._candidates(self._affordable(wishes, len(running)), decoding) if wishes else []
         if candidates:
-            self._choose(candidates, decoding, prompt_token_s)
+            self._choose(candidates, decoding, prompts)
         self._plan_look(decoding, self._clock() - begin)
         for candidate in candidates:
             if candidate.survival:
                 drafts = candidate.proposal.token_ids[: len(candidate.survival)]
                 candidate.wish.sequence.set_drafts(drafts)
 
-    def _can_compare(self, decoding: Rows[Sequence], prompt_token_s: float | None) -> bool:
+    def _can_compare(self, decoding: Rows[Sequence], prompts: PromptStep | None) -> bool:
         """False if this step has to be a plain one, because it is not known what guesses are held against."""
         costs, num_rows = self._costs, len(decoding)
-        return prompt_token_s is not None or (costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows))
+        return prompts is not None or (costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows))
 
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
         """It was looked, which took so long: when to look again.
@@ -403,7 +404,7 @@ class Speculation:
 
     # --- how many are verified ----------------------------------------------------------------------------------------
 
-    def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompt_token_s: float | None) -> None:
+    def _choose(self, candidates: list[_Candidate], decoding: Rows[Sequence], prompts: PromptStep | None) -> None:
         """Cut the candidates' guesses to those that pay. Mutates: candidates."""
         free = [candidate for candidate in candidates if not candidate.wish.is_fixed]
         if not free:
@@ -418,13 +419,13 @@ class Speculation:
         )
         num_fixed = sum(len(candidate.survival) for candidate in candidates if candidate.wish.is_fixed)
         num_context = sum([sequence.num_tokens for sequence in decoding])
-        if prompt_token_s is None:
+        if prompts is None:
             num_taken = self._num_paying(guesses, len(decoding), num_fixed, num_context)
         else:
             step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
             # A token that holds saves its sequence a step, which the others would have shared.
-            least = prompt_token_s * len(decoding) / step_s if step_s and prompt_token_s else 1.0
-            taken = [-guess[0] for guess in guesses if -guess[0] >= least]
+            least = prompts.token_s * len(decoding) / step_s if step_s and prompts.token_s else 1.0
+            taken = [-guess[0] for guess in guesses[: prompts.num_spare] if -guess[0] >= least]
             num_taken = len(taken)
             self._gain_s = (sum(taken) - least * num_taken) * step_s / len(decoding)
         counts = [0] * len(free)
