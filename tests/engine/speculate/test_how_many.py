@@ -341,6 +341,33 @@ def test_beside_prompts_guesses_leave_a_step_its_best_size() -> None:
     assert sizes[first : first + 10].count(80) > 5, "and prompts take what is left"
 
 
+def test_beside_prompts_guesses_have_to_be_worth_a_row_of_decoding() -> None:
+    """They were held against a prompt's token, which takes a fraction of a row that has logits to sample from."""
+
+    def seconds(num_rows: int) -> float:
+        return 1.0 + 0.1 * num_rows
+
+    seconds_taken = []
+    for share in (None, 0.4):
+        asked = requests(8, 150)
+        machine = Machine(seconds)
+        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=machine._advance)
+        proposers = [] if share is None else [FunctionProposer(Guesser(asked, lambda position: 0.4))]
+        config = RollingConfig(max_batch_tokens=128)
+        core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, clock=lambda machine=machine: machine.now)
+        collector = Collector(core)
+        for key, request in enumerate(asked):
+            collector.add(key, request)
+        for _ in range(20):
+            collector.step()
+        for number in range(12):
+            prompt = [1 + (number * place + place) % 20 for place in range(1_500)]
+            collector.add(len(asked) + number, make_request(prompt, 1, name=f"p{number}"))
+        collector.run()
+        seconds_taken.append(machine.now)
+    assert seconds_taken[1] < 1.03 * seconds_taken[0]
+
+
 def test_guesses_that_paid_only_because_plain_steps_were_slow_for_a_moment_are_given_up() -> None:
     """Plain steps were never taken again once guesses were verified in every step, so nobody saw that they were quick."""
     asked = requests(1, 600)

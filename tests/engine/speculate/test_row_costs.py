@@ -168,3 +168,17 @@ def test_uneven_steps_are_told_within_a_tenth() -> None:
         costs.observe(rows, 0, (1 + rows / 10) * (1 + 0.05 * stream.random()) * slow)
     for rows in (1, 4, 8, 12):
         assert costs.seconds(rows) == pytest.approx(1 + rows / 10, rel=0.1)
+
+
+def test_a_further_row_takes_what_measured_steps_of_more_rows_tell() -> None:
+    costs = RowCosts()
+    for _ in range(4):
+        costs.observe(8, 0, 1.0)
+    assert costs.further_row_s(8) is None
+    for _ in range(5):
+        costs.observe(12, 0, 1.2)
+    assert costs.further_row_s(8) == pytest.approx(0.05)
+    for _ in range(5):
+        costs.observe(20, 0, 2.2)
+    assert costs.further_row_s(8) == pytest.approx(0.1), "as many more as there are"
+    assert costs.further_row_s(20) is None

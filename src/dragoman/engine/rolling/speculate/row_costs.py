@@ -218,6 +218,14 @@ class RowCosts:
         smaller, least = points[index - 1]
         return least + (seconds - least) * (num_rows - smaller) / (size - smaller)
 
+    def further_row_s(self, num_rows: int) -> float | None:
+        """What each of as many rows more takes, by steps of more rows that were measured; None = there were none."""
+        larger = [point for point in self._known() if point[0] > num_rows]
+        if not larger:
+            return None
+        rows, seconds = next((point for point in larger if point[0] >= 2 * num_rows), larger[-1])
+        return max(seconds - self.seconds(num_rows), 0.0) / (rows - num_rows)
+
     def _is_old(self, size: _Size) -> bool:
         return bool(size.steps) and size.steps[-1].number < self._num_steps - _FRESH
 

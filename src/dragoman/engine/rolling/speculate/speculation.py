@@ -44,6 +44,7 @@ MAX_DRAFT_TOKENS = Limits().max_assistant_tokens  # per step, whatever a request
 MAX_CONFIDENT_TOKENS = 16  # per step while a confidence threshold alone decides
 _LEAST_GAIN = 0.05  # of the tokens per second; less than that is noise
 _WORTH = 1.5  # times what a look takes: less than that, guesses save by the estimates alone
+_WORTH_BESIDE_PROMPTS = 2.0  # times a row: a step that prompts need anyway is hardly saved
 _PATIENCE = 6  # looks at guesses that do not pay for looking, after which that may take
 _LOOKING = 0.005  # of the time at most,
 _LONGEST_PAUSE = 256  # but every so many steps it is looked
@@ -159,9 +160,11 @@ class Speculation:
                 candidate.wish.sequence.set_drafts(drafts)
 
     def _can_compare(self, decoding: Rows[Sequence], prompts: PromptStep | None) -> bool:
-        """False if this step has to be a plain one, because it is not known what guesses are held against."""
+        """False if nothing can be guessed in this step, because it is not known what guesses are held against."""
         costs, num_rows = self._costs, len(decoding)
-        return prompts is not None or (costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows))
+        if prompts is not None:
+            return prompts.token_s > 0 and costs.further_row_s(num_rows) is not None
+        return costs.seconds(num_rows) > 0 and not costs.is_doubtful(num_rows)
 
     def _plan_look(self, decoding: Rows[Sequence], guessing_s: float) -> None:
         """It was looked, which took so long: when to look again.
@@ -422,17 +425,30 @@ class Speculation:
         if prompts is None:
             num_taken = self._num_paying(guesses, len(decoding), num_fixed, num_context)
         else:
-            step_s = self._costs.seconds(len(decoding)) + self._costs.context_s * num_context
-            # A token that holds saves its sequence a step, which the others would have shared.
-            least = prompts.token_s * len(decoding) / step_s if step_s and prompts.token_s else 1.0
-            taken = [-guess[0] for guess in guesses[: prompts.num_spare] if -guess[0] >= least]
-            num_taken = len(taken)
-            self._gain_s = (sum(taken) - least * num_taken) * step_s / len(decoding)
+            num_taken = self._num_beside_prompts(guesses, len(decoding), num_context, prompts)
         counts = [0] * len(free)
         for _, _, index, _ in guesses[:num_taken]:
             counts[index] += 1
         for candidate, count in zip(free, counts, strict=True):
             del candidate.survival[count:]
+
+    def _num_beside_prompts(
+        self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_context: int, prompts: PromptStep
+    ) -> int:
+        """How many of the guesses, the surest first, save much more than their rows take in a step that computes prompts.
+
+        A token that holds saves its sequence a step, which the others would have shared. A row takes the place of a
+        prompt's token, and no less than a row more takes where nothing but rows is computed: it has logits to sample from.
+        """
+        costs = self._costs
+        further_s = costs.further_row_s(num_decoding)
+        if further_s is None:
+            return 0
+        token_s = (costs.seconds(num_decoding) + costs.context_s * num_context) / num_decoding
+        row_s = _WORTH_BESIDE_PROMPTS * max(prompts.token_s, further_s)
+        taken = [-guess[0] for guess in guesses[: prompts.num_spare] if -guess[0] * token_s >= row_s]
+        self._gain_s = sum(taken) * token_s - len(taken) * row_s
+        return len(taken)
 
     def _num_paying(
         self, guesses: Rows[tuple[float, int, int, int]], num_decoding: int, num_fixed: int, num_context: int
