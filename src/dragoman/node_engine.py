@@ -92,7 +92,7 @@ def _run(link: socket.socket, load: Load) -> None:
     def report(stage: str, fraction: float) -> None:
         send(Loading(stage, fraction))
 
-    loading = ModelLoad(load.config, report, has_neighbours=load.shares, has_room=True)
+    loading = ModelLoad(load.config, report, has_neighbours=load.shares, has_room=True, num_nodes=load.num_nodes)
 
     def tell() -> None:
         loading.wait()

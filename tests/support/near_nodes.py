@@ -97,7 +97,7 @@ class OnNearNodes(NodesEngine):
         config = resolve([], {}, demo_model_dir())
         self.near = [NearProcess(engine) for engine in engines]
         self.processes = NearProcesses(again)
-        nodes = [Node(NodePlan(f"node{number}", config, Placement())) for number in range(len(engines))]
+        nodes = [Node(NodePlan(f"node{number}", config, Placement(), len(engines))) for number in range(len(engines))]
         started: Any = self.near
         super().__init__(
             engines[0].capabilities,

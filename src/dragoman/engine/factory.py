@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -53,6 +53,10 @@ class EngineSetup:
     given: frozenset[str] = frozenset()
     extra: Mapping[str, str] = field(default_factory=dict)
     machine_bytes: int | None = None
+
+    def of_one_in(self, count: int) -> EngineSetup:
+        """The same for one of so many engines that have the machine's memory together."""
+        return self if self.machine_bytes is None else replace(self, machine_bytes=self.machine_bytes // count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,22 @@ class ModelLoad:
     """The loading of a configuration's model, begun by making this. Its methods may be called on any thread."""
 
     def __init__(
-        self, config: Config, progress: Progress, *, has_neighbours: bool = False, has_room: bool = False
+        self,
+        config: Config,
+        progress: Progress,
+        *,
+        has_neighbours: bool = False,
+        has_room: bool = False,
+        num_nodes: int = 1,
     ) -> None:
         """`progress` is called on the loading thread. `has_neighbours`: the process has other models, or may get some.
 
-        `has_room`: the host has found that there is memory for it; else nothing is read if there is none.
+        `has_room`: the host has found that there is memory for it; else nothing is read if there is none. `num_nodes`: that
+        run the model in processes of their own, and have this machine's memory together.
         """
         self._has_neighbours = has_neighbours
         self._has_room = has_room
+        self._num_nodes = num_nodes
         self._config = config
         self._progress = progress
         self._is_abandoned = False
@@ -91,6 +99,7 @@ class ModelLoad:
                 factory = factory_of(self._config)
                 shares = self._has_neighbours or not applied().is_tied
                 setup = replace(engine_setup(self._config), progress=self._report, has_neighbours=shares)
+                setup = setup.of_one_in(self._num_nodes)
                 if not self._has_room:
                     check_room(self._config.name, factory.needs(setup), available_memory_bytes())
                 self._loaded = factory.load(setup)

@@ -58,7 +58,10 @@ class NodesFactory:
 
     def needs(self, setup: EngineSetup) -> MemoryNeeds:
         """What all nodes will take together."""
-        one, count = self._inner.needs(setup), len(self._placements)
+        count, options = len(self._placements), dict(setup.options)
+        if options.get("kv_cache_gb") is not None:
+            options["kv_cache_gb"] /= count
+        one = self._inner.needs(replace(setup.of_one_in(count), options=options))
         return MemoryNeeds(one.weights * count, one.drafts * count, one.least_cache * count, one.useful_cache * count)
 
     def load(self, setup: EngineSetup) -> LoadedNodes:

@@ -27,11 +27,15 @@ _LENGTH = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The first message: which model, as which node. `shares`: other models compute on the same cores."""
+    """The first message: which model, as which node. `shares`: other models compute on the same cores.
+
+    `num_nodes`: that have this machine's memory together.
+    """
 
     config: Config
     name: str
     shares: bool
+    num_nodes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,12 @@ Report = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What a node runs, and where. `config`: the model as this node has it."""
+    """What a node runs, and where. `config`: the model as this node has it. `num_nodes`: there are of the model."""
 
     name: str
     config: Config
     placement: Placement
+    num_nodes: int
     shares: bool = False
 
 
@@ -56,7 +57,7 @@ def node_plan(config: Config, placement: Placement, number: int, count: int, *, 
     server = replace(config.server, numa="off")
     data = {field: dict(getattr(config, field)) for field in ("origins", "own_options", "engine_options")}
     changed: Any = {"model": model, "engine": engine, "clients": clients, "server": server, **data}
-    return NodePlan(name, replace(config, **changed), placement, shares)
+    return NodePlan(name, replace(config, **changed), placement, count, shares)
 
 
 class NodeProcess:
@@ -76,7 +77,7 @@ class NodeProcess:
                 stdout=sys.__stderr__ or subprocess.DEVNULL,  # the server's own output is for its banner
                 pass_fds=(theirs.fileno(),),
             )
-        self.link.sendall(packed(Load(plan.config, plan.name, plan.shares)))
+        self.link.sendall(packed(Load(plan.config, plan.name, plan.shares, plan.num_nodes)))
 
     @property
     def pid(self) -> int:

@@ -351,7 +351,9 @@ def test_beside_prompts_guesses_have_to_be_worth_a_row_of_decoding() -> None:
     for share in (None, 0.4):
         asked = requests(8, 150)
         machine = Machine(seconds)
-        runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=machine._advance)
+        runner = FakeRunner(
+            num_blocks=1024, vocab_size=VOCAB_SIZE, max_model_len=2_000, before_forward=machine._advance
+        )
         proposers = [] if share is None else [FunctionProposer(Guesser(asked, lambda position: 0.4))]
         config = RollingConfig(max_batch_tokens=128)
         core = EngineCore(runner, Sampler(VOCAB_SIZE), config, proposers, clock=lambda machine=machine: machine.now)
