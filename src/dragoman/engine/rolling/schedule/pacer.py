@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import NamedTuple
+
+from dragoman.engine.rolling.speculate.row_costs import PromptStep
 
 _LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
 _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
@@ -28,16 +29,6 @@ _MAX_AGE = 256  # steps after which the duration of a decode step is measured ag
 _NUM_KEPT = 64  # durations of decode steps of a size
 _FULL = 0.75  # of a full step: in smaller ones a token may cost more
 _NUM_FULL_STEPS = 64
-
-
-class PromptStep(NamedTuple):
-    """A step that also computes prompts, for those who guess. `token_s`: seconds of a prompt token, 0 = not known.
-
-    `num_spare`: rows that guesses may take of it, None = any number.
-    """
-
-    token_s: float
-    num_spare: int | None
 
 
 class Pacer:

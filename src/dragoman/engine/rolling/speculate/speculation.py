@@ -29,13 +29,12 @@ from time import perf_counter
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
 from dragoman.engine.rolling.config import SpeculationConfig
 from dragoman.engine.rolling.forward.runner import ModelRunner
-from dragoman.engine.rolling.schedule.pacer import PromptStep
 from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import Sequence
 from dragoman.engine.rolling.speculate.acceptance import Acceptance
 from dragoman.engine.rolling.speculate.draft_depth import DraftDepth
 from dragoman.engine.rolling.speculate.proposer import NOTHING, NUM_STRENGTHS, Basis, Proposal, Proposer, Wish
-from dragoman.engine.rolling.speculate.row_costs import RowCosts
+from dragoman.engine.rolling.speculate.row_costs import PromptStep, RowCosts
 from dragoman.types import Limits
 
 logger = logging.getLogger(__name__)
