@@ -189,10 +189,10 @@ def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_
 
 def test_guesses_are_found_to_pay_although_looking_takes_long_after_a_pause() -> None:
     """A look that takes in what came in a pause may take more than guesses save in the step; the next one does not."""
-    asked = requests(1, 1_300)
+    asked = requests(1, 1_900)
     plain_s, _ = Machine(usual).run(asked, None)
     machine = Machine(usual)
-    guesser = SlowGuesser(Guesser(asked, lambda position: 0.8 if position > 400 else 0.0), machine, 3.0, 0.3)
+    guesser = SlowGuesser(Guesser(asked, lambda position: 0.8 if position > 500 else 0.0), machine, 3.0, 0.3)
     seconds, _ = machine.run(asked, guesser)
     assert seconds < plain_s / 1.25
 
