@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
+from msgspec import structs
 
 from dragoman.config.resolve import demo_model_dir
 from dragoman.engine.base import Engine
 from dragoman.engine.factory import EngineOptionError, EngineSetup
+from dragoman.engine.rolling.factory import factory as rolling_factory
 from dragoman.engine.vllm.factory import factory
 from dragoman.errors import EngineDead
 from dragoman.models import ModelError
 from dragoman.types import EngineRequest, SamplingParams
 from tests.support import vllm_on_demo
+from tests.support.threads import children, is_running
 
 pytestmark = [
     pytest.mark.vllm,
@@ -108,3 +113,49 @@ def test_a_shutdown_ends_its_processes() -> None:
     asyncio.run(asyncio.wait_for(engine.shutdown(0.0), 60))
     core.join(60)  # on a busy machine vLLM kills it and does not wait
     assert not core.is_alive()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"tensor_parallel_degree": "2", "enforce_eager": "true"},
+        {"pipeline_parallel_degree": "2"},  # vLLM's pipeline on a processor needs its compiler
+    ],
+    ids=["tensor", "pipeline"],
+)
+def test_a_model_on_two_devices_answers_as_the_built_in_engine_and_ends_with_all_its_processes(
+    extra: dict[str, str],
+) -> None:
+    """On a processor each device is a process, and cores are divided among them where the machine has one memory node."""
+    others = multiprocessing.active_children()  # engines that other tests keep
+    apart = replace(vllm_on_demo.setup_of(4, 256), extra=extra)
+    built = factory.load(apart).build(vllm_on_demo.tools(), 2**30)
+    engine = built.engine
+    (core,) = (one for one in multiprocessing.active_children() if "EngineCore" in one.name and one not in others)
+    assert core.pid is not None
+    processes = (core.pid, *children(core.pid))
+    assert {"2 x 1 devices", "1 x 2 devices"} & set(built.facts)
+    assert len(processes) > 2  # a worker for each device
+    request = structs.replace(REQUEST, max_tokens=32)
+    rolling = rolling_factory.load(replace(apart, extra={})).build(vllm_on_demo.tools(), 2**30).engine
+
+    async def test() -> None:
+        assert await tokens_of(engine, request) == await tokens_of(rolling, request)
+        leaving = engine.generate(REQUEST)
+        await anext(aiter(leaving))
+        await leaving.aclose()
+        assert engine.health().num_running == 0
+        await rolling.shutdown(0.0)
+        await engine.shutdown(0.0)
+
+    asyncio.run(asyncio.wait_for(test(), 120))
+    end = time.monotonic() + 60  # on a busy machine vLLM kills them and does not wait
+    while left := [process for process in processes if is_running(process)]:
+        assert time.monotonic() < end, left
+        time.sleep(0.05)
+
+
+async def tokens_of(engine: Engine, request: EngineRequest) -> list[int]:
+    """All tokens of its answer."""
+    await engine.start()
+    return [token async for output in engine.generate(request) for token in output.token_ids]
