@@ -71,5 +71,5 @@ def test_a_wrong_address_stops_the_start_with_one_line_that_says_what_is_allowed
         asyncio.run(answer(config_of(name), request))
     (problem,) = caught.value.problems
     assert f"engine={name} (command line)" in problem
-    assert "must be rolling, remote, vllm, or module:factory" in problem
+    assert "must be rolling, remote, vllm, ray, or module:factory" in problem
     assert "\n" not in problem

@@ -32,9 +32,9 @@ def test_the_built_in_engine_is_found_by_its_name_and_by_its_address() -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("rollin", "must be rolling, remote, vllm, or module:factory"),
+        ("rollin", "must be rolling, remote, vllm, ray, or module:factory"),
         ("no.such.module:factory", "module no.such.module cannot be imported (ModuleNotFoundError"),
-        ("json:factory", "module json has no factory; must be rolling, remote, vllm, or module:factory"),
+        ("json:factory", "module json has no factory; must be rolling, remote, vllm, ray, or module:factory"),
         ("json:loads", "loads in module json is no engine factory: it has no method needs"),
     ],
 )

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -64,6 +65,23 @@ def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -
         nodes = children(server.process.pid)
         assert server.terminate() == 0
         assert not any(map(is_running, nodes))
+
+
+def test_answers_of_which_no_byte_has_gone_out_outlive_the_node_that_computed_them() -> None:
+    """Tokens that were lost with it are computed again elsewhere; a seed makes them the same."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    long = {"max_tokens": 480, "ignore_eos": True, "temperature": 1.0, "seed": 3}
+    with (
+        serve(
+            "--numa", f"{first}/{second}", "--dtype", "f32", "--max-model-len", "512", "--kv-cache-gb", "0.25"
+        ) as server,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        victim = children(server.process.pid)[0]
+        answers = [pool.submit(completed, server, **long) for _ in range(4)]
+        until(lambda: server.metrics()["dragoman_requests_running"] == 4)
+        os.kill(victim, signal.SIGKILL)
+        assert len({answer.result() for answer in answers}) == 1
 
 
 def test_nodes_end_when_the_server_is_killed() -> None:

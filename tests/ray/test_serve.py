@@ -58,7 +58,13 @@ def url() -> Iterator[str]:
     try:
         with suppress(TimeoutError):  # on a busy machine the proxy takes longer than Serve waits; it comes nevertheless
             serve.start(http_options={"host": "127.0.0.1", "port": port})
-        options = {"dtype": "f32", "max_num_seqs": RUNNING, "kv_cache_gb": 0.0625, "drain_timeout": 120}
+        options = {
+            "dtype": "f32",
+            "max_num_seqs": RUNNING,
+            "kv_cache_gb": 0.0625,
+            "drain_timeout": 120,
+            "speculation": "off",
+        }
         serve.run(build({"num_replicas": 2, "num_cpus": 0.5, **options}))
         until(lambda: answers(f"http://127.0.0.1:{port}/ping"))
         yield f"http://127.0.0.1:{port}"
@@ -83,10 +89,10 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def replicas() -> dict[str, Any]:
+def replicas(application: str = "default") -> dict[str, Any]:
     """The health of each of the two replicas, by name; Serve chooses whom it asks, so it is asked until both have told."""
     found: dict[str, Any] = {}
-    handle = serve.get_deployment_handle("Engine", "default")
+    handle = serve.get_deployment_handle("Engine", application)
 
     def ask() -> bool:
         health = handle.health.remote().result()

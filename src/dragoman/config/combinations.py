@@ -60,6 +60,10 @@ _OF_ENGINES_HERE = (
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
     "max_image_mb", "max_image_pixels", "step_log",
 )  # fmt: skip
+_OF_PICTURES = (
+    "limit_mm_per_prompt", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
+)  # fmt: skip
+_OF_REPLICAS = (*(name for name in _OF_ENGINES_HERE if name not in _OF_PICTURES), "max_model_len", "max_logprobs")
 
 _IDLE = (
     _Idle(
@@ -105,9 +109,19 @@ _IDLE = (
         "servers elsewhere are asked with option.engine=remote only",
     ),
     _Idle(
+        ("ray_address", "ray_application"),
+        lambda values: values["engine"] != "ray",
+        "Ray is asked with option.engine=ray only",
+    ),
+    _Idle(
         _OF_ENGINES_HERE,
         lambda values: values["engine"] == "remote",
         "the servers behind option.engine=remote run the model",
+    ),
+    _Idle(
+        _OF_REPLICAS,
+        lambda values: values["engine"] == "ray",
+        "the replicas behind option.engine=ray have options of their own",
     ),
     _Idle(
         ("threads", "cache_dir", "max_step_slowdown", "step_log", "speculation_across_keys"),

@@ -19,7 +19,8 @@ from dragoman.config.sources import Given
 from dragoman.hub.cache import repo_of
 
 _OF_THE_OPERATOR = frozenset({
-    "engine", "entry_point", "handler", "hooks", "lora", "upstream", "upstream_model", "allow_image_hosts", "chat_template",
+    "engine", "entry_point", "handler", "hooks", "lora", "upstream", "upstream_model", "ray_address", "ray_application",
+    "allow_image_hosts", "chat_template",
 })  # fmt: skip
 """What names code, or whom this machine talks to, or what it reads elsewhere."""
 

@@ -215,9 +215,9 @@ class EngineSettings:
 
     engine: str = option(
         "rolling",
-        WordOrAddress(("rolling", "remote", "vllm")),
-        "What runs the model: the built-in engine, servers elsewhere (remote), vLLM in this process, or the engine factory "
-        "of a Python module that can be imported.",
+        WordOrAddress(("rolling", "remote", "vllm", "ray")),
+        "What runs the model: the built-in engine, servers elsewhere (remote), vLLM in this process, replicas on Ray Serve "
+        "(ray), or the engine factory of a Python module that can be imported.",
     )
     kv_cache_gb: float | None = option(
         None,
@@ -365,7 +365,7 @@ class PictureSettings:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamSettings:
-    """Servers elsewhere (--engine remote)"""
+    """Engines elsewhere (--engine remote, --engine ray)"""
 
     upstream: tuple[str, ...] = option(
         (),
@@ -397,6 +397,16 @@ class UpstreamSettings:
     )
     hedge_after_ms: float | None = option(
         None, Number(1), "Ask a second server too if the first token takes longer.", unset="never", unit="milliseconds"
+    )
+    ray_address: str = option(
+        "auto",
+        Text("ADDRESS"),
+        "With --engine ray: the cluster, as HOST:PORT of its head; auto is the one that this machine is part of.",
+    )
+    ray_application: str = option(
+        "default",
+        Text("NAME"),
+        "With --engine ray: the application of Ray Serve whose engines run the model (see ray.md).",
     )
 
 

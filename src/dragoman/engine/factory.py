@@ -20,6 +20,7 @@ BUILT_IN: Mapping[str, str] = {
     "rolling": "dragoman.engine.rolling.factory:factory",
     "remote": "dragoman.engine.remote.factory:factory",
     "vllm": "dragoman.engine.vllm.factory:factory",
+    "ray": "dragoman.ray.cluster:factory",
 }
 """Short name -> address, for the engines that come with dragoman."""
 

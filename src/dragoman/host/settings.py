@@ -52,6 +52,7 @@ def server_config(config: Config) -> ServerConfig:
         switches=Switches(server.strict, server.timings),
         traces=_traces(config),
         left_out=frozenset() if server.playground else frozenset({PLAYGROUND}),
+        asks_again=config.engine.engine == "ray" or server.numa != "off",
     )
     try:
         made.read_keys()

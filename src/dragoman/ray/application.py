@@ -38,6 +38,8 @@ def build(arguments: dict[str, Any]) -> ServeApplication:
     engine = serve.deployment(
         EngineReplica, request_router_config=routing, **engine_settings(application.scale, config)
     )
+    if not application.scale.num_servers:
+        return engine.bind(application)
     server = serve.deployment(_server(application), **server_settings(application.scale, config))
     return server.bind(engine.bind(application))
 

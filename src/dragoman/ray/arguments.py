@@ -37,6 +37,7 @@ class Scale:
     """How many replicas, and what each of them takes. See `docs/ray.md` for the meaning of each.
 
     `num_replicas` is for a fixed number; with `max_replicas` the number follows the load instead, from `min_replicas` on.
+    `num_servers` 0: the application has engines alone, and servers are elsewhere (`dragoman serve --engine ray`).
     None = left to the model's options, see `engine_settings`.
     """
 
@@ -60,7 +61,7 @@ _LEAST: Mapping[str, Number] = {
     "max_ongoing_requests": 1,
     "num_cpus": 0,
     "num_gpus": 0,
-    "num_servers": 1,
+    "num_servers": 0,
     "server_num_cpus": 0,
     "prefix_tokens": BLOCK_TOKENS,
 }

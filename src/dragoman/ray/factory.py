@@ -1,14 +1,15 @@
 """The engine factory of a server on Ray Serve: what it makes sends requests to the application's engine deployment.
 
 Does: find the deployment's handle, ask a replica what the engine can do, translate Serve's errors. Does not: read a model.
-Named by `application` in place of the operator's engine, which the replicas run.
+Named by `application` in place of the operator's engine, which the replicas run; `cluster` finds deployments from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,25 +19,34 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from dragoman.engine.base import EngineTools, MemoryNeeds
-from dragoman.engine.factory import BuiltEngine, EngineSetup
+from dragoman.engine.factory import BuiltEngine, EngineSetup, Progress
 from dragoman.engine.spread import Description, Failure, ReplicaLost, Replies, SpreadEngine
 from dragoman.ray.arguments import ENGINE
+from dragoman.ray.watched import WatchedEngine
 from dragoman.types import EngineOutput, EngineRequest
 
 ADDRESS = "dragoman.ray.factory:factory"
 
+_LOOK_S = 1.0  # between looks whether anybody still wants the model
+_NOBODY_KNOWS = 0.5  # how much of the wait is over
+
 
 @dataclass(frozen=True, slots=True)
 class FoundDeployment:
-    """The engine deployment and what its replicas say of themselves."""
+    """The engine deployment and what its replicas say of themselves. `why_unreachable`: see `find_deployment`."""
 
     handle: DeploymentHandle
     description: Description
+    why_unreachable: Callable[[], str] | None = None
 
     def build(self, tools: EngineTools, memory_bytes: int) -> BuiltEngine:
         """The engine; the replicas have tools of their own."""
         found = self.description
-        engine = SpreadEngine(found.capabilities, self._send)
+        engine = (
+            SpreadEngine(found.capabilities, self._send)
+            if self.why_unreachable is None
+            else WatchedEngine(found.capabilities, self._send, self.why_unreachable)
+        )
         return BuiltEngine(engine, (*found.facts, "on replicas"), found.dtype, pictures=found.pictures)
 
     def _send(self, request: EngineRequest, avoided: tuple[str, ...]) -> Replies:
@@ -53,10 +63,25 @@ class ReplicaFactory:
 
     def load(self, setup: EngineSetup) -> FoundDeployment:
         """The deployment, once one of its replicas has loaded the model. Blocks as long as that takes."""
-        handle = serve.get_deployment_handle(ENGINE, app_name=serve.get_replica_context().app_name)
-        setup.progress("waiting for a replica", 0.0)
-        description: Description = handle.describe.remote().result()
-        return FoundDeployment(handle.options(stream=True), description)
+        return find_deployment(serve.get_replica_context().app_name, setup.progress)
+
+
+def find_deployment(
+    application: str, progress: Progress, why_unreachable: Callable[[], str] | None = None
+) -> FoundDeployment:
+    """The engine deployment of that application, once one of its replicas has told what it is.
+
+    `why_unreachable`: for servers that are no part of the application, and outlive it; as `WatchedEngine` asks it.
+    """
+    handle = serve.get_deployment_handle(ENGINE, app_name=application)
+    description: Description | None = None
+    telling, fraction = handle.describe.remote(), 0.0
+    while description is None:
+        progress("waiting for a replica", fraction)  # which may end the load
+        fraction = _NOBODY_KNOWS
+        with suppress(TimeoutError):
+            description = telling.result(timeout_s=_LOOK_S)
+    return FoundDeployment(handle.options(stream=True), description, why_unreachable)
 
 
 factory = ReplicaFactory()

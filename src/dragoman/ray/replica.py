@@ -12,6 +12,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ray import serve
 
@@ -47,6 +48,12 @@ class EngineReplica:
         self._name = serve.get_replica_context().replica_id.unique_id
         self._composed: ComposedModel = await build_served_model(config, log_progress(config.name))
         logger.info("replica %s runs %s (%s)", self._name, config.name, ", ".join(self._composed.facts))
+
+    async def __call__(self, request: Any) -> Any:
+        """What Serve's proxy is told where an application has no server of its own."""
+        from starlette.responses import PlainTextResponse  # comes with Serve
+
+        return PlainTextResponse("This application has engines alone: dragoman serve --engine ray answers\n", 404)
 
     async def describe(self) -> Description:
         """What the engine is and can do."""

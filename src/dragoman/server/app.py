@@ -43,7 +43,7 @@ class ServerConfig:
     """What the HTTP side may be told. Without keys it is open to all.
 
     `api_keys`: bare ones, which open everything; `open_scopes`: what needs no key even where there are some.
-    `left_out`: names of APIs that are not served.
+    `left_out`: names of APIs that are not served. `asks_again`: engines have replicas, which may be lost while they compute.
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
@@ -57,6 +57,7 @@ class ServerConfig:
     switches: Switches = field(default_factory=Switches)
     traces: TraceExport | None = None
     left_out: frozenset[str] = frozenset()
+    asks_again: bool = False
 
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""

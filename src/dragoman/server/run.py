@@ -23,6 +23,7 @@ import uvicorn
 
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
@@ -109,7 +110,7 @@ class HttpServer:
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
         self._gate = Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
         self._app = build_app(registry, config, owner.hosting, self._gate, owner.pulling)
-        self._uvicorn = _Uvicorn(_uvicorn_config(self._app, listen))
+        self._uvicorn = _Uvicorn(_uvicorn_config(Attempts(self._app) if config.asks_again else self._app, listen))
         self._stop: asyncio.Event | None = None
         self._forced = asyncio.Event()  # by a second stop
         self._loop: asyncio.AbstractEventLoop | None = None

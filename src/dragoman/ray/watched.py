@@ -1,0 +1,71 @@
+"""An engine over replicas that other processes own: it dies when they cannot be reached any more.
+
+Does: ask again and again whether they can, on a thread, and give up after several answers that say no, or none. Does not:
+know what is asked (whoever makes it does), or find them again: the host makes another engine. On the event loop.
+
+Serve replaces replicas that die, and requests wait for them; but for nothing once the cluster or the application is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+from dragoman.engine.base import Capabilities
+from dragoman.engine.spread import Send, SpreadEngine
+from dragoman.errors import EngineDead
+
+EVERY_S = 5.0
+PATIENCE_S = 10.0
+MOST_MISSES = (
+    3  # in a row: a controller that starts anew, or an application that is deployed anew, comes back before that
+)
+
+
+class WatchedEngine(SpreadEngine):
+    """`why_unreachable`: "" while what starts the replicas can be reached; it may block, and is not asked twice at once."""
+
+    def __init__(
+        self, capabilities: Capabilities, send: Send, why_unreachable: Callable[[], str], every_s: float = EVERY_S
+    ) -> None:
+        super().__init__(capabilities, send)
+        self._why_unreachable = why_unreachable
+        self._every_s = every_s
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """See `Engine`."""
+        await super().start()
+        self._watching = asyncio.create_task(self._watch())
+
+    async def shutdown(self, drain_s: float) -> None:
+        """See `Engine`."""
+        await super().shutdown(drain_s)
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
+
+    def _check_not_cancelled(self, error: Exception) -> None:
+        if self._death and not self._refusal:  # nobody has shut it down
+            raise EngineDead(self._death) from error
+        super()._check_not_cancelled(error)
+
+    async def _watch(self) -> None:
+        num_misses = 0
+        asked: asyncio.Task[str] | None = None
+        while True:
+            await asyncio.sleep(self._every_s)
+            asked = asked or asyncio.create_task(asyncio.to_thread(self._why_unreachable))
+            done, _ = await asyncio.wait((asked,), timeout=PATIENCE_S)
+            why = asked.result() if done else "the cluster does not answer"
+            asked = None if done else asked
+            num_misses = num_misses + 1 if why else 0
+            if num_misses == MOST_MISSES:
+                return self._die(why)
+
+    def _die(self, why: str) -> None:
+        self._death = why
+        for replies in list(self._replies.values()):
+            replies.cancel()

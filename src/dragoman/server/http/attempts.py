@@ -1,0 +1,88 @@
+"""Answers a request anew whose replica was lost before the first byte of the answer had gone out.
+
+Does: keep what came of the body, withhold an answer that only tells of the loss, and ask the application again. Does not:
+know replicas; engines that have some note their loss (`engine.spread.losses`). In front of the application where its engine
+computes elsewhere: on Ray Serve, and on memory nodes. On the event loop.
+
+An engine asks another replica by itself until a request's first output. An answer that is sent whole has sent nothing until
+its last, and only who sends it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from dragoman.engine.spread import MAX_ATTEMPTS, losses
+from dragoman.server.http.exchange import Message, Receive, Scope, Send
+
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Attempts:
+    """The ASGI callable in front of `app`; `left_out`: headers of answers that are not sent on."""
+
+    def __init__(self, app: Application, left_out: frozenset[bytes] = frozenset()) -> None:
+        self._app = app
+        self._left_out = left_out
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one HTTP request, by as many attempts as it takes, at most four."""
+        body = _Body(receive)
+        for number in range(MAX_ATTEMPTS):
+            lost: list[str] = []
+            losses.set(lost)
+            attempt = _Attempt(send, body, lost, self._left_out, is_last=number == MAX_ATTEMPTS - 1)
+            await self._app(scope, body.reader(), attempt.send)
+            if not attempt.is_withheld:
+                return
+
+
+class _Body:
+    """What came of one request's body, to be read again by a second attempt."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._kept: list[Message] = []
+        self.is_kept = True
+
+    def reader(self) -> Receive:
+        """The body from its beginning, then what comes after it."""
+        left = list(self._kept)
+
+        async def read() -> Message:
+            if left:
+                return left.pop(0)
+            message = await self._receive()
+            if self.is_kept:
+                self._kept.append(message)
+            return message
+
+        return read
+
+    def forget(self) -> None:
+        """There will be no other attempt."""
+        self.is_kept = False
+        self._kept.clear()
+
+
+class _Attempt:
+    """One attempt's answer. It is withheld if it tells of a replica that was lost, unless that is the last attempt."""
+
+    def __init__(self, send: Send, body: _Body, lost: list[str], left_out: frozenset[bytes], *, is_last: bool) -> None:
+        self._send = send
+        self._body = body
+        self._lost = lost
+        self._left_out = left_out
+        self._is_last = is_last
+        self.is_withheld = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.is_withheld = bool(self._lost) and message["status"] >= 500 and not self._is_last
+            if self.is_withheld:
+                return
+            self._body.forget()
+            headers = [(name, value) for name, value in message["headers"] if name not in self._left_out]
+            message = {**message, "headers": headers}
+        if not self.is_withheld:
+            await self._send(message)
