@@ -226,8 +226,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--gguf", action="store_true", help="also write Q8_0 and Q4_0 GGUF files")
+    parser.add_argument("--layers", type=int, default=BenchShape().num_layers, help="fewer, where a front is measured")
     arguments = parser.parse_args()
-    shape = BenchShape()
+    shape = BenchShape(num_layers=arguments.layers)
     if not (arguments.directory / "model.safetensors").exists():
         write_model(arguments.directory, shape)
     if arguments.gguf:
