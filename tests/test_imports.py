@@ -81,6 +81,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.models",
         "dragoman.model_texts",
         "dragoman.accelerators",
+        "dragoman.cores",
         "dragoman.together",
         "dragoman.engine.base",
         "dragoman.engine.beams",

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dragoman.engine.base import Engine, EngineTools, MemoryNeeds
+from dragoman.engine.base import MAX_ATTEMPTS, Engine, EngineTools, MemoryNeeds
 from dragoman.engine.factory import BuiltEngine, EngineSetup
 from dragoman.engine.rolling import factory as rolling
-from dragoman.engine.spread import MAX_ATTEMPTS, Replies, SpreadEngine
+from dragoman.engine.spread import Replies, SpreadEngine
 from dragoman.ray.arguments import read_application
 from dragoman.ray.front import Front
 from dragoman.server.http.exchange import Message

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from dragoman.engine.base import Engine, check_request
+from dragoman.engine.base import MAX_ATTEMPTS, Engine, check_request
 from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.engine import RollingEngine
 from dragoman.engine.rolling.sample.sampler import Sampler
-from dragoman.engine.spread import MAX_ATTEMPTS, Failure, Replies, SpreadEngine
+from dragoman.engine.spread import Failure, Replies, SpreadEngine
 from dragoman.errors import EngineDead, EngineFailed, InvalidRequest, Overloaded, UnsupportedFeature
 from dragoman.types import EngineOutput, EngineRequest, Picture, PictureSpan, SamplingParams
 from tests.engine.fake_runner import FakeRunner

@@ -7,6 +7,7 @@ on the event loop. What is promised here, `tests/contract` asks of every engine.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence, Set
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +25,14 @@ from dragoman.types import (
     StopStrings,
     TokenMasker,
 )
+
+MAX_ATTEMPTS = 4  # of an engine with replicas: a request that itself ends its replica must not end all of them
+
+losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
+"""Where the requests of one call note that their replica was lost after their first output; None = nobody wants to know.
+
+Only who sends the call's answer knows whether a byte of it has gone out.
+"""
 
 
 @dataclass(frozen=True, slots=True)

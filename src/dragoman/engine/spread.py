@@ -11,25 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from dragoman.engine.base import Capabilities, EngineStats, Health, PictureRules
+from dragoman.engine.base import MAX_ATTEMPTS, Capabilities, EngineStats, Health, PictureRules, losses
 from dragoman.errors import Cancelled, EngineDead, EngineFailed, Overloaded, QueueTimeout, ServerError
 from dragoman.types import EngineOutput, EngineRequest
 
-MAX_ATTEMPTS = 4  # a request that itself ends its replica must not end all of them
-
 MOVABLE = (EngineDead, Overloaded, Cancelled)
 """What a replica says when it, and not the request, is at its end."""
-
-
-losses: ContextVar[list[str] | None] = ContextVar("losses", default=None)
-"""Where the requests of one call note that their replica was lost after their first output; None = nobody wants to know.
-
-Only who sends the call's answer knows whether a byte of it has gone out.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ itself is imported by `load`, which takes seconds, and computes in processes of 
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,7 +16,6 @@ from dragoman.engine.factory import BuiltEngine, EngineOptionError, EngineSetup
 from dragoman.engine.vllm import surface
 from dragoman.engine.vllm.adapters import AdapterPlan, plan_adapters
 from dragoman.engine.vllm.arguments import GIB, extra_arguments, picture_arguments, shared_arguments
-from dragoman.engine.vllm.cores import divided_cores
 from dragoman.engine.vllm.engine import Driver, VllmEngine
 from dragoman.engine.vllm.gauges import Gauges
 from dragoman.engine.vllm.pictures import PicturePlan, plan_pictures
@@ -106,8 +104,7 @@ class LoadedVllm:
         self.setup.progress("starting vLLM", 0.0)
         gauges = Gauges()
         try:
-            with divided_cores(arguments) if surface.is_on_cpu() else nullcontext():
-                llm, config = surface.start_engine(arguments, gauges)
+            llm, config = surface.start_engine(arguments, gauges)
         except Exception as error:  # whatever vLLM's own checks and processes raise
             raise ModelError(f"vLLM does not start with this model: {_line(error)}") from error
         return Driver(llm, self.words, gauges, config.cache_config.num_gpu_blocks or 0), config

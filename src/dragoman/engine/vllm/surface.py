@@ -16,7 +16,9 @@ from dataclasses import dataclass, fields
 from multiprocessing import resource_tracker
 from typing import Any, NoReturn, Protocol
 
+from dragoman.cores.topology import read_topology
 from dragoman.engine.vllm.arguments import command_words
+from dragoman.engine.vllm.cores import divide
 from dragoman.engine.vllm.pictures import PlacedPicture, PreparedPicture
 from dragoman.models.vision.pixels import as_image
 from dragoman.types import Picture
@@ -28,6 +30,7 @@ ENVIRONMENT = {
 }
 """Variables that vLLM reads, where the operator has not set them."""
 
+_CORES = "VLLM_CPU_OMP_THREADS_BIND"
 _IMAGE = "image"
 _GREY = Picture(64, 64, bytes([128]) * (3 * 64 * 64), "")
 
@@ -196,9 +199,22 @@ def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngin
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    with _without_interrupts():
+    with _without_interrupts(), _with_cores(divide(arguments, read_topology()) if is_on_cpu() else None):
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[watcher])
     return llm, llm.vllm_config
+
+
+@contextlib.contextmanager
+def _with_cores(division: str | None) -> Iterator[None]:
+    """What processes that are started meanwhile find there, unless the operator has chosen; None = vLLM chooses."""
+    if division is None or _CORES in os.environ:
+        yield
+        return
+    os.environ[_CORES] = division
+    try:
+        yield
+    finally:
+        os.environ.pop(_CORES, None)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Answers a request anew whose replica was lost before the first byte of the answer had gone out.
 
 Does: keep what came of the body, withhold an answer that only tells of the loss, and ask the application again. Does not:
-know replicas; engines that have some note their loss (`engine.spread.losses`). In front of the application where its engine
+know replicas; engines that have some note their loss (`engine.base.losses`). In front of the application where its engine
 computes elsewhere: on Ray Serve, and on memory nodes. On the event loop.
 
 An engine asks another replica by itself until a request's first output. An answer that is sent whole has sent nothing until
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from dragoman.engine.spread import MAX_ATTEMPTS, losses
+from dragoman.engine.base import MAX_ATTEMPTS, losses
 from dragoman.server.http.exchange import Message, Receive, Scope, Send
 
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
