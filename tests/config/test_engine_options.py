@@ -45,6 +45,13 @@ def test_without_vllm_they_do_nothing_or_are_mistakes_as_ever() -> None:
         given(option__swap_spice="4")
 
 
+def test_options_of_replicas_and_of_their_address_are_for_those_whom_they_concern() -> None:
+    behind = given(option__engine="ray", option__ray_application="engines", option__dtype="f32")
+    assert ["--option__dtype=f32" in notice for notice in behind.notices] == [True]
+    alone = given(option__ray_application="engines")
+    assert ["Ray is asked with option.engine=ray only" in notice for notice in alone.notices] == [True]
+
+
 def test_the_highest_source_wins(tmp_path: Path) -> None:
     (tmp_path / "serving.properties").write_text(
         "option.engine=vllm\noption.seed=1\noption.block_size=32", encoding="utf-8"

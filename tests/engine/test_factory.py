@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -203,3 +204,11 @@ def test_the_cache_is_of_u8_where_memory_is_scarce_unless_a_type_is_asked_for(tm
 def test_a_cache_of_a_chosen_type_is_foretold_to_the_byte(tmp_path: Path) -> None:
     setup = setup_of(demo_model_dir(), dtype="int8", max_num_seqs=64, cache_dir=tmp_path)
     check_cache_needs(replace(setup, machine_bytes=64 * MIB))
+
+
+def test_without_ray_its_engine_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    of_ray = find_factory("ray")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EngineOptionError, match=re.escape("pip install 'dragoman[ray]'")) as caught:
+        of_ray.load(EngineSetup(tmp_path))
+    assert caught.value.option == "engine"

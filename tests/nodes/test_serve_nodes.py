@@ -70,11 +70,10 @@ def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -
 def test_answers_of_which_no_byte_has_gone_out_outlive_the_node_that_computed_them() -> None:
     """Tokens that were lost with it are computed again elsewhere; a seed makes them the same."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
+    words = ("--dtype", "f32", "--max-model-len", "512", "--kv-cache-gb", "0.25", "--speculation", "off")
     long = {"max_tokens": 480, "ignore_eos": True, "temperature": 1.0, "seed": 3}
     with (
-        serve(
-            "--numa", f"{first}/{second}", "--dtype", "f32", "--max-model-len", "512", "--kv-cache-gb", "0.25"
-        ) as server,
+        serve("--numa", f"{first}/{second}", *words) as server,
         ThreadPoolExecutor(4) as pool,
     ):
         victim = children(server.process.pid)[0]

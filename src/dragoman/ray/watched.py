@@ -18,9 +18,7 @@ from dragoman.errors import EngineDead
 
 EVERY_S = 5.0
 PATIENCE_S = 10.0
-MOST_MISSES = (
-    3  # in a row: a controller that starts anew, or an application that is deployed anew, comes back before that
-)
+MOST_MISSES = 3  # in a row: a controller that starts anew, or an application that is deployed anew, is back before that
 
 
 class WatchedEngine(SpreadEngine):

@@ -199,9 +199,17 @@ def start_engine(arguments: Mapping[str, Any], watcher: Any) -> tuple[AsyncEngin
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    with _without_interrupts(), _with_cores(divide(arguments, read_topology()) if is_on_cpu() else None):
+    with _without_interrupts(), _with_cores(_division(arguments)):
         llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[watcher])
     return llm, llm.vllm_config
+
+
+def _division(arguments: Mapping[str, Any]) -> str | None:
+    """Which cores the processes on a processor get from here; None = vLLM chooses, as where the system tells of no cores."""
+    try:
+        return divide(arguments, read_topology()) if is_on_cpu() else None
+    except AttributeError:  # not on Linux
+        return None
 
 
 @contextlib.contextmanager
