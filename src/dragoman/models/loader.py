@@ -110,6 +110,7 @@ def load_model(model_dir: Path, options: ModelOptions, progress: LoadProgress | 
 
     Raises: ModelError if the directory is not a supported checkpoint or a precision is not supported here.
     """
+    memory.bound_arenas()  # first: whoever asks the runtime of the processor has threads come that may take a heap each
     report = progress or (lambda _stage, _fraction: None)
     if is_ir(model_dir):
         return _ready(_load_exported(model_dir, options, report), report)
@@ -211,7 +212,6 @@ class _Plan:
         adapters = None if part.startswith(_TOWER) else self.adapters
         kept = self._kept_file(part if adapters is None else f"{part} {adapters.key}")
         memory.bound_shared_cache()
-        memory.bound_arenas()
         # not part of the name: they do not change what is kept
         properties = self.properties | memory.PROPERTIES
         if self.options.has_neighbours or part:  # decoder and tower are neighbours, of one model
