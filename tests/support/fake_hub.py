@@ -184,10 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _write(self, data: bytes) -> None:
+        with self.hub.lock:
+            self.hub.bytes_sent += len(data)  # before: whoever has the last byte may ask at once
         self.wfile.write(data)
         self.wfile.flush()
-        with self.hub.lock:
-            self.hub.bytes_sent += len(data)
 
     def _refuse(self, status: int, code: str, message: str, commit: str = "") -> None:
         self.send_response(status)
