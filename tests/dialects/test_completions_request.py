@@ -338,6 +338,11 @@ def test_a_draft_model_has_no_ngrams() -> None:
         assert (sampling(call).num_assistant_tokens, sampling(call).max_ngram_size) == (32, None)
 
 
+def test_a_request_may_have_nothing_guessed() -> None:
+    call = completions(proposer="lookup").parse(http_call({"prompt": "x", "num_assistant_tokens": 0}))
+    assert (sampling(call).num_assistant_tokens, call.ignored) == (0, ())
+
+
 @pytest.mark.parametrize("plainly", [{"best_of": 2, "use_beam_search": True}, {"prompt_logprobs": 1}])
 def test_requests_that_never_speculate_list_all_speculative_parameters(plainly: dict[str, Any]) -> None:
     body = {"prompt": "x", "num_assistant_tokens": 3, "max_ngram_size": 2, **plainly}
@@ -349,7 +354,7 @@ def test_requests_that_never_speculate_list_all_speculative_parameters(plainly: 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"num_assistant_tokens": 33}, "num_assistant_tokens must be between 1 and 32, got 33"),
+        ({"num_assistant_tokens": 33}, "num_assistant_tokens must be between 0 and 32, got 33"),
         (
             {"assistant_confidence_threshold": 1.5},
             "assistant_confidence_threshold must be greater than 0.0 and at most 1.0, got 1.5",

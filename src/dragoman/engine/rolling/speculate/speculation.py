@@ -503,7 +503,7 @@ def _eased(known_s: float, measured_s: float) -> float:
 
 def _says_how_many(sequence: Sequence) -> bool:
     sampling = sequence.group.request.sampling
-    return sampling.num_assistant_tokens is not None or sampling.assistant_confidence_threshold is not None
+    return bool(sampling.num_assistant_tokens) or sampling.assistant_confidence_threshold is not None
 
 
 def _num_guesses(proposal: Proposal) -> int:

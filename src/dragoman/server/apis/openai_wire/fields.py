@@ -60,7 +60,7 @@ BOUNDS: Mapping[str, Bounds] = {
     "seed": Bounds(-(2**63), 2**64 - 1),
     "min_tokens": Bounds(0, UINT32_MAX),
     "truncate_prompt_tokens": Bounds(1, UINT32_MAX),
-    "num_assistant_tokens": Bounds(1, Limits().max_assistant_tokens),
+    "num_assistant_tokens": Bounds(0, Limits().max_assistant_tokens),  # 0 = none for this request
     "assistant_confidence_threshold": Bounds(0.0, 1.0, is_low_open=True),
     "max_ngram_size": Bounds(1, UINT32_MAX),
     "priority": Bounds(-(2**31), 2**31 - 1),

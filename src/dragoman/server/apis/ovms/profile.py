@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.ovms.errors import OVMS
-from dragoman.types import Bounds
+from dragoman.types import Bounds, Limits
 
 _INVALID_JSON = "The file is not valid json - "
 _UINT32_MAX = 4294967295
@@ -122,6 +122,7 @@ V3 = Profile(
     bounds={
         "min_p": Bounds(0.0, 1.0, is_high_open=True),
         "seed": Bounds(0, _UINT32_MAX),
+        "num_assistant_tokens": Bounds(1, Limits().max_assistant_tokens),
     },
     has_strict_types=True,
     requires_model=True,
