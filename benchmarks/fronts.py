@@ -2,7 +2,8 @@
 
 Does: vLLM's own server beside `--engine vllm`, and dragoman beside `--engine remote` in front of the very same process, in
 turn, all others stopped meanwhile; a table of medians and one last JSON line. Does not: judge. Clients, the front and the
-server share this machine's cores, so what a front computes is taken from the model. Run by hand, on an idle machine:
+server share this machine's cores, so what a front computes is taken from the model; with `--apart` the server alone has half
+of them, as if it were on another machine. Run by hand, on an idle machine:
 
     python -m benchmarks.serving.model MODEL
     python -m benchmarks.fronts --model MODEL --out DIR --vllm-python .venv-vllm/bin/python
@@ -16,8 +17,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -88,7 +90,19 @@ def remote_pair(stack: ExitStack, given: argparse.Namespace) -> Pair:
     bare = peers.dragoman_server(given.model, given.out / "graphs", "--kv-cache-gb", "2")
     words = ("--engine", "remote", "--upstream", bare.url)
     front = peers.dragoman_server(given.model, given.out / "graphs", *words, name="dragoman on dragoman")
+    if given.apart:
+        mine, theirs = _halves(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, mine)  # the front's too, which is started from here
+        bare = changed(bare, command=["taskset", "--cpu-list", ",".join(map(str, theirs)), *bare.command])
     return _pair(stack, given.out, bare, front, is_shared=True)
+
+
+def _halves(cores: Collection[int]) -> tuple[list[int], list[int]]:
+    """The cores in two parts. Raises: ValueError if there is a single one."""
+    known = sorted(cores)
+    if len(known) < 2:
+        raise ValueError("--apart needs two cores")
+    return known[len(known) // 2 :], known[: len(known) // 2]
 
 
 def _pair(stack: ExitStack, out: Path, bare: Server, front: Server, *, is_shared: bool) -> Pair:
@@ -131,12 +145,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, required=True, help="made by benchmarks.serving.model")
     parser.add_argument("--out", type=Path, required=True, help="where logs, graphs and what vLLM compiles are kept")
     parser.add_argument("--vllm-python", type=Path, help="an environment with vLLM and dragoman")
+    parser.add_argument(
+        "--apart",
+        action="store_true",
+        help="half of the cores are the server's alone, behind --engine remote; Linux only",
+    )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--requests", type=int, default=3, help="of each client")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--output-tokens", type=int, default=64)
     given = parser.parse_args(arguments)
+    if given.apart and given.vllm_python:
+        parser.error("argument --apart: not with --vllm-python, which has no front of its own")
     found = {}
     for make in (remote_pair, vllm_pair) if given.vllm_python else (remote_pair,):
         with ExitStack() as stack:

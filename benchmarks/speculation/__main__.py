@@ -10,6 +10,12 @@ computed before the clock starts, and none comes twice. On an otherwise idle mac
     python -m benchmarks.speculation --model demo --starts 10 --rounds 1        # the bundled model
     python -m benchmarks.speculation --model MODEL_DIR --modes auto lookup suffix
     python -m benchmarks.speculation --peers --streams 1 16 --kinds edit agent
+    python -m benchmarks.speculation --model demo --steady --rounds 6
+
+With --steady one server answers both, and each request says whether anything is guessed: small steps of one process are up
+to a tenth quicker than of another, which no number of rounds evens out. Its streams do not wait for each other, prompts are
+part of what is measured, and what counts is the time in which all of them are busy, as in a server that always has more to
+do.
 """
 
 from __future__ import annotations
@@ -29,11 +35,12 @@ from benchmarks.serving.peers import DEFAULT_ROOT
 from benchmarks.serving.processes import ProcessFailed
 from benchmarks.serving.turns import say
 from benchmarks.speculation import report
-from benchmarks.speculation.asking import Answer, Phase, Request
+from benchmarks.speculation.asking import Answer, Asker, Phase, Request
 from benchmarks.speculation.contenders import (
     MOST_STREAMS,
     Asks,
     Contender,
+    both_in_one,
     built_copier,
     speller,
     start_genai,
@@ -49,15 +56,18 @@ COPIER, DEMO = "copier", "demo"
 # Of one measurement: fewer streams have several one after the other. Those with short answers more, or what it takes to
 # notice that texts are of another kind would be most of it.
 LEAST_TASKS = {CHAT: 16, SUMMARY: 16, EDIT: 4, JSON: 4, AGENT: 4}
+_OF_STREAM = {CHAT: 2, SUMMARY: 2, EDIT: 1, JSON: 1, AGENT: 1}  # tasks of each stream of --steady, at least
 _WARM_UP = 1_000_000  # numbers of tasks that are not measured
 
 
 class Measurement:
     """A run: who takes part, and which tasks have been asked."""
 
-    def __init__(self, make: Callable[[str, int], Task]) -> None:
+    def __init__(self, make: Callable[[str, int], Task], *, is_steady: bool = False) -> None:
         self.contenders: list[Contender] = []
         self._make = make
+        self._converse = converse_apart if is_steady else converse
+        self._of_stream = _OF_STREAM if is_steady else dict.fromkeys(KINDS, 1)
         self._num_asked: defaultdict[str, int] = defaultdict(int)
         self._num_rounds: defaultdict[tuple[str, int], int] = defaultdict(int)
 
@@ -88,19 +98,18 @@ class Measurement:
                 contender.phases.setdefault((kind, num_streams), []).append(phase)
 
     def _tasks(self, kind: str, num_streams: int) -> list[list[Task]]:
-        count = max(1, LEAST_TASKS[kind] // num_streams)
+        count = max(self._of_stream[kind], LEAST_TASKS[kind] // num_streams)
         first = self._num_asked[kind]
         self._num_asked[kind] += num_streams * count
         return [[self._make(kind, first + stream * count + i) for i in range(count)] for stream in range(num_streams)]
 
-    @staticmethod
-    def _take(contender: Contender, streams: Sequence[Sequence[Task]]) -> Phase | None:
+    def _take(self, contender: Contender, streams: Sequence[Sequence[Task]]) -> Phase | None:
         """What comes while only this contender is awake; None if it fails, or has failed before."""
         if contender.failure:
             return None
         try:
             with contender.process.awake():
-                return converse(contender.asks, streams)
+                return self._converse(contender.asks, streams)
         except (LoadFailed, ProcessFailed) as error:
             contender.failure = str(error)
             contender.process.stop()
@@ -126,6 +135,12 @@ def converse(asks: Asks, streams: Sequence[Sequence[Task]]) -> Phase:
     return phase
 
 
+def converse_apart(asks: Asks, streams: Sequence[Sequence[Task]]) -> Phase:
+    """All streams at once, each at its own pace, prompts included. Raises: LoadFailed."""
+    assert isinstance(asks, Asker)
+    return asks.converse(streams)
+
+
 def model_directory(given: argparse.Namespace, scratch: Path) -> Path:
     """Where the model is, written if it is not there."""
     if given.model == COPIER:
@@ -135,6 +150,8 @@ def model_directory(given: argparse.Namespace, scratch: Path) -> Path:
 
 def start(given: argparse.Namespace, directory: Path, scratch: Path, stack: ExitStack) -> list[Contender]:
     """Everybody, the plain server first."""
+    if given.steady:
+        return both_in_one(start_own(stack, directory, scratch, given.modes[0], given.dtype))
     modes = [report.OFF, *(mode for mode in given.modes if mode != report.OFF)]
     found: list[Contender | None] = [start_own(stack, directory, scratch, mode, given.dtype) for mode in modes]
     if given.peers:
@@ -166,6 +183,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         default=["auto"],
         help="of --speculation, beside off",
     )
+    parser.add_argument(
+        "--steady", action="store_true", help="one server for both, streams at their own pace; with one of --modes"
+    )
     parser.add_argument("--peers", action="store_true", help="llama.cpp and OpenVINO GenAI as well; only with copier")
     parser.add_argument(
         "--llamacpp-arguments",
@@ -179,6 +199,8 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given = parser.parse_args(arguments)
     if given.peers and given.model != COPIER:
         parser.error(f"argument --peers: only with --model {COPIER}, not {given.model}")
+    if given.steady and (given.peers or len(given.modes) > 1):
+        parser.error("argument --steady: without --peers and with a single one of --modes")
     return given
 
 
@@ -214,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         scratch = given.scratch or Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="dragoman-speculation-"))
         )
-        measurement, directory = Measurement(make), model_directory(given, scratch)
+        measurement, directory = Measurement(make, is_steady=given.steady), model_directory(given, scratch)
         for number in range(given.starts):
             with ExitStack() as processes:
                 measurement.begin(start(given, directory, scratch, processes), given.kinds, max(given.streams))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from benchmarks.serving.load import LoadFailed
-from benchmarks.speculation.tasks import Turn
+from benchmarks.speculation.tasks import Task, Turn
 from dragoman.bench.client import Collected, HttpClient
 from dragoman.bench.target import read_target
 
@@ -32,11 +32,21 @@ class Request:
 
 
 class Asked(NamedTuple):
-    """An answer: itself, its number of tokens, and the seconds until its end."""
+    """An answer: itself, its number of tokens, when it was asked for and when it ended."""
 
     answer: Answer
     num_tokens: int
-    seconds: float
+    begin_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """From the one to the other."""
+        return self.end_s - self.begin_s
+
+    def tokens_until(self, end_s: float) -> float:
+        """As many as had come by then, if they came evenly."""
+        return self.num_tokens * min(max(end_s - self.begin_s, 0.0) / self.seconds, 1.0)
 
 
 @dataclass(slots=True)
@@ -47,7 +57,7 @@ class Phase:
     """
 
     seconds: float = 0.0
-    num_tokens: int = 0
+    num_tokens: float = 0
     answers: list[Answer] = field(default_factory=list)
     guessed: int = 0
     accepted: int = 0
@@ -128,10 +138,10 @@ FORMS = {
 
 
 class Asker:
-    """Asks one server."""
+    """Asks one server. `extras`: what every request's body has besides."""
 
-    def __init__(self, url: str, form: str) -> None:
-        self._url, self._form = url, FORMS[form]
+    def __init__(self, url: str, form: str, extras: Mapping[str, Any] | None = None) -> None:
+        self._url, self._form, self._extras = url, FORMS[form], dict(extras or {})
 
     def prepare(self, requests: Sequence[Request]) -> None:
         """Have the server compute the prompts. Raises: LoadFailed."""
@@ -149,6 +159,39 @@ class Asker:
         num_tokens = sum(asked.num_tokens for asked in found)
         return Phase(seconds, num_tokens, [asked.answer for asked in found], guessed, accepted, streams)
 
+    def converse(self, streams: Sequence[Sequence[Task]]) -> Phase:
+        """All streams at once, none of which waits for another; what counts is until the first has ended.
+
+        Prompts are a part of it. Raises: LoadFailed.
+        """
+        before, begin_s = self._counts(), time.perf_counter()
+        found = asyncio.run(self._converse_all(streams))
+        after = self._counts()
+        end_s = min(asked[-1].end_s for asked in found)
+        everything = [one for asked in found for one in asked]
+        guessed, accepted = (after[name] - before[name] for name in ("draft", "accepted"))
+        num_tokens = sum(one.tokens_until(end_s) for one in everything)
+        return Phase(end_s - begin_s, num_tokens, [one.answer for one in everything], guessed, accepted)
+
+    async def _converse_all(self, streams: Sequence[Sequence[Task]]) -> list[list[Asked]]:
+        client = HttpClient(read_target(self._url), {})
+        try:
+            return list(await asyncio.gather(*(self._converse(client, tasks, i) for i, tasks in enumerate(streams))))
+        except OSError as error:
+            raise LoadFailed(f"{type(error).__name__}: {error}") from error
+        finally:
+            client.close()
+
+    async def _converse(self, client: HttpClient, tasks: Sequence[Task], stream: int) -> list[Asked]:
+        found: list[Asked] = []
+        for task in tasks:
+            text = ""
+            for turn in task.turns:
+                text += turn.text
+                found.append(await self._ask(client, Request(turn.ids or text, turn, stream)))
+                text += str(found[-1].answer)
+        return found
+
     async def _ask_all(self, requests: Sequence[Request]) -> list[Asked]:
         client = HttpClient(read_target(self._url), {})
         try:
@@ -159,9 +202,10 @@ class Asker:
             client.close()
 
     async def _ask(self, client: HttpClient, request: Request) -> Asked:
+        body = json.dumps(self._form.body(request) | self._extras).encode()
         answer, begin_s = Collected(), time.perf_counter()
-        await client.post(self._form.path, json.dumps(self._form.body(request)).encode(), answer)
-        seconds = time.perf_counter() - begin_s
+        await client.post(self._form.path, body, answer)
+        end_s = time.perf_counter()
         if answer.status != 200:
             raise LoadFailed(f"status {answer.status}: {answer.body[:300]!r}")
         lines = (line.removeprefix(b"data: ") for line in answer.body.splitlines() if line.startswith(b"data: {"))
@@ -169,7 +213,7 @@ class Asker:
         if wrong := next((event["error"] for event in events if "error" in event), None):
             raise LoadFailed(str(wrong))
         text, num_tokens = self._form.read(events)
-        return Asked(text, num_tokens, seconds)
+        return Asked(text, num_tokens, begin_s, end_s)
 
     def _counts(self) -> Mapping[str, int]:
         """Guessed and accepted tokens since the server's start; zeros if it does not count them."""

@@ -100,6 +100,21 @@ def start_own(stack: ExitStack, directory: Path, scratch: Path, mode: str, dtype
     return _serve(stack, server, mode, scratch)
 
 
+def both_in_one(contender: Contender) -> list[Contender]:
+    """Our server asked without guesses, and with them: the same process, so that none is quicker than the other.
+
+    Neither sees what the other has asked, in the caches of prefixes or among the texts that were seen before.
+    """
+    process = contender.process
+    assert isinstance(process, ServerProcess)
+    off, on = ({"cache_salt": "off", "num_assistant_tokens": 0}, {"cache_salt": "on"})
+    server = process.server
+    return [
+        Contender("off", process, Asker(server.url, server.form, off)),
+        Contender(contender.name, process, Asker(server.url, server.form, on)),
+    ]
+
+
 def start_llamacpp(stack: ExitStack, root: Path, directory: Path, scratch: Path, arguments: str) -> Contender | None:
     """llama.cpp's server with its own lookup; None if it is not installed. Raises: ProcessFailed."""
     server = llamacpp_server(root, gguf_of(directory), MOST_STREAMS, SLOT_TOKENS, *arguments.split())
