@@ -9,14 +9,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.serving.model import BenchShape
-from benchmarks.speculation.asking import Phase
+from benchmarks.speculation.asking import Asked, Asker, Phase, Request
 from benchmarks.speculation.contenders import Contender
 from benchmarks.speculation.copier import write_copier
 from benchmarks.speculation.copier_texts import copier_task, mind, vocabulary, write_tokenizer
 from benchmarks.speculation.demo_texts import text_task
 from benchmarks.speculation.mind import JSON_OPEN, JSON_PIECES
 from benchmarks.speculation.report import fold, row
-from benchmarks.speculation.tasks import AGENT, CHAT, EDIT, JSON, KINDS, SUMMARY
+from benchmarks.speculation.tasks import AGENT, CHAT, EDIT, JSON, KINDS, SUMMARY, Task, Turn
+from dragoman.bench.client import HttpClient
 from dragoman.llm import LLM
 from dragoman.types import SamplingParams
 
@@ -108,3 +109,32 @@ def test_a_streams_speed_does_not_wait_for_other_streams() -> None:
     assert phase.rate == pytest.approx(160 / 6)
     assert phase.speed == pytest.approx(120 / 6 + 40 / 2)
     assert Phase(1.0, 10).speed == 0, "it is not known of whom only the whole is"
+
+
+def test_of_an_answer_that_is_not_over_counts_what_has_come() -> None:
+    asked = Asked("", 30, 1.0, 4.0)
+    assert [asked.tokens_until(end_s) for end_s in (0.5, 1.0, 3.0, 4.0, 9.0)] == [0.0, 0.0, 20.0, 30.0, 30.0]
+
+
+class _SteadyAsker(Asker):
+    """Asks nobody: stream 0 gets a token a second, stream 1 two; notes what each was asked."""
+
+    def __init__(self) -> None:
+        super().__init__("http://nowhere.invalid", "llama.cpp")
+        self.asked: list[tuple[int, object]] = []
+        self._now = [0.0, 0.0]
+
+    async def _ask(self, client: HttpClient, request: Request) -> Asked:
+        self.asked.append((request.stream, request.prompt))
+        begin_s = self._now[request.stream]
+        self._now[request.stream] += request.turn.max_tokens / (1 + request.stream)
+        return Asked("!", request.turn.max_tokens, begin_s, self._now[request.stream])
+
+
+def test_streams_at_their_own_pace_are_measured_until_the_first_has_ended() -> None:
+    asker = _SteadyAsker()
+    task = Task(AGENT, (Turn(10, text="a"), Turn(10, text="b")))
+    phase = asker.converse([[task], [task]])
+    assert phase.num_tokens == pytest.approx(10 + 20), "by the 10 seconds after which stream 1 has ended"
+    assert sorted(asker.asked) == [(0, "a"), (0, "a!b"), (1, "a"), (1, "a!b")]
+    assert phase.answers == ["!"] * 4
