@@ -87,7 +87,7 @@ def vllm_pair(stack: ExitStack, given: argparse.Namespace) -> Pair:
 
 def remote_pair(stack: ExitStack, given: argparse.Namespace) -> Pair:
     """dragoman's server, and another one in front of that very process."""
-    bare = peers.dragoman_server(given.model, given.out / "graphs", "--kv-cache-gb", "2")
+    bare = peers.plain_server(given.model, given.out / "graphs", "--kv-cache-gb", "2")
     words = ("--engine", "remote", "--upstream", bare.url)
     front = peers.dragoman_server(given.model, given.out / "graphs", *words, name="dragoman on dragoman")
     if given.apart:
