@@ -288,6 +288,22 @@ def test_the_surest_guesses_of_a_batch_are_verified() -> None:
     )
 
 
+def test_a_request_that_wants_no_guesses_gets_none_and_others_as_many_as_pay() -> None:
+    asked = requests(2)
+    plain = make_request([1, 2, 9], 160, name="plain", temperature=1.0, ignore_eos=True, num_assistant_tokens=0)
+    guesser = Guesser([*asked, plain], lambda position: 0.9)
+    machine = Machine(cheap)
+    runner = FakeRunner(num_blocks=1024, vocab_size=VOCAB_SIZE, before_forward=machine._advance)
+    core = EngineCore(runner, Sampler(VOCAB_SIZE), RollingConfig(), [FunctionProposer(guesser)], clock=machine.clock)
+    collector = Collector(core)
+    for key, request in enumerate([plain, *asked]):
+        collector.add(key, request)
+    collector.run()
+    drafts = [sum(output.num_draft_tokens for output in collector.outputs[key]) for key in range(3)]
+    assert drafts[0] == 0
+    assert min(drafts[1:]) > 40
+
+
 def in_a_bad_moment(
     seconds: RowSeconds, concerns: Callable[[int], bool], num_steps: int
 ) -> tuple[RowSeconds, list[int]]:

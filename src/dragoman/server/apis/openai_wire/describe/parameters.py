@@ -72,9 +72,7 @@ SHARED: Mapping[str, Row] = {
     "spaces_between_special_tokens": Row("special tokens that have text are set off by spaces", True),
     "truncate_prompt_tokens": Row("keep only the last tokens of the prompt"),
     "prompt_logprobs": Row("lists this many candidates for every token of the prompt"),
-    "num_assistant_tokens": Row(
-        "draft tokens per step, 0 for none; not together with `assistant_confidence_threshold`"
-    ),
+    "num_assistant_tokens": Row("draft tokens per step; not together with `assistant_confidence_threshold`"),
     "assistant_confidence_threshold": Row("the draft stops below this confidence"),
     "max_ngram_size": Row("longest run of equal tokens by which the text is searched"),
     "priority": Row("requests with a smaller one are served before; the operator says how small it may be", 0),
