@@ -6,7 +6,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 VENV ?= .venv
 RUN := $(VENV)/bin/python
 WORKERS ?= 2  # processes that share the tests; each takes up to 1 GB
-VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_pictures.py
+VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_on_ray.py \
+	tests/e2e/test_vllm_pictures.py
 SUITES := -m "not slow" tests/e2e  # of all APIs; slow are commands of pages that ask no server for long
 # vLLM leaves a socket's context open when the process ends, which would be an error.
 VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning

@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-TEST_PACKAGES = ("pytest", "hypothesis", "httpx", "openai")
+TEST_PACKAGES = ("pytest", "hypothesis", "httpx", "openai", "ray")  # ray: as an executor of vLLM's
 
 
 def main(directory: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.serving.processes import JsonWorker, ProcessFailed, Server, ServerProcess
 from benchmarks.serving.turns import Contender, take_turns
+from tests.support.server_process import free_port
 
 ECHO = """
 import json, os, sys
@@ -33,13 +34,6 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 
 def worker(directory: Path) -> JsonWorker:
     return JsonWorker("echo", [sys.executable, "-c", ECHO], directory)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def state(pid: int) -> str:

@@ -18,8 +18,8 @@ import httpx
 import pytest
 
 from dragoman.server.run import EXIT_ENGINE_FAILED
-from tests.ray.test_serve import LONG, PATIENCE_S, QUESTION, RUNNING, Outcome, answers, ask, free_port, replicas, until
-from tests.support.server_process import ServerProcess, serve
+from tests.ray.test_serve import LONG, PATIENCE_S, QUESTION, RUNNING, Outcome, answers, ask, replicas, until
+from tests.support.server_process import ServerProcess, free_port, serve
 
 ray = pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 ray_serve = pytest.importorskip("ray.serve")

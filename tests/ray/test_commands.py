@@ -21,7 +21,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.ray.test_serve import PATIENCE_S, QUESTION, answers, free_port, until
+from tests.ray.test_serve import PATIENCE_S, QUESTION, answers, until
+from tests.support.server_process import free_port
 
 pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ import pytest
 
 from dragoman.server.apis import NAMES, load_apis
 from dragoman.server.operations import GenerateOperation
+from tests.support.server_process import free_port
 
 ray = pytest.importorskip("ray", reason="Ray is not installed; see `make test-ray`")
 serve = pytest.importorskip("ray.serve")
@@ -32,12 +32,6 @@ RUNNING = 2  # sequences that a replica runs at a time; the others wait in its e
 QUESTION = {"model": "demo", "prompt": "What is deep learning?", "temperature": 0}
 LONG = 900  # tokens: on every machine more than these tests have patience for
 SEEN_AFTER = 3  # lines of a stream that show that it goes on
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="module")

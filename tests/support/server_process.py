@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -36,6 +37,13 @@ class ServerProcess:
         """Ask the process to stop as a supervisor would; its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def server_python() -> str:
