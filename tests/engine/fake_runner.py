@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b, shake_128
 
 import numpy as np
@@ -27,6 +28,7 @@ Logits = npt.NDArray[np.float32]
 USUAL_VOCAB = 32  # a digest of 64 bytes gives two bytes per token
 
 
+@lru_cache(1 << 16)  # the oracle asks for a sequence's slots anew for each of its tokens
 def slot_value(previous: int, token_id: int, position: int, regime: int = 0, *, is_alone: bool = False) -> int:
     """What the cache holds for a token whose predecessor's slot holds `previous`."""
     content = np.array([previous, token_id, position + (regime << 32) + (is_alone << 33)], dtype=np.int64).tobytes()
@@ -65,29 +67,39 @@ def reference_logits(
 
     `num_prompt_tokens`: those behind were computed one by one; None = there are none.
     """
-    windows = model.windows
+    slots = _reference_slots(token_ids, model, num_prompt_tokens)
+    return np.stack([_logits_behind(slots, end, vocab_size, model) for end in range(len(token_ids))])
+
+
+def last_logits(
+    token_ids: Sequence[int], vocab_size: int, model: FakeModel = PLAIN, num_prompt_tokens: int | None = None
+) -> Logits:
+    """The last row of `reference_logits`. Shape: [1, vocab_size]."""
+    slots = _reference_slots(token_ids, model, num_prompt_tokens)
+    return _logits_behind(slots, len(token_ids) - 1, vocab_size, model)[None]
+
+
+def _reference_slots(token_ids: Sequence[int], model: FakeModel, num_prompt_tokens: int | None) -> Int64Array:
+    """What the slots of all tokens hold. Shape: [cache kinds, len(token_ids)]."""
     num_together = len(token_ids) if num_prompt_tokens is None else num_prompt_tokens
     if num_together == 1:
         num_together = 0
     regime = int(model.long_context_from is not None and len(token_ids) > model.long_context_from)
-    slots = np.zeros((len(windows), len(token_ids)), dtype=np.int64)
-    for kind, window in enumerate(windows):
-        previous = 0
+    slots = []
+    for window in model.windows:
+        previous, kept = 0, []
         for position, token_id in enumerate(token_ids):
             is_alone = model.tells_rows and position >= num_together
             previous = slot_value(0 if window == 1 else previous, token_id, position, regime, is_alone=is_alone)
-            slots[kind, position] = previous
-    return np.stack(
-        [
-            logits_of(
-                np.concatenate(
-                    [slots[kind, first_visible(end, window) : end + 1] for kind, window in enumerate(windows)]
-                ),
-                vocab_size,
-            )
-            for end in range(len(token_ids))
-        ]
-    )
+            kept.append(previous)
+        slots.append(kept)
+    return np.array(slots, dtype=np.int64)
+
+
+def _logits_behind(slots: Int64Array, end: int, vocab_size: int, model: FakeModel) -> Logits:
+    """Logits after the token at position `end`. Shape: [vocab_size]."""
+    seen = [slots[kind, first_visible(end, window) : end + 1] for kind, window in enumerate(model.windows)]
+    return logits_of(np.concatenate(seen), vocab_size)
 
 
 class FakeRunner:
@@ -161,13 +173,16 @@ class FakeRunner:
         """Remember that it was called."""
         self.is_closed = True
 
-    def _seen(self, context: dict[int, int], position: int, kind: int) -> Int64Array:
-        """The slots that the token at a position sees. Raises: KeyError if the table leaves one out."""
+    def _seen(self, context: tuple[int, Int64Array], position: int, kind: int) -> Int64Array:
+        """The slots that the token at a position sees. Raises: AssertionError if the table leaves one out."""
+        num_left_out, shown = context
         first = first_visible(position, self.pools[kind].window)
-        return np.array([context[seen] for seen in range(first, position + 1)], dtype=np.int64)
+        assert num_left_out <= first, "a slot that the token sees is left out"
+        assert position < num_left_out + len(shown), "the token is not in its own context"
+        return shown[first - num_left_out : position + 1 - num_left_out]
 
-    def _write_sequence(self, batch: ForwardBatch, kind: int, row: int) -> dict[int, int]:
-        """Write the row's new slots; returns its whole context by position, as the table shows it."""
+    def _write_sequence(self, batch: ForwardBatch, kind: int, row: int) -> tuple[int, Int64Array]:
+        """Write the row's new slots; returns its context as the table shows it, behind how many that it leaves out."""
         first, last = batch.subsequence_begins[row : row + 2]
         tables, slots = _tables_of(batch, kind), self._slots[kind]
         table = _table(tables, row)
@@ -185,8 +200,7 @@ class FakeRunner:
             token_id, is_alone = embedded.get(flat, int(batch.input_ids[flat])), self.tells_rows and last - first == 1
             value = slot_value(previous, token_id, position, regime, is_alone=is_alone)
             slots[table[place // self.block_size], place % self.block_size] = value
-        shown = slots[table].reshape(-1)[: tables.past_lens[row] + last - first].tolist()
-        return dict(enumerate(shown, num_left_out))
+        return num_left_out, slots[table].reshape(-1)[: tables.past_lens[row] + last - first]
 
     def _num_left_out(self, batch: ForwardBatch, tables: BlockTables, row: int) -> int:
         """Tokens of the row whose blocks are not in the table."""

@@ -13,7 +13,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.sequence import Prepared
 from dragoman.errors import ServerError
 from dragoman.types import EngineOutput, EngineRequest, FinishReason, Logprob, PromptLogprob, SamplingParams
-from tests.engine.fake_runner import PLAIN, FakeModel, reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, last_logits, reference_logits
 from tests.support.live_parts import criterion_of, masker_of
 
 
@@ -46,7 +46,7 @@ def naive_sequence(request: EngineRequest, index: int, vocab_size: int, model: F
             result.finish_reason = FinishReason.LENGTH
             break
         tokens = [*request.prompt_ids, *result.token_ids]
-        logits = reference_logits(tokens, vocab_size, model, len(request.prompt_ids))[-1:]
+        logits = last_logits(tokens, vocab_size, model, len(request.prompt_ids))
         sampled = sampler.sample(logits, [state])
         token_id = int(sampled.token_ids[0])
         state.observe(token_id)

@@ -13,7 +13,7 @@ from dragoman.engine.rolling.sequence import Sequence as Going
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.proposer import Basis, Proposal, Wish, evidence
 from dragoman.types import EngineRequest, TokenMasker
-from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, Logits, reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, Logits, last_logits
 from tests.engine.naive import naive_sequence
 from tests.support.maskers import ByForks
 
@@ -93,7 +93,7 @@ class CheckedDraft(DraftModelProposer):
         for wish, guessed in zip(wishes, proposals, strict=True):
             text, draft_ids = wish.sequence.token_ids.tolist(), guessed.token_ids
             for draft_id in draft_ids:
-                if draft_id != int(reference_logits(text, self._runner.vocab_size, self._model)[-1].argmax()):
+                if draft_id != int(last_logits(text, self._runner.vocab_size, self._model).argmax()):
                     self.mistakes.append((text, draft_ids.tolist()))
                 text.append(draft_id)
         return proposals

@@ -33,7 +33,7 @@ from dragoman.types import (
     StopCriterion,
     TokenMasker,
 )
-from tests.engine.fake_runner import reference_logits
+from tests.engine.fake_runner import last_logits, reference_logits
 from tests.support.letters import VOCAB_SIZE
 
 _Queue = asyncio.Queue[EngineOutput | ServerError | None]
@@ -182,7 +182,7 @@ class ToyEngine:
             ends.update(dict.fromkeys(request.eos_token_ids, FinishReason.EOS))
         while len(one.token_ids) < request.max_tokens:
             await asyncio.sleep(0)  # others may come, leave, or be told that time is over
-            row = reference_logits([*_seen(request), *one.token_ids], VOCAB_SIZE)[-1:]
+            row = last_logits([*_seen(request), *one.token_ids], VOCAB_SIZE)
             raw = self._sampler.raw_logprobs(row[0].copy())
             token_id = int(self._sampler.sample(row, [state]).token_ids[0])
             state.observe(token_id)

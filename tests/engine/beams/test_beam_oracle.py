@@ -21,7 +21,7 @@ from dragoman.engine.rolling.sample.sampler_state import SamplerState
 from dragoman.engine.rolling.speculate.own_text import OwnTextProposer
 from dragoman.errors import CapacityError
 from dragoman.types import EngineRequest, FinishReason, Logprob
-from tests.engine.fake_runner import FakeModel, FakeRunner, reference_logits
+from tests.engine.fake_runner import FakeModel, FakeRunner, last_logits
 from tests.engine.naive import Collector, Generated, make_request, naive_sequence
 from tests.engine.test_oracle import runners
 from tests.support.live_parts import masker_of, with_criterion, with_masker
@@ -67,7 +67,7 @@ def naive_beams(request: EngineRequest, model: FakeModel) -> list[Generated]:
         raws, tops = {}, {}
         for slot, beam in beams.items():
             tokens = [*request.prompt_ids, *beam.token_ids]
-            logits = reference_logits(tokens, VOCAB_SIZE, model, len(request.prompt_ids))[-1:]
+            logits = last_logits(tokens, VOCAB_SIZE, model, len(request.prompt_ids))
             raws[slot] = sampler.raw_logprobs(logits[0].copy())
             tops[slot] = raws[slot].top(params.logprobs or 0)
             processed = sampler.process(logits, [beam.state])[0]

@@ -17,7 +17,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
 from dragoman.engine.rolling.speculate.speculation import MAX_CONFIDENT_TOKENS
 from dragoman.types import EngineRequest
-from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, reference_logits
+from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, last_logits
 from tests.engine.naive import Collector, make_request, naive_sequence
 from tests.engine.proposers import CheckedDraft
 
@@ -198,7 +198,7 @@ def test_a_draft_stops_before_the_first_token_below_the_threshold() -> None:
 
 
 def _top_share(context: Sequence[int]) -> float:
-    logits = reference_logits(context, VOCAB_SIZE)[-1].astype(np.float64)
+    logits = last_logits(context, VOCAB_SIZE)[0].astype(np.float64)
     return float(np.exp(logits.max()) / np.exp(logits).sum())
 
 

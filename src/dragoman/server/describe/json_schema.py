@@ -7,6 +7,7 @@ Called by the other modules here, when the document is built. Source: JSON Schem
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -94,8 +95,12 @@ def struct_schemas(types: Sequence[Any]) -> dict[str, Schema]:
     return {name: dict(schema) for name, schema in components.items()}
 
 
+@cache  # a document asks a thousand times for some thirty of them
 def schema_of(kind: Any) -> Schema:
-    """The schema of a Struct, or of a type made of them, that refers to the components of `struct_schemas`."""
+    """The schema of a Struct, or of a type made of them, that refers to the components of `struct_schemas`.
+
+    Shared by all who ask: not to be changed.
+    """
     (schema,), _ = msgspec.json.schema_components([kind], ref_template=f"{REFERENCE}{{name}}")
     return schema
 
