@@ -14,6 +14,9 @@ VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
 INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $(RUN) -m pip install --quiet
 
+# Tests start hundreds of servers: what is compiled once is kept, whatever the shell says.
+export PYTHONDONTWRITEBYTECODE =
+
 .PHONY: help serve test test-vllm test-remote test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
