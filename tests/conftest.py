@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections import defaultdict
 from collections.abc import Collection, Generator
+from contextlib import suppress
 
 import pytest
 
@@ -49,6 +51,8 @@ def _keep(config: pytest.Config, items: list[pytest.Item], kept: Collection[pyte
 
 def pytest_collection_finish() -> None:
     """Never look for garbage among the tests themselves: nearly a million objects, at each of hundreds of models' ends."""
+    with suppress(ImportError):  # asks who holds generators of random numbers, which cannot be told afterwards
+        importlib.import_module("hypothesis")
     gc.collect()
     gc.freeze()
 
