@@ -219,7 +219,15 @@ def test_an_answer_ends_where_the_context_does_and_a_prompt_beyond_it_is_refused
     [model] = client.models.list().data
     most = model.max_input_tokens
     assert most is not None
-    message = streamed(client, "Hello! " * (most // 4), max_tokens=32000)
+    counts = [
+        client.messages.count_tokens(
+            model="demo", messages=[{"role": "user", "content": "Hello! " * number}]
+        ).input_tokens
+        for number in (100, 200)
+    ]
+    nearly = (most - 150) * 100 // (counts[1] - counts[0])  # words: computing a prompt is quicker than an answer
+    message = streamed(client, "Hello! " * nearly, max_tokens=32000)
+    assert message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0) > most - 200
     assert message.stop_reason in ("end_turn", "model_context_window_exceeded")
     with pytest.raises(anthropic.BadRequestError, match=rf"prompt is too long: \d+ tokens > {most} maximum"):
         ask(client, "Hello! " * most, max_tokens=1)
