@@ -117,7 +117,7 @@ def test_it_finishes_its_requests_when_it_is_told_to_end(engines: tuple[str, ...
     with serve(*engines, environ=ENVIRON, patience_s=PATIENCE_S) as server, ThreadPoolExecutor(1) as pool:
         asking = pool.submit(ask, server.base_url, "/v1/completions", {**STREAM, "max_tokens": 300}, outcome)
         assert outcome.began.wait(PATIENCE_S)
-        assert server.terminate() == 0
+        assert server.terminate() == 0, "".join(server.output[-60:])
         asking.result()
     assert not outcome.was_cut
     assert json.loads(outcome.lines[-1].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"

@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -160,7 +161,11 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         owner = ModelOwner(hosting, host.close, pulls)
         code = run(registry, config, listen, startup.load, startup.listening, owner=owner)
         if pulls is not None and pulls.is_busy:
-            _leave_downloads(code, stdout, stderr)
+            logger.info("downloads are left where they are; the next one of these models goes on from there")
+            _end_now(code, stdout, stderr)
+        ray = sys.modules.get("ray")
+        if ray is not None and ray.is_initialized():
+            _end_now(code, stdout, stderr)
         return code
     except OSError as error:
         stderr.write(f"dragoman: {_reason(error)}\n")
@@ -169,9 +174,12 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     return 1
 
 
-def _leave_downloads(code: int, *streams: TextIO) -> NoReturn:
-    """End the process now: the library's threads would keep it until their files are whole. What came is kept."""
-    logger.info("downloads are left where they are; the next one of these models goes on from there")
+def _end_now(code: int, *streams: TextIO) -> NoReturn:
+    """End the process without waiting for threads of libraries.
+
+    Those of a download would keep it until their files are whole; what came is kept. Those of a Ray cluster that it has
+    joined now and then abort it while the interpreter ends.
+    """
     for stream in streams:
         stream.flush()
     os._exit(code)
