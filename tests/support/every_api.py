@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -36,16 +35,7 @@ def dialects_of(profile: ModelProfile) -> Dialects:
 
 def document_of(profile: ModelProfile | None = None) -> Any:
     """The OpenAPI document of all these APIs, as a client decodes it."""
-    return json.loads(_of_no_model() if profile is None else _written(profile))
-
-
-def _written(profile: ModelProfile) -> bytes:
-    return msgspec.json.encode(openapi_document(APIS, profile))
-
-
-@cache  # many tests ask for it
-def _of_no_model() -> bytes:
-    return _written(ModelProfile())
+    return json.loads(msgspec.json.encode(openapi_document(APIS, profile or ModelProfile())))
 
 
 def filled(path: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any
 
 import msgspec
@@ -21,13 +20,4 @@ def live_operations() -> list[Operation]:
 
 def live_document(profile: ModelProfile | None = None) -> Any:
     """The OpenAPI document of those operations, as a client decodes it."""
-    return json.loads(_of_no_model() if profile is None else _written(profile))
-
-
-def _written(profile: ModelProfile) -> bytes:
-    return msgspec.json.encode(openapi_document(all_apis(), profile))
-
-
-@cache  # many tests ask for it
-def _of_no_model() -> bytes:
-    return _written(ModelProfile())
+    return json.loads(msgspec.json.encode(openapi_document(all_apis(), profile or ModelProfile())))

@@ -9,13 +9,12 @@ Does not: import ray or vllm; who uses it needs both.
 from __future__ import annotations
 
 import os
-import subprocess
-import threading
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.server_process import free_port, server_python
+from tests.support.server_process import free_port, server_python, started
 
 _PLATFORM = '''
 from vllm.platforms.cpu import CpuPlatform
@@ -37,7 +36,7 @@ _FILES = {
     "processors_for_ray-1.0.dist-info/entry_points.txt": "[vllm.platform_plugins]\nray = processors_for_ray:plugin\n",
 }
 _OPTIONS = ("--num-cpus=2", "--num-gpus=1", "--object-store-memory=100000000", "--disable-usage-stats", "--block")
-_PATIENCE_S = 120
+_READY = re.compile("Ray runtime started")
 
 
 @contextmanager
@@ -56,38 +55,7 @@ def two_nodes(directory: Path) -> Iterator[dict[str, str]]:
         "--include-dashboard=false",
     )
     with ExitStack() as nodes:
-        nodes.enter_context(_node(environ, *head))
-        nodes.enter_context(_node(environ, f"--address={address}", "--node-ip-address=127.0.0.1"))
+        for options in (head, (f"--address={address}", "--node-ip-address=127.0.0.1")):
+            command = [server_python(), "-m", "ray.scripts.scripts", "start", *options, *_OPTIONS]
+            nodes.enter_context(started(command, _READY, environ))
         yield {**environ, "RAY_ADDRESS": address}
-
-
-@contextmanager
-def _node(environ: Mapping[str, str], *options: str) -> Iterator[None]:
-    """A node that is up."""
-    command = [server_python(), "-m", "ray.scripts.scripts", "start", *options, *_OPTIONS]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
-    )
-    output: list[str] = []
-    is_up = threading.Event()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            output.append(line)
-            if "Ray runtime started" in line:
-                is_up.set()
-        is_up.set()  # it has ended
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    try:
-        assert is_up.wait(_PATIENCE_S), "".join(output)
-        assert process.poll() is None, "".join(output)
-        yield
-    finally:
-        process.terminate()
-        process.wait(_PATIENCE_S)
-        reader.join(_PATIENCE_S)
-        assert process.stdout is not None
-        process.stdout.close()

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -57,27 +57,36 @@ def serve(
 ) -> Iterator[ServerProcess]:
     """A server on a free port, ready to answer; it is stopped at the end of the block."""
     command = [server_python(), "-m", "dragoman", "serve", "--port", "0", "--host", "127.0.0.1", *arguments]
+    with started(command, _READY, environ, patience_s) as (process, found, output):
+        yield ServerProcess(process, found[1], output)
+
+
+@contextmanager
+def started(
+    command: Sequence[str], ready: re.Pattern[str], environ: Mapping[str, str] | None = None, patience_s: float = 120
+) -> Iterator[tuple[subprocess.Popen[str], re.Match[str], list[str]]]:
+    """A process that has written what says that it is `ready`, the match, and what it writes; it ends with the block."""
     env = {**os.environ, **(environ or {})}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     output: list[str] = []
-    ready, found = threading.Event(), []
+    is_decided, found = threading.Event(), []
 
     def read() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             output.append(line)
-            match = _READY.search(line)
+            match = ready.search(line)
             if match:
-                found.append(match.group(1))
-                ready.set()
-        ready.set()  # the process ended
+                found.append(match)
+                is_decided.set()
+        is_decided.set()  # the process ended
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        assert ready.wait(timeout=patience_s), "".join(output)
-        assert found, "the server stopped before it was ready:\n" + "".join(output)
-        yield ServerProcess(process, found[0], output)
+        assert is_decided.wait(timeout=patience_s), "".join(output)
+        assert found, "it stopped before it was ready:\n" + "".join(output)
+        yield process, found[0], output
     finally:
         if process.poll() is None:
             process.terminate()

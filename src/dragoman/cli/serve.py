@@ -163,7 +163,7 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         if pulls is not None and pulls.is_busy:
             logger.info("downloads are left where they are; the next one of these models goes on from there")
             _end_now(code, stdout, stderr)
-        ray = sys.modules.get("ray")
+        ray = sys.modules.get("ray")  # imported only by who joins a cluster
         if ray is not None and ray.is_initialized():
             _end_now(code, stdout, stderr)
         return code
