@@ -61,6 +61,15 @@ def test_steps_of_a_few_rows_more_than_a_tile_are_known_to_be_dear() -> None:
     assert 1.05 < max(shares) / min(shares) < 1.5
 
 
+def test_what_it_costs_that_steps_differ_is_found() -> None:
+    """As it is simulated: by the number of tokens of the step before."""
+    costs = msgspec.structs.replace(COSTS, change_s=0.005)
+    found = calibrated(replica(), costs)
+    assert found.change_s == pytest.approx(0.005, rel=0.1)
+    alone = StepWork(1, 1, (20.0,), (0.0,))
+    assert found.seconds(alone) == pytest.approx(costs.seconds(alone), rel=0.1)
+
+
 def test_nobody_is_left_behind_and_progress_is_told_up_to_the_end() -> None:
     planned = replica()
     service = VirtualService(planned, COSTS)

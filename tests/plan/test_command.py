@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import signal
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +25,8 @@ from dragoman.plan.costs import read_costs, write_costs
 from tests.plan.replicas import COSTS, replica
 from tests.plan.virtual_service import VirtualService
 from tests.support.hybrid_checkpoint import write_hybrid, write_stateful
+from tests.support.server_process import started
+from tests.support.threads import children
 
 ASKED = ("plan", "--rate", "5", "--prompt", "24", "--output", "8", "--requests", "20")
 SMALL = ("--max-num-seqs", "4", "--max-batch-tokens", "32", "--kv-cache-gb", "0.01")
@@ -84,6 +89,15 @@ def test_a_server_that_does_not_start_is_told(tmp_path: Path, capfd: pytest.Capt
     with pytest.raises(CalibrationFailed, match=r"ended with code [1-9]"), ServedModel(words, tmp_path / "steps"):
         raise AssertionError("it is no server")
     assert "dragoman: --max-num-seqs=none (command line): must be an integer" in capfd.readouterr().err
+
+
+def test_a_plan_that_is_told_to_end_leaves_no_server() -> None:
+    command = [sys.executable, "-m", "dragoman", *ASKED, *SMALL]
+    with started(command, re.compile("weights")) as (process, _, _):  # told by the server, which loads them
+        (server,) = children(process.pid)
+        process.terminate()
+        assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        assert not Path(f"/proc/{server}").exists()
 
 
 @pytest.mark.usefixtures("loads_nothing")

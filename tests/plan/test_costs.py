@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 from dragoman.engine.rolling.forward.step_work import StepWork
-from dragoman.plan.costs import CostsError, StepCosts, fit_costs, read_costs, slowness_of, write_costs
+from dragoman.plan.costs import CostsError, MeasuredStep, StepCosts, fit_costs, read_costs, slowness_of, write_costs
 from tests.plan.replicas import COSTS
 
 
@@ -67,9 +68,14 @@ def works(count: int) -> list[StepWork]:
     return found + [StepWork(size, size, (0.0,), (0.0,)) for size in (1, 8)]
 
 
+def measured(steps: Sequence[StepWork], seconds: Sequence[float]) -> list[MeasuredStep]:
+    """None of which is told to be a change."""
+    return [MeasuredStep(work, taken) for work, taken in zip(steps, seconds, strict=True)]
+
+
 def test_a_fit_finds_the_costs_that_made_the_steps() -> None:
     steps = [work for work in works(300) if work.num_tokens <= 64]
-    fitted = fit_costs(steps, [COSTS.seconds(work) for work in steps])
+    fitted = fit_costs(measured(steps, [COSTS.seconds(work) for work in steps]))
     for work in steps:
         assert fitted.seconds(work) == pytest.approx(COSTS.seconds(work), rel=0.02)
     assert fitted.context_s[0] == pytest.approx(COSTS.context_s[0], rel=0.1)
@@ -79,7 +85,7 @@ def test_a_fit_finds_the_costs_that_made_the_steps() -> None:
 def test_a_fit_is_not_misled_by_single_slow_steps() -> None:
     steps = [work for work in works(300) if work.num_tokens <= 64]
     seconds = [COSTS.seconds(work) * (10 if index % 10 == 0 else 1) for index, work in enumerate(steps)]
-    fitted = fit_costs(steps, seconds)
+    fitted = fit_costs(measured(steps, seconds))
     offs = [abs(fitted.seconds(work) / COSTS.seconds(work) - 1) for work in steps]
     assert float(np.median(offs)) < 0.05
 
@@ -89,7 +95,8 @@ def test_what_steps_deviate_from_their_costs_is_kept() -> None:
     steps = [work for work in works(400) if work.num_tokens <= 64]
     slownesses = [dice.choice([0.9, 1.0, 1.0, 1.1, 1.5]) for _ in steps]
     seconds = [COSTS.seconds(work) * slow for work, slow in zip(steps, slownesses, strict=True)]
-    found = slowness_of(fit_costs(steps, seconds), steps, seconds)
+    taken_by = measured(steps, seconds)
+    found = slowness_of(fit_costs(taken_by), taken_by)
     assert [taken for taken, _ in found] == pytest.approx(seconds, abs=1e-6)
     assert [share for _, share in found] == pytest.approx(slownesses, rel=0.05)
 
@@ -99,18 +106,29 @@ def test_a_prompt_costs_something_however_short_it_is() -> None:
     truth = msgspec.structs.replace(COSTS, prompt_s=0.004)
     assert truth.seconds(StepWork(8, 1, (0.0,), (36.0,))) == pytest.approx(0.012 + 1e-4 + 36e-8 + 0.004)
     steps = [work for work in works(300) if work.num_tokens <= 64]
-    fitted = fit_costs(steps, [truth.seconds(work) for work in steps])
+    fitted = fit_costs(measured(steps, [truth.seconds(work) for work in steps]))
     assert fitted.prompt_s == pytest.approx(0.004, rel=0.05)
+
+
+def test_another_number_of_tokens_than_before_costs_something() -> None:
+    truth = msgspec.structs.replace(COSTS, change_s=0.006)
+    small = StepWork(1, 1, (0.0,), (0.0,))
+    assert truth.seconds(small, is_change=True) == pytest.approx(0.0101 + 0.006)
+    steps = [work for work in works(300) if work.num_tokens <= 64]
+    changes = [index % 3 == 0 for index in range(len(steps))]
+    taken = [truth.seconds(work, is_change=changed) for work, changed in zip(steps, changes, strict=True)]
+    fitted = fit_costs([MeasuredStep(*step) for step in zip(steps, taken, changes, strict=True)])
+    assert fitted.change_s == pytest.approx(0.006, rel=0.05)
 
 
 def test_a_few_steps_tell_nothing_about_how_they_deviate() -> None:
     few = works(30)
-    assert slowness_of(COSTS, few, [COSTS.seconds(work) for work in few]) == ()
+    assert slowness_of(COSTS, measured(few, [COSTS.seconds(work) for work in few])) == ()
 
 
 @given(st.lists(st.tuples(st.integers(1, 512), st.floats(1e-5, 10.0)), min_size=1, max_size=30))
 def test_a_fit_of_anything_never_makes_more_work_cost_less(steps: list[tuple[int, float]]) -> None:
-    fitted = fit_costs([StepWork(size, 1, (0.0,), (float(size),)) for size, _ in steps], [time for _, time in steps])
+    fitted = fit_costs([MeasuredStep(StepWork(size, 1, (0.0,), (float(size),)), time) for size, time in steps])
     seconds = [fitted.seconds(StepWork(size, 1, (0.0,), (float(size),))) for size in range(1, 600, 7)]
     assert all(later >= earlier * (1 - 1e-12) for earlier, later in pairwise(seconds))  # no more than rounding
 
@@ -126,6 +144,7 @@ def test_a_file_keeps_costs(tmp_path: Path) -> None:
         ({"row_s": -1.0}, "must not be negative"),
         ({"http_s": -0.1}, "must not be negative"),
         ({"prompt_s": -0.1}, "must not be negative"),
+        ({"change_s": -0.1}, "must not be negative"),
         ({"slowness": [[0.1, 1.0], [0.1, 0.0]]}, "slowness must be pairs of numbers of more than 0"),
         ({"row_s": "fast"}, "Expected `float`"),
         ({"rows_s": 1.0}, "unknown field `rows_s`"),

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -25,7 +26,7 @@ from typing import Protocol
 import msgspec
 
 from dragoman.engine.rolling.step_log import LoggedStep, read_step_log
-from dragoman.plan.costs import StepCosts, fit_costs, slowness_of
+from dragoman.plan.costs import MeasuredStep, StepCosts, fit_costs, slowness_of
 from dragoman.plan.replica import Replica
 
 _SHORT_PROMPT = 8  # tokens of those that only are there to decode
@@ -242,19 +243,25 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
 
     Raises: CalibrationFailed if the log tells too little.
     """
-    in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
-    counted = _without_firsts(steps, in_service)
-    if not counted:
+    if not steps:
         raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
-    if len({len(step.work.contexts) for step in counted}) > 1:
+    if len({len(step.work.contexts) for step in steps}) > 1:
         raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
-    costs = fit_costs([step.work for step in counted], [step.seconds for step in counted])
-    served = [step for step, serves in zip(steps, in_service, strict=True) if serves]
-    slowness = slowness_of(costs, [step.work for step in served], [step.seconds for step in served])
+    in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
+    measured = _measured(steps)
+    costs = fit_costs(_without_firsts(measured, in_service) or measured)
+    slowness = slowness_of(costs, [step for step, serves in zip(measured, in_service, strict=True) if serves])
     return msgspec.structs.replace(costs, slowness=slowness, http_s=_http_s(steps, asked.alone if asked else ()))
 
 
-def _without_firsts(steps: Sequence[LoggedStep], in_service: Sequence[bool]) -> list[LoggedStep]:
+def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:
+    """What counts of them, of which each follows the one before it."""
+    sizes = [0, *(step.work.num_tokens for step in steps)]
+    changes = [before != size for before, size in pairwise(sizes)]
+    return [MeasuredStep(step.work, step.seconds, is_change) for step, is_change in zip(steps, changes, strict=True)]
+
+
+def _without_firsts(steps: Sequence[MeasuredStep], in_service: Sequence[bool]) -> list[MeasuredStep]:
     """The steps without the first of every shape, when kernels are chosen; in service that is a part of what happens."""
     found, shapes = [], set()
     for step, serves in zip(steps, in_service, strict=True):

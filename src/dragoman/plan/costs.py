@@ -5,9 +5,10 @@ on the main thread.
 
 A step's seconds are: a function of its tokens, linear between measured sizes (a few tokens wait for the weights to be read,
 many for the arithmetic); something for each row of logits; something for having prompts in it at all, which attention
-computes beside the rows that decode, and whose requests HTTP takes in meanwhile; and something for each token of context
-that attention reads, for sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so
-that more work never costs less. How far steps deviate from that is kept as well, as a course in time: a machine is slow for
+computes beside the rows that decode, and whose requests HTTP takes in meanwhile; something for another number of tokens
+than the step before had, for which every kernel is prepared anew; and something for each token of context that attention
+reads, for sequences that decode and for pieces of prompts apart, in each cache kind. No part is negative, so that more work
+never costs less. How far steps deviate from that is kept as well, as a course in time: a machine is slow for
 a moment or for seconds, however many steps that is.
 """
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `fingerprint` tell what was measured, "" = not told; `deviation`: the median relative deviation of the measured steps.
     `slowness`: of measured steps, one after the other as they ran, the seconds that they took, and that as a share of what
     they cost here; empty = exactly 1. `http_s`: what clients wait for a token besides the steps. `prompt_s`: of a step that
-    computes prompts, however many and long.
+    computes prompts, however many and long. `change_s`: of a step with another number of tokens than the one before.
     """
 
     tokens: tuple[tuple[int, float], ...]
@@ -59,6 +61,7 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slowness: tuple[tuple[float, float], ...] = ()
     http_s: float = 0.0
     prompt_s: float = 0.0
+    change_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises: ValueError for costs that no machine has."""
@@ -69,19 +72,21 @@ class StepCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tokens must ascend: {size} tokens take {seconds} s, the next {larger} take {more} s")
         if self.tokens[0][1] <= 0:
             raise ValueError("the seconds of the smallest step in tokens must be more than 0")
-        if min(self.row_s, self.http_s, self.prompt_s, *self.context_s, *self.pair_s) < 0:
-            raise ValueError("row_s, context_s, pair_s, http_s and prompt_s must not be negative")
+        others = (self.row_s, self.http_s, self.prompt_s, self.change_s)
+        if min(*others, *self.context_s, *self.pair_s) < 0:
+            raise ValueError("row_s, context_s, pair_s, http_s, prompt_s and change_s must not be negative")
         if min((min(one) for one in self.slowness), default=1.0) <= 0:
             raise ValueError("slowness must be pairs of numbers of more than 0")
         if not self.context_s or len(self.context_s) != len(self.pair_s):
             raise ValueError("context_s and pair_s must have one number for each cache kind of the model")
 
-    def seconds(self, work: StepWork) -> float:
-        """How long the step takes."""
+    def seconds(self, work: StepWork, *, is_change: bool = False) -> float:
+        """How long the step takes. `is_change`: the one before had another number of tokens."""
         context = sum(cost * count for cost, count in zip(self.context_s, work.contexts, strict=True))
         pairs = sum(cost * count for cost, count in zip(self.pair_s, work.pairs, strict=True))
         prompts = self.prompt_s if any(work.pairs) else 0.0
-        return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + prompts + context + pairs
+        change = self.change_s if is_change else 0.0
+        return self._of_tokens(work.num_tokens) + self.row_s * work.num_rows + prompts + change + context + pairs
 
     def _of_tokens(self, num_tokens: int) -> float:
         points = self.tokens
@@ -111,44 +116,50 @@ def write_costs(path: Path, costs: StepCosts) -> None:
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 
-def fit_costs(works: Sequence[StepWork], seconds: Sequence[float]) -> StepCosts:
-    """The costs that deviate the least from measured steps, relatively. Shapes: [n], [n], n >= 1."""
-    knots = _knots([work.num_tokens for work in works])
-    matrix = np.array([_row(work, knots) for work in works])
-    measured = np.array(seconds)
+@dataclass(frozen=True, slots=True)
+class MeasuredStep:
+    """A step that took so many seconds. `is_change`: the one before it had another number of tokens."""
+
+    work: StepWork
+    seconds: float
+    is_change: bool = False
+
+
+def fit_costs(steps: Sequence[MeasuredStep]) -> StepCosts:
+    """The costs that deviate the least from measured steps, at least one, relatively."""
+    knots = _knots([step.work.num_tokens for step in steps])
+    matrix = np.array([_row(step, knots) for step in steps])
+    measured = np.array([step.seconds for step in steps])
     relative = matrix / measured[:, None]
-    weights = np.ones(len(works))
+    weights = np.ones(len(steps))
     for _ in range(_ROUNDS):
         solution = _solve_nonnegative(relative * weights[:, None], weights)
         deviations = np.abs(relative @ solution - 1)
         weights = 1 / np.sqrt(np.maximum(deviations, _LEAST_DEVIATION))
     base, *rises = solution[: len(knots)].tolist()
-    row_s, prompt_s, *others = solution[len(knots) :].tolist()
-    num_kinds = len(works[0].contexts)
-    steps = [max(base, _LEAST_S)]
-    for rise in rises:
-        steps.append(steps[-1] + rise)
+    row_s, prompt_s, change_s, *others = solution[len(knots) :].tolist()
+    num_kinds = len(steps[0].work.contexts)
+    of_tokens = accumulate(rises, initial=max(base, _LEAST_S))
     return StepCosts(
-        tokens=tuple(zip(knots, steps, strict=True)),
+        tokens=tuple(zip(knots, of_tokens, strict=True)),
         row_s=row_s,
         context_s=tuple(others[:num_kinds]),
         pair_s=tuple(others[num_kinds:]),
         deviation=float(np.median(deviations)),
         prompt_s=prompt_s,
+        change_s=change_s,
     )
 
 
-def slowness_of(
-    costs: StepCosts, works: Sequence[StepWork], seconds: Sequence[float]
-) -> tuple[tuple[float, float], ...]:
-    """See `StepCosts.slowness`, of the last steps; of a few none, as the slowest of them is chance.
-
-    Shapes: [n], [n].
-    """
-    if len(works) < _LEAST_SLOWNESS:
+def slowness_of(costs: StepCosts, steps: Sequence[MeasuredStep]) -> tuple[tuple[float, float], ...]:
+    """See `StepCosts.slowness`, of the last steps; of a few none, as the slowest of them is chance."""
+    if len(steps) < _LEAST_SLOWNESS:
         return ()
-    pairs = list(zip(works, seconds, strict=True))[-_MOST_SLOWNESS:]
-    return tuple((round(taken, 6), max(round(taken / costs.seconds(work), 3), 1e-3)) for work, taken in pairs)
+    return tuple((round(step.seconds, 6), max(round(_share(costs, step), 3), 1e-3)) for step in steps[-_MOST_SLOWNESS:])
+
+
+def _share(costs: StepCosts, step: MeasuredStep) -> float:
+    return step.seconds / costs.seconds(step.work, is_change=step.is_change)
 
 
 def _knots(sizes: Sequence[int]) -> list[int]:
@@ -162,13 +173,17 @@ def _knots(sizes: Sequence[int]) -> list[int]:
     return sorted({end for alike in by_power.values() for end in (min(alike), max(alike))})
 
 
-def _row(work: StepWork, knots: Sequence[int]) -> list[float]:
-    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, prompts, contexts, pairs."""
+def _row(step: MeasuredStep, knots: Sequence[int]) -> list[float]:
+    """What each unknown counts in a step: the smallest step, the rises from knot to knot, rows, prompts, a change, contexts,
+    pairs.
+    """
+    work = step.work
     rises = []
     for left, right in pairwise(knots):
         share = (work.num_tokens - left) / (right - left)
         rises.append(max(share if right == knots[-1] else min(share, 1.0), 0.0))
-    return [1.0, *rises, float(work.num_rows), float(any(work.pairs)), *work.contexts, *work.pairs]
+    others = [float(work.num_rows), float(any(work.pairs)), float(step.is_change)]
+    return [1.0, *rises, *others, *work.contexts, *work.pairs]
 
 
 def _solve_nonnegative(matrix: Array, target: Array) -> Array:

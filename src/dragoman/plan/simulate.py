@@ -97,11 +97,15 @@ class CostRunner:
         self.is_free = False
         self._costs, self._time = costs, time
         self._slowness = _Slowness(costs.slowness)
+        self._num_tokens = 0  # of the last step
 
     def forward(self, batch: ForwardBatch) -> npt.NDArray[np.float32]:
         """Logits of zero."""
         if not self.is_free:
-            self._time.now_s += self._slowness.pass_over(self._costs.seconds(StepWork.of(batch)))
+            work = StepWork.of(batch)
+            cost_s = self._costs.seconds(work, is_change=work.num_tokens != self._num_tokens)
+            self._num_tokens = work.num_tokens
+            self._time.now_s += self._slowness.pass_over(cost_s)
         return np.zeros((len(batch.logit_indices), _VOCAB_SIZE), dtype=np.float32)
 
     def copy_blocks(self, pairs: Sequence[tuple[int, int]], kind: int = 0) -> None:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from dragoman.bench.answer import message_of
@@ -30,53 +30,60 @@ _END_LIMIT_S = 30.0
 
 
 class ServedModel:
-    """The server's process. Use in a `with` block, which is entered when it is ready; leaving it ends the process."""
+    """The server's process. Use in a `with` block, which is entered when it is ready; leaving it ends the process.
+
+    SIGTERM leaves the block too, as SystemExit: a server that nobody asks any more would otherwise stay.
+    """
 
     def __init__(self, words: Sequence[str], step_log: Path) -> None:
         """`words`: the options of `dragoman serve`, which tells on standard error how far loading is."""
         self.url = f"http://127.0.0.1:{_free_port()}"
         command = [sys.executable, "-m", "dragoman", "serve", *words, *_settings(read_target(self.url).port)]
-        # Not of this process's group: who interrupts the plan has it end the server.
-        self._process = subprocess.Popen(
-            [*command, "--step-log", str(step_log)], stdout=subprocess.DEVNULL, process_group=0
-        )
+        self._command = [*command, "--step-log", str(step_log)]
+        self._ending = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         """Returns when the server answers. Raises: CalibrationFailed if it ends first."""
-        try:
-            asyncio.run(self._wait_until_ready())
-        except BaseException:
-            self._end()
-            raise
+        with contextlib.ExitStack() as starting:
+            starting.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _leave))
+            # Not of this process's group: who interrupts the plan has it end the server.
+            process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL, process_group=0)
+            starting.callback(_end, process)
+            asyncio.run(self._wait_until_ready(process))
+            self._ending = starting.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._ending.close()
 
-    async def _wait_until_ready(self) -> None:
+    async def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         client = HttpClient(read_target(self.url), {})
         try:
-            while self._process.poll() is None:
+            while process.poll() is None:
                 with contextlib.suppress(OSError, NotHttp):
                     if (await client.get("/ping")).status == 200:
                         return
                 await asyncio.sleep(_POLL_S)  # a process that loads offers nothing to wait for
         finally:
             client.close()
-        raise CalibrationFailed(
-            f"the server whose steps were to be measured ended with code {self._process.returncode}"
-        )
+        raise CalibrationFailed(f"the server whose steps were to be measured ended with code {process.returncode}")
 
-    def _end(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """What SIGTERM does meanwhile."""
+    sys.exit(128 + number)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(_END_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _settings(port: int) -> list[str]:
