@@ -15,10 +15,10 @@ from tests.support.differences import lacking
 # They need packages of their own, or a browser: `make test-clients` and `make test-browser` name their paths.
 collect_ignore = ["clients", "browser"]
 MANY = 4  # cases of one test, from which on `--fewer` leaves some out
-KEPT = 32  # of so many cases one is kept
+KEPT = 64  # of so many cases one is kept
 ENGINES = ("rolling", "vllm", "remote")
 _ENGINE = "run only the tests that ask the shared server of tests/e2e, on this engine"
-_FEWER = f"run every eighth test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
+_FEWER = f"run every 16th test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             cases[item.nodeid.partition("[")[0]].append(item)
     many = [alike for alike in cases.values() if len(alike) >= MANY]
     few = [alike for alike in cases.values() if len(alike) < MANY]
-    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::8] for item in alike}
+    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::16] for item in alike}
     _keep(config, items, kept)
 
 
