@@ -243,13 +243,14 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
 
     Raises: CalibrationFailed if the log tells too little.
     """
-    if not steps:
-        raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
-    if len({len(step.work.contexts) for step in steps}) > 1:
-        raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
     in_service = [asked is None or asked.is_in_service(step.begin_s) for step in steps]
     measured = _measured(steps)
-    costs = fit_costs(_without_firsts(measured, in_service) or measured)
+    counted = _without_firsts(measured, in_service)
+    if not counted:
+        raise CalibrationFailed("must be the step log of a server that has answered requests, it holds no steps")
+    if len({len(step.work.contexts) for step in counted}) > 1:
+        raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
+    costs = fit_costs(counted)
     slowness = slowness_of(costs, [step for step, serves in zip(measured, in_service, strict=True) if serves])
     return msgspec.structs.replace(costs, slowness=slowness, http_s=_http_s(steps, asked.alone if asked else ()))
 
