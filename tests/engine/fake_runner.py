@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.engine.rolling.blocks.window import CachePool
+from dragoman.engine.rolling.config import PrefixCacheMode
 from dragoman.engine.rolling.forward.runner import BlockTables, ForwardBatch
 
 Int64Array = npt.NDArray[np.int64]
@@ -106,7 +107,7 @@ class FakeRunner:
     """See the module. `before_forward` is called first in every forward: to fail there, or to wait.
 
     `windows`: of each cache kind, 0 = none; `num_blocks`: of each, or of all alike. `long_context_from`: longer sequences
-    are in another regime. `tells_rows`, set later: see the module.
+    are in another regime. `tells_rows`, set later by `tell_rows`: see the module.
     """
 
     def __init__(
@@ -143,6 +144,12 @@ class FakeRunner:
     def model(self) -> FakeModel:
         """What its logits depend on."""
         return FakeModel(tuple(pool.window for pool in self.pools), self.long_context_from, self.tells_rows)
+
+    def tell_rows(self, prefix_cache: PrefixCacheMode) -> None:
+        """Have `tells_rows`, unless a prompt may begin with a row: with what was decoded, or with a prompt of a single token,
+        where that fills a block.
+        """
+        self.tells_rows = prefix_cache == "off" or (prefix_cache == "prompt" and self.block_size > 1)
 
     def forward(self, batch: ForwardBatch) -> Logits:
         """Logits of the wanted rows."""

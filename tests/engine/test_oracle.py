@@ -153,8 +153,7 @@ def fewest_blocks(window: int, block_size: int) -> int:
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival], runner: FakeRunner, config: RollingConfig
 ) -> None:
-    # What is computed again is computed as it was, unless a prompt may begin with what was decoded.
-    runner.tells_rows = config.prefix_cache != "all"
+    runner.tell_rows(config.prefix_cache)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), config)
     collector = Collector(core)
     for step in range(31):

@@ -172,7 +172,7 @@ def test_every_search_gives_the_hypotheses_of_a_naive_one(
     config: RollingConfig,
     speculates: bool,
 ) -> None:
-    runner.tells_rows = config.prefix_cache != "all"
+    runner.tell_rows(config.prefix_cache)
     proposers = [OwnTextProposer()] if speculates else []
     limits = SpeculationConfig(num_assistant_tokens=5, max_ngram_size=1)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), proposers)

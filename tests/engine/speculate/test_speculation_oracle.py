@@ -92,7 +92,7 @@ def test_every_request_gets_the_tokens_of_a_naive_loop(
 ) -> None:
     assume(not (runner.pools[0].window and "draft" in kind))  # is refused
     config = RollingConfig(max_batch_tokens, max_num_seqs, prefix_cache, assumed_output_tokens=1)
-    runner.tells_rows = prefix_cache != "all"
+    runner.tell_rows(prefix_cache)
     proposer = make_proposer(kind, runner)
     limits = SpeculationConfig(num_guesses, max_batch=2 + max_num_seqs // 2)
     core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(config, speculation=limits), [proposer])
