@@ -146,7 +146,7 @@ class FakeRunner:
         return FakeModel(tuple(pool.window for pool in self.pools), self.long_context_from, self.tells_rows)
 
     def tell_rows(self, prefix_cache: PrefixCacheMode) -> None:
-        """Have `tells_rows`, unless a prompt may begin with a row: with what was decoded, or with a prompt of a single token,
+        """Have `tells_rows`, unless a prompt may begin with a row: what was decoded, or a prompt of a single token,
         where that fills a block.
         """
         self.tells_rows = prefix_cache == "off" or (prefix_cache == "prompt" and self.block_size > 1)
