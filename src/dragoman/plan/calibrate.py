@@ -43,7 +43,8 @@ _NUM_ROUNDS = 2
 # Prompts that share a step: without such steps, tokens and what they see would only be known together.
 _NUM_TOGETHER = 4
 _NUM_CLIENTS = (1, 2, 4, 8, 16, 36)  # that ask as those do who are planned for: from hardly any load to a full server
-_CLIENTS_S = 4.0  # of each of these, in each round
+# Of each of these, in each round; and until each has had an answer, on a slow machine, but not for ever.
+_CLIENTS_S, _MOST_CLIENTS_S = 4.0, 12.0
 
 Stage = Callable[[], Awaitable[None]]
 """Asks a server for something to be measured."""
@@ -82,7 +83,8 @@ class Report(Protocol):
 class Cases:
     """What is measured, in tokens. `counts`: of sequences that decode. `pieces`: of prompts. `parts`: prompts of which
     several fill a step. `long`: the long context. `clients`: how many ask as those do who are planned for, for a `usual`
-    number of prompt and completion tokens, `clients_s` seconds each time. `longest`: of the longest sequence there can be.
+    number of prompt and completion tokens, `clients_s` seconds each time, longer if it takes them longer to have an answer
+    each. `longest`: of the longest sequence there can be.
     """
 
     counts: tuple[int, ...]
@@ -194,14 +196,18 @@ class _Stages:
         begin_s = self._clock()
         end_s = begin_s + self._cases.clients_s
         prompt_tokens, output_tokens = self._cases.usual
+        waiting = set(range(count))  # clients without an answer
 
-        async def client() -> None:
-            while self._clock() < end_s:
+        async def client(number: int) -> None:
+            while self._clock() < end_s or waiting:
                 await self._ask(self._about(prompt_tokens), self._about(output_tokens))
+                waiting.discard(number)
 
-        clients = [asyncio.create_task(client()) for _ in range(count)]
+        clients = [asyncio.create_task(client(number)) for number in range(count)]
         try:
             await self._pass(end_s, clients)
+            if waiting:
+                await self._pass(begin_s + max(_MOST_CLIENTS_S, self._cases.clients_s), clients)
         finally:
             await _end(clients)
         self.asked.in_service.append((begin_s, self._clock()))
@@ -251,8 +257,9 @@ def costs_of(steps: Sequence[LoggedStep], asked: Asked | None = None) -> StepCos
     if len({len(step.work.contexts) for step in counted}) > 1:
         raise CalibrationFailed("must be the step log of one model, it has steps with different kinds of cache")
     costs = fit_costs(counted)
-    slowness = slowness_of(costs, [step for step, serves in zip(measured, in_service, strict=True) if serves])
-    return msgspec.structs.replace(costs, slowness=slowness, http_s=_http_s(steps, asked.alone if asked else ()))
+    return msgspec.structs.replace(
+        costs, slowness=slowness_of(costs, counted), http_s=_http_s(steps, asked.alone if asked else ())
+    )
 
 
 def _measured(steps: Sequence[LoggedStep]) -> list[MeasuredStep]:

@@ -118,7 +118,24 @@ def test_a_prompt_gets_on_however_slow_the_machine() -> None:
         budget = pacer.prompt_budget(1, 1, 1000)
         assert budget
         pacer.observe(1, budget, 10.0)
-    assert pacer.prompt_budget(1, 1, 1000) == 4
+    assert pacer.prompt_budget(1, 1, 1000) == 16
+
+
+def test_where_a_step_with_prompts_is_dear_in_itself_pieces_do_not_dwindle() -> None:
+    """A step with prompts takes 1.8 times one without, and an eighth more for each token. In pieces of 4, which take 2.3
+    times, 64 tokens would take as long as 21 steps of decoding; in pieces of 16 as 11.
+    """
+    pacer = Pacer(2.5)
+    pacer.observe(1, 0, 0.032)
+    left, extra_s = 64, 0.0
+    while left:
+        budget = pacer.prompt_budget(1, 1, left)
+        assert budget
+        piece = min(budget, left)
+        seconds = 0.058 + 0.004 * piece
+        pacer.observe(1, piece, seconds)
+        left, extra_s = left - piece, extra_s + seconds - 0.032
+    assert extra_s < 12 * 0.032
 
 
 def test_prompts_fill_a_step_up_to_its_best_size() -> None:

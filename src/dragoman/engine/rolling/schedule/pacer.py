@@ -22,7 +22,10 @@ from collections.abc import Callable
 
 from dragoman.engine.rolling.speculate.row_costs import PromptStep
 
-_LEAST_PROMPT_TOKENS = 4  # a prompt always gets on: the least piece that the scheduler can cut anywhere
+_LEAST_CUT = 4  # prompt tokens: the least piece that the scheduler can cut anywhere
+# A prompt always gets on, by so many tokens: with fewer, where rows are dear (AVX2), a step takes most of its time for
+# computing a prompt at all, so that all streams wait longer in sum, as steps with prompts are so many.
+_LEAST_PIECE = 16
 _LEAST_ROOM = 16  # prompt tokens for which it pays to hold a step to the best size
 _WEIGHT = 0.25  # of the newest measurement
 _MAX_AGE = 256  # steps after which the duration of a decode step is measured again
@@ -32,7 +35,8 @@ _NUM_FULL_STEPS = 64
 
 
 class Pacer:
-    """Holds a step with one prompt to `max_slowdown` times the duration of one that only decodes; 0 = no limit.
+    """Holds a step with more than 16 tokens of one prompt to `max_slowdown` times what one that only decodes takes; 0 = no
+    limit.
 
     `best_step_tokens`: those of a step in which a token costs the least, None if a larger step is never worse.
     `panel_tokens`: a step of a few more than a multiple costs as if it had many more; None = there are no such panels.
@@ -94,7 +98,7 @@ class Pacer:
         if self._panel_tokens is None or num_rows + num_prompt_tokens <= self._panel_tokens:
             return 0
         excess = (num_rows + num_prompt_tokens) % self._panel_tokens
-        return excess if 2 * excess <= self._panel_tokens and num_prompt_tokens - excess >= _LEAST_PROMPT_TOKENS else 0
+        return excess if 2 * excess <= self._panel_tokens and num_prompt_tokens - excess >= _LEAST_CUT else 0
 
     def _room(self, num_rows: int) -> int | None:
         """What the decode rows leave of the best size; None if that is too little, and the step becomes larger anyway."""
@@ -110,9 +114,9 @@ class Pacer:
         if not self._decode_s[size] or self._ages[size] >= _MAX_AGE:
             return 0
         if self._prompt_token_s is None:
-            return _LEAST_PROMPT_TOKENS
+            return _LEAST_PIECE
         allowed_s = (self._max_slowdown - 1) * self._quiet_s(size) * num_prompts
-        return max(_LEAST_PROMPT_TOKENS, int(allowed_s / self._prompt_token_s))
+        return max(_LEAST_PIECE, int(allowed_s / self._prompt_token_s))
 
     def observe(self, num_rows: int, num_prompt_tokens: int, duration_s: float) -> None:
         """Learn from a step that computed so many rows that decode and prompt tokens."""
