@@ -239,8 +239,8 @@ class EngineSettings:
         2.5,
         Number(0, inclusive=True),
         "How many times longer than a step that only decodes a step may take because it also computes prompts, so that "
-        "streams stay even while long prompts come in; 0 = no limit. A step that computes prompts computes 16 of their tokens "
-        "in any case, however long that takes: in smaller pieces they would cost more than they need.",
+        "streams stay even while long prompts come in; 0 = no limit. A step that computes prompts computes 16 "
+        "tokens of them in any case, however long that takes: in smaller pieces they would cost more than they need.",
     )
     max_num_seqs: int = option(
         64,  # more only slow each other down on the cores of one machine; LMI's defaults are 32 and 256
