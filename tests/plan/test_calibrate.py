@@ -80,6 +80,21 @@ def test_nobody_is_left_behind_and_progress_is_told_up_to_the_end() -> None:
     assert all(begin_s < end_s for begin_s, end_s in asked.in_service)
 
 
+def test_every_client_has_an_answer_however_slow_the_machine() -> None:
+    """Their time is up at once, on the clock of this machine."""
+    service, answered = VirtualService(replica(), COSTS), []
+
+    class Noting:
+        async def ask(self, prompt_tokens: int, output_tokens: int) -> Answer:
+            answer = await service.ask(prompt_tokens, output_tokens)
+            answered.append(prompt_tokens)
+            return answer
+
+    cases = Cases((1,), (), (), long=8, clients=(4,), usual=(40, 10), longest=100, clients_s=1e-6)
+    asyncio.run(ask_all(Noting(), cases, lambda stage, part: None))
+    assert sum(20 <= prompt_tokens <= 60 for prompt_tokens in answered) >= 2 * 4  # in each of two rounds
+
+
 @pytest.mark.parametrize(
     "limits", [{"max_num_seqs": 1}, {"max_batch_tokens": 16}, {"max_num_seqs": 64, "max_batch_tokens": 512}]
 )
