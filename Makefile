@@ -8,7 +8,7 @@ RUN := $(VENV)/bin/python
 WORKERS ?= 2  # processes that share the tests; each takes up to 1 GB
 VLLM_TESTS := -m vllm tests/contract tests/engine/vllm tests/e2e/test_vllm.py tests/e2e/test_vllm_on_ray.py \
 	tests/e2e/test_vllm_pictures.py
-SUITES := -m "not slow" tests/e2e  # of all APIs; slow are commands of pages that ask no server for long
+SUITES := tests/e2e  # of all APIs
 # vLLM leaves a socket's context open when the process ends, which would be an error.
 VLLM_LEAVES := -W default::pytest.PytestUnraisableExceptionWarning
 # Build requirements are pinned too: older pips pass PIP_CONSTRAINT on to the build, newer ones read PIP_BUILD_CONSTRAINT.
@@ -17,7 +17,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt $
 # Tests start hundreds of servers: what is compiled once is kept, whatever the shell says.
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help serve test test-vllm test-remote test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
+.PHONY: help serve test test-all test-vllm test-remote test-ray test-browser test-clients check fix fuzz bench soak costs docs site wheel pin clean
 
 help:  ## list these targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -27,6 +27,9 @@ serve: $(VENV)/.installed  ## serve the bundled demo model; ARGS="MODEL_DIR --po
 
 test: $(VENV)/.installed-dev  ## run the tests; ARGS="tests/config -k name" for a part
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-all: $(VENV)/.installed-dev  ## run every test at full width, which takes three times as long
+	$(RUN) -m pytest --all --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-vllm: .venv-vllm/.installed  ## run what needs vLLM, and the suites of all APIs on it, in an environment of its own (5 GB, on the processor)
 	HF_HUB_OFFLINE=1 .venv-vllm/bin/python -m pytest $(VLLM_LEAVES) $(or $(ARGS),$(VLLM_TESTS))

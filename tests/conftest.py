@@ -4,49 +4,48 @@ from __future__ import annotations
 
 import gc
 import importlib
-from collections import defaultdict
 from collections.abc import Collection, Generator
 from contextlib import suppress
 
 import pytest
 
+from tests.support import tiers
 from tests.support.differences import lacking
 
 # They need packages of their own, or a browser: `make test-clients` and `make test-browser` name their paths.
 collect_ignore = ["clients", "browser"]
-MANY = 4  # cases of one test, from which on `--fewer` leaves some out
-KEPT = 64  # of so many cases one is kept
 ENGINES = ("rolling", "vllm", "remote")
+_ALL = "run everything at full width, as `make test-all` does: also the tests marked `full`, and all examples of properties"
 _ENGINE = "run only the tests that ask the shared server of tests/e2e, on this engine"
-_FEWER = f"run every 16th test, but none that is slow, and of those with {MANY} cases or more every {KEPT}th case"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare `--update-golden`, `--fewer` and `--engine`."""
+    """Declare `--update-golden`, `--all` and `--engine`."""
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected answers of golden tests")
-    parser.addoption("--fewer", action="store_true", help=_FEWER)
+    parser.addoption("--all", action="store_true", help=_ALL)
     parser.addoption("--engine", choices=ENGINES, help=_ENGINE)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tell the tier to modules of tests before they are imported: they choose their width by it."""
+    tiers.choose(everything=config.getoption("--all"))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `--engine`: leave out what asks no engine. With `--fewer`: tests and cases, the same ones each time."""
+    """Leave out what is for `--all` only, or, with `--engine`, what asks no engine."""
     if config.getoption("--engine"):
         _keep(config, items, [item for item in items if "engine" in getattr(item, "fixturenames", ())])
-    if not config.getoption("--fewer"):
-        return
-    cases: defaultdict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        if not item.get_closest_marker("slow"):
-            cases[item.nodeid.partition("[")[0]].append(item)
-    many = [alike for alike in cases.values() if len(alike) >= MANY]
-    few = [alike for alike in cases.values() if len(alike) < MANY]
-    kept = {item for alike in many for item in alike[::KEPT]} | {item for alike in few[::16] for item in alike}
-    _keep(config, items, kept)
+    if not tiers.everything():
+        _keep(config, items, [item for item in items if not item.get_closest_marker("full")])
+    for mark in (mark for item in items for name in ("full", "varies") for mark in item.iter_markers(name)):
+        if len(mark.args) != 1:
+            raise pytest.UsageError(f"the marker {mark.name} takes its reason, got {mark.args}")
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: Collection[pytest.Item]) -> None:
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 def pytest_collection_finish() -> None:

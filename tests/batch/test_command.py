@@ -91,7 +91,6 @@ def test_a_batch_that_is_done_loads_nothing(mixed: tuple[Path, subprocess.Comple
     assert (directory / "out.jsonl").read_bytes() == before
 
 
-@pytest.mark.slow
 def test_a_model_that_embeds_answers_embeddings(tmp_path: Path) -> None:
     model = write_pooling_case("bert_mean", tmp_path)
     write_lines(tmp_path / "in.jsonl", *[asking(str(i), "/v1/embeddings", input=f"text {i}") for i in range(5)])
@@ -120,7 +119,6 @@ def long_file(directory: Path) -> tuple[list[str], list[str]]:
     return [str(directory / "in.jsonl"), str(directory / "out.jsonl"), *MODEL, "--concurrency", "8"], ids
 
 
-@pytest.mark.slow
 def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_path: Path) -> None:
     words, ids = long_file(tmp_path)
     out = tmp_path / "out.jsonl"
@@ -140,7 +138,6 @@ def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_p
     assert out.read_bytes().startswith(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_batch_that_is_stopped_says_how_it_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     words, ids = long_file(tmp_path)

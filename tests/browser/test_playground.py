@@ -21,7 +21,6 @@ from tests.support.server_process import ServerProcess
 if TYPE_CHECKING:
     from tests.browser.playground_page import PlaygroundPage
 
-pytestmark = pytest.mark.slow
 
 QUESTION = "What is deep learning?"
 ANSWER = "Deep learning is a kind of machine learning"

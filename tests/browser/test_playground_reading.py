@@ -10,7 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.browser.playground_page import PlaygroundPage
 
-pytestmark = pytest.mark.slow
 
 QUESTION = "What is deep learning?"
 DESKTOP, PHONE = (1360, 860), (390, 844)

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tests.browser.playground_page import PlaygroundPage
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def guarded(driver: Chrome, shots: Path) -> Iterator[PlaygroundPage]:

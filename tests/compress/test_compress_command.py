@@ -42,7 +42,6 @@ def divergence(loaded: LoadedModel, reference: LoadedModel) -> float:
     return found
 
 
-@pytest.mark.slow
 def test_calibrated_weights_lose_less_than_others(
     reference: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,6 @@ print(unpack(Path(sys.argv[1]), Path(sys.argv[2])), flush=True)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_after_a_kill_at_any_moment_the_next_start_has_all_of_it(suffix: str, tmp_path: Path) -> None:
     archive, caches = pack(tmp_path / f"a{suffix}", MODEL), tmp_path / "caches"

@@ -17,8 +17,6 @@ import pytest
 
 from tests.support.documented import ROOT
 
-pytestmark = pytest.mark.slow
-
 # What a browser loads by itself, by tag: the attributes that say from where.
 _LOADED = {
     **dict.fromkeys(("audio", "embed", "iframe", "input", "script", "track", "video"), ("src",)),

@@ -72,7 +72,7 @@ def run(command: list[str], directory: Path) -> str:
 def case(value: CodeBlock | str, page: str) -> ParameterSet:
     """A block or a page as a case, marked if it takes long."""
     name = block_id(value) if isinstance(value, CodeBlock) else value
-    return pytest.param(value, id=name, marks=[pytest.mark.slow] if page in SLOW else [])
+    return pytest.param(value, id=name, marks=[pytest.mark.full("a long command")] if page in SLOW else [])
 
 
 @pytest.mark.parametrize("block", [case(block, block.page) for block in SHELL_BLOCKS])

@@ -275,7 +275,6 @@ def in_ollamas_words(case: Case) -> list[dict[str, Any]]:
     return told
 
 
-@pytest.mark.slow
 def test_pictures_are_seen_in_prompts_and_conversations(seeing: ServerProcess, seeing_client: ollama.Client) -> None:
     client, options = seeing_client, {"temperature": 0, "num_predict": 40}
     for case in cases(1, Random("drawn for Ollama"))[:6]:

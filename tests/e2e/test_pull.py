@@ -190,7 +190,6 @@ def test_a_download_is_shared_goes_on_without_its_client_and_keeps_others_waitin
                for method, path in hub.requests) == 1  # fmt: skip
 
 
-@pytest.mark.slow
 def test_calls_are_answered_meanwhile_and_the_end_waits_for_no_download(tmp_path: Path) -> None:
     with fake_hub() as hub:
         hub.add("org/slow", FILES)
@@ -220,7 +219,6 @@ def test_calls_are_answered_meanwhile_and_the_end_waits_for_no_download(tmp_path
         assert not hub.waits["model.safetensors"].is_set()
 
 
-@pytest.mark.slow
 def test_what_was_pulled_is_loaded_from_the_cache(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
     hub.add("org/tiny-demo", {path.name: path.read_bytes() for path in demo_model_dir().iterdir() if path.is_file()})
     store = tmp_path / "store"

@@ -261,7 +261,6 @@ def test_a_call_that_does_not_stream_can_be_cancelled(watched: ServerProcess) ->
     assert "was cancelled" in answers[0].json()["error"]["message"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "header", [("x-request-timeout-ms", "150"), ("grpc-timeout", "150m"), ("x-stainless-timeout", "0.15")], ids=str
 )
@@ -273,7 +272,6 @@ def test_a_client_may_say_how_long_it_waits(watched: ServerProcess, header: tupl
     wait_until_idle(watched)
 
 
-@pytest.mark.slow
 def test_a_stream_may_take_longer_than_its_client_waits_for_each_byte(watched: ServerProcess) -> None:
     headers = {"x-stainless-timeout": "0.05"}
     answer = httpx.post(f"{watched.base_url}/v1/completions", json=STREAMED, headers=headers, timeout=60)
@@ -283,7 +281,6 @@ def test_a_stream_may_take_longer_than_its_client_waits_for_each_byte(watched: S
     assert line["total_ms"] > 50
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "header", [("x-request-timeout-ms", "soon"), ("x-request-timeout-ms", "0"), ("grpc-timeout", "5")]
 )

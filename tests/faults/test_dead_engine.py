@@ -274,7 +274,6 @@ def fault(monkeypatch: pytest.MonkeyPatch) -> Fault:
     return FragileRunner.fault
 
 
-@pytest.mark.slow
 def test_a_model_goes_on_under_its_names_and_with_its_adapters(fault: Fault, tmp_path: Path) -> None:
     modules = matrices_of(demo_model_dir(), ("q_proj", "down_proj"))
     for number, name in enumerate(("first", "second", "third")):

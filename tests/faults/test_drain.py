@@ -236,7 +236,6 @@ sys.exit(run(ModelRegistry(line_dialects()), ServerConfig(), ListenConfig(port=0
 """
 
 
-@pytest.mark.slow
 def test_a_second_signal_ends_the_process_although_an_engine_hangs() -> None:
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}

@@ -26,7 +26,6 @@ def test_every_lossy_type_is_recorded() -> None:
     assert tuple(RECORDED) == LOSSY_TYPES
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("type_name", LOSSY_TYPES)
 def test_it_loses_what_was_recorded(type_name: str, tmp_path: Path) -> None:
     found, recorded = divergences_of(type_name, tmp_path), RECORDED[type_name]

@@ -31,7 +31,6 @@ def blow_up(name: str) -> Any:
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_compiling_a_bomb_takes_a_bounded_amount_of_memory(name: str) -> None:
     result = blow_up(name)
@@ -41,7 +40,6 @@ def test_compiling_a_bomb_takes_a_bounded_amount_of_memory(name: str) -> None:
         assert "takes more than 5 s or 512 MiB to compile" in result["answer"]
 
 
-@pytest.mark.slow
 def test_a_grammar_that_takes_too_much_is_refused_in_one_line() -> None:
     with pytest.raises(InvalidParameter) as caught:
         GrammarCompiler(vocabulary()).compile(TOO_COSTLY["what two long ones have"])

@@ -208,7 +208,6 @@ def num_threads() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
-@pytest.mark.slow
 def test_150_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
     async def scenario() -> None:
         here = world(tmp_path)

@@ -10,8 +10,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from dragoman.cli.arguments import read_arguments
 from dragoman.compose import ComposedModel, Composer, model_profile
 from dragoman.config.resolve import demo_model_dir
@@ -91,7 +89,6 @@ async def use(host: ModelHost[ComposedModel], options: dict[str, str]) -> None:
     await host.unload("own")
 
 
-@pytest.mark.slow
 def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
     directory = tmp_path / "store" / "own"
     shutil.copytree(demo_model_dir(), directory)
@@ -113,7 +110,6 @@ def test_nothing_of_an_unloaded_model_stays(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.slow
 def test_the_model_of_the_start_goes_like_any_other(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     line = f"{demo_model_dir()} --cache-dir {tmp_path}/cache --kv-cache-gb 0.01"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from dragoman.errors import (
     Conflict,
     InvalidRequest,
@@ -75,7 +73,6 @@ def test_a_failed_replacement_leaves_the_old_model(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-@pytest.mark.slow
 def test_calls_meet_a_model_whatever_is_replaced(tmp_path: Path) -> None:
     """Calls come all the time while a model is replaced again and again: none is refused or aborted."""
 

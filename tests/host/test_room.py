@@ -213,7 +213,6 @@ def test_a_dropped_model_comes_back_as_it_was_until_it_is_unloaded(tmp_path: Pat
     play(tmp_path, scenario)
 
 
-@pytest.mark.slow
 def test_what_several_callers_are_waiting_for_is_not_dropped_for_each_other(tmp_path: Path) -> None:
     """More models are asked for than fit, by callers who come back: each gets its model, and holds it while it works."""
     names = [f"m{number}" for number in range(8)]

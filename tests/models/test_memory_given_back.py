@@ -37,7 +37,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(SHAPE, tmp_path_factory.mktemp("model"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_kept", [False, True], ids=["built", "mapped"])
 @pytest.mark.parametrize(("weight_type", "role"), [("int8", "alone"), ("f32", "alone"), ("int8", "draft")])
 def test_a_closed_engine_gives_its_memory_back(

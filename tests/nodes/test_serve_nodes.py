@@ -18,7 +18,6 @@ from tests.support.threads import allowed_cores, children, is_running
 HAS_CORES = sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
 pytestmark = [
     pytest.mark.skipif(not HAS_CORES, reason="Linux tells where threads may run, and there must be a choice"),
-    pytest.mark.slow,
 ]
 
 PATIENCE_S = 60

@@ -67,7 +67,6 @@ def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "ServedModel", None)
 
 
-@pytest.mark.slow
 def test_a_plan_measures_a_server_over_http_and_keeps_the_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

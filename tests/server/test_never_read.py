@@ -163,7 +163,6 @@ def whole_answer(server: RunningServer) -> tuple[int, str]:
     return answer.status_code, answer.json()["choices"][0]["text"]
 
 
-@pytest.mark.slow
 def test_fifty_streams_that_nobody_reads_end_and_disturb_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_module, "MAX_WAITING_BYTES", 2 * SMALL_BYTES)
     server = RunningServer(dialects=real_dialects(), listen=ListenConfig(port=0))
@@ -233,7 +232,6 @@ def test_an_answer_that_nobody_takes_does_not_keep_its_connection(request_of: Ca
         wait_for_reset(lazy)
 
 
-@pytest.mark.slow
 def test_an_answer_that_somebody_takes_slowly_is_whole() -> None:
     listen = ListenConfig(port=0, stall_timeout_s=0.7, arrival_timeout_s=0.1)
     with running_server(listen=listen, dialects=long_answers()) as server, server.connect() as reader:

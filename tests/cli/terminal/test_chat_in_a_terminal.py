@@ -14,7 +14,7 @@ import pytest
 from tests.support.scripted_chat_server import HANG, ScriptedChatServer, said, scripted_chat_server
 from tests.support.tmux import HAS_TMUX, Pane, terminal
 
-pytestmark = [pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed"), pytest.mark.slow]
+pytestmark = [pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")]
 
 PNG = b"\x89PNG\r\n\x1a\n and so on"
 READY = "/help lists the commands"

@@ -168,7 +168,6 @@ def test_with_one_block_fewer_beams_that_part_could_not_run_side_by_side(
             collector.run()
 
 
-@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     searches=st.lists(st.tuples(prompts, widths, lengths, st.booleans()), min_size=1, max_size=3),

@@ -230,7 +230,6 @@ def test_the_context_is_what_llama_cpp_says_of_one_sequence() -> None:
     run(test())
 
 
-@pytest.mark.slow
 def test_a_server_that_comes_later_joins_if_it_can_do_the_same() -> None:
     first, same, poor = rich(), rich(), FakeUpstream()
 

@@ -1,0 +1,41 @@
+"""The tier that runs: `make test` (the usual one) or `make test-all` (everything at full width).
+
+A test that only the second runs is marked `@pytest.mark.full("its reason")`. A test that the first runs at less width asks
+`examples`, `width` or `everything` when it is imported. tests/conftest.py chooses before any test is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+_Case = TypeVar("_Case")
+
+
+@dataclass
+class _Chosen:
+    everything: bool = False
+
+
+_chosen = _Chosen()
+
+
+def choose(*, everything: bool) -> None:
+    """Set the tier for this process."""
+    _chosen.everything = everything
+
+
+def everything() -> bool:
+    """True if everything runs at full width."""
+    return _chosen.everything
+
+
+def examples(count: int) -> int:
+    """Examples of a property: `count` at full width, else a quarter of them."""
+    return count if everything() else max(count // 4, 1)
+
+
+def width(cases: Sequence[_Case], few: Sequence[_Case]) -> Sequence[_Case]:
+    """`cases` at full width, else the `few` of them that differ in kind."""
+    return cases if everything() else few
