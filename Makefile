@@ -59,12 +59,12 @@ fuzz: $(VENV)/.installed-dev .venv-fuzz/.installed  ## send spoiled requests of 
 	$(RUN) -m tests.fuzz $(ARGS)
 	$(RUN) -m tests.fuzz --schemathesis .venv-fuzz/bin/schemathesis
 
-check: $(VENV)/.installed-dev  ## formatting, lint, types, sizes, dependencies
+check: $(VENV)/.installed-dev  ## formatting, lint, types, dependencies; and a report of sizes and costs that fails nothing
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) scripts/check_sizes.py
 	$(RUN) scripts/audit_dependencies.py
+	$(RUN) -m tests.performance.report
 
 fix: $(VENV)/.installed-dev  ## format, and repair what lint can repair
 	$(RUN) -m ruff check --fix .
@@ -83,6 +83,7 @@ docs: $(VENV)/.installed-dev  ## write the generated pages and the answers that 
 	$(VENV)/bin/dragoman config --docs > docs/options.md
 	$(RUN) -m pytest --update-golden tests/dialects/test_lmi_docs.py tests/e2e/test_readme.py tests/test_client_versions.py
 	$(RUN) scripts/models_page.py
+	$(RUN) -m tests.performance.report --write
 	$(MAKE) --no-print-directory site
 
 site: $(VENV)/.installed-dev  ## only build the site of the documentation, into build/site; it needs no network

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 MODULES = sorted((SOURCE / "dragoman").rglob("*.py"))
@@ -240,6 +239,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 READS_SOURCES = ("dragoman.cli", "dragoman.llm", "dragoman.ray", "dragoman.config")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax tree of a module; parsed once for all tests."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def module_name(path: Path) -> str:
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
@@ -291,12 +296,13 @@ def wrong_arrows(name: str, tree: ast.AST) -> list[str]:
 PACKAGES = sorted({path.parent for path in MODULES})
 
 
-def imported(path: Path) -> set[str]:
+@cache
+def imported(path: Path) -> frozenset[str]:
     """The modules that a module imports anywhere, in functions and for type checking too."""
-    return {target for _, target in imports(ast.parse(path.read_text(encoding="utf-8")))}
+    return frozenset(target for _, target in imports(tree_of(path)))
 
 
-def circle_of(package: str, importers: Iterable[tuple[str, set[str]]]) -> list[str]:
+def circle_of(package: str, importers: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
     """A circle among the direct parts of the package, each standing for all that lies below it; [] if there is none."""
     graph: dict[str, set[str]] = {}
     for importer, targets in importers:
@@ -318,10 +324,13 @@ def part_of(package: str, module: str) -> str | None:
     return f"{package}.{module.removeprefix(package + '.').partition('.')[0]}"
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=lambda path: ".".join(path.relative_to(SOURCE).parts))
-def test_the_parts_of_a_package_do_not_import_each_other_in_a_circle(path: Path) -> None:
-    importers = [(module_name(module), imported(module)) for module in sorted(path.rglob("*.py"))]
-    assert circle_of(".".join(path.relative_to(SOURCE).parts), importers) == []
+def test_the_parts_of_a_package_do_not_import_each_other_in_a_circle() -> None:
+    circles = {}
+    for package in PACKAGES:
+        name = ".".join(package.relative_to(SOURCE).parts)
+        importers = [(module_name(path), imported(path)) for path in MODULES if path.is_relative_to(package)]
+        circles[name] = circle_of(name, importers)
+    assert {name: circle for name, circle in circles.items() if circle} == {}
 
 
 def test_a_circle_is_noticed_between_modules_and_between_packages() -> None:
@@ -332,13 +341,11 @@ def test_a_circle_is_noticed_between_modules_and_between_packages() -> None:
     assert circle_of("p", [("p.x.one", {"p.x.two"}), ("p.x.two", {"p.y"})]) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_a_module_imports_only_what_lies_below_it(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert wrong_arrows(module_name(path), tree) == []
+def test_a_module_imports_only_what_lies_below_it() -> None:
+    assert [arrow for path in MODULES for arrow in wrong_arrows(module_name(path), tree_of(path))] == []
 
 
-# Who may know that there is LMI, OpenAI or any other API: the app, which serves them all, and what puts a server together.
+# Modules that may know that there is LMI, OpenAI or any other API: the app, which serves them all, and what builds a server.
 KNOWS_APIS = (
     "dragoman.server.app",
     "dragoman.server.apis",
@@ -349,34 +356,38 @@ KNOWS_APIS = (
 )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_the_core_knows_no_client_api(path: Path) -> None:
-    name = module_name(path)
-    if any(is_below(name, package) for package in KNOWS_APIS):
-        return
-    assert [target for target in imported(path) if is_below(target, "dragoman.server.apis")] == []
+def outside(*packages: str) -> Iterator[tuple[str, Path]]:
+    """Name and path of each module that lies in none of the packages."""
+    for path in MODULES:
+        name = module_name(path)
+        if not any(is_below(name, package) for package in packages):
+            yield name, path
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_the_front_doors_read_the_sources_of_configuration(path: Path) -> None:
-    name = module_name(path)
-    if any(is_below(name, package) for package in READS_SOURCES):
-        return
-    targets = [target for _, target in imports(ast.parse(path.read_text(encoding="utf-8")))]
-    assert "dragoman.config.sources" not in targets
+def test_the_core_knows_no_client_api() -> None:
+    known = {
+        name: [one for one in imported(path) if is_below(one, "dragoman.server.apis")]
+        for name, path in outside(*KNOWS_APIS)
+    }
+    assert {name: targets for name, targets in known.items() if targets} == {}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_one_module_reads_the_environment(path: Path) -> None:
-    if module_name(path) in (
-        "dragoman.config.sources",
-        "dragoman.engine.vllm.surface",  # sets what vLLM reads
-        "dragoman.models.runtime.memory",  # leaves alone what the operator has told the C library
-    ):
-        return
+def test_only_the_front_doors_read_the_sources_of_configuration() -> None:
+    assert [name for name, path in outside(*READS_SOURCES) if "dragoman.config.sources" in imported(path)] == []
+
+
+READS_THE_ENVIRONMENT = (
+    "dragoman.config.sources",
+    "dragoman.engine.vllm.surface",  # sets what vLLM reads
+    "dragoman.models.runtime.memory",  # leaves alone what the operator has told the C library
+)
+
+
+def test_only_one_module_reads_the_environment() -> None:
     reads = [
-        node.lineno
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{name}:{node.lineno}"
+        for name, path in outside(*READS_THE_ENVIRONMENT)
+        for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb")
     ]
     assert reads == []
@@ -389,27 +400,24 @@ ASKS_FOR_THE_PROCESSOR = re.compile(
 )
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_only_the_profile_asks_what_the_processor_can_do(path: Path) -> None:
-    asks = ASKS_FOR_THE_PROCESSOR.search(path.read_text(encoding="utf-8"))
-    tells = ("dragoman.models.profile", "dragoman.doctor.processor")  # the doctor decides nothing
-    assert (asks is not None) == (module_name(path) in tells)
+def test_only_the_profile_asks_what_the_processor_can_do() -> None:
+    asking = {module_name(path) for path in MODULES if ASKS_FOR_THE_PROCESSOR.search(path.read_text(encoding="utf-8"))}
+    assert asking == {"dragoman.models.profile", "dragoman.doctor.processor"}  # the doctor decides nothing
 
 
-@pytest.mark.parametrize(
-    ("name", "source"),
-    [
-        ("dragoman.engine.rolling.core", "from dragoman.server.generation.service import Service"),
-        ("dragoman.engine.rolling.core", "import dragoman.server"),
-        ("dragoman.server.generation.service", "from dragoman.engine.rolling import engine"),
-        ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.rolling.engine import RollingEngine"),
-        ("dragoman.server.api", "from dragoman.server.generation.service import Service"),
-        ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
-        ("dragoman.types", "import dragoman.errors"),
-        ("dragoman.host.loading", "from dragoman.compose import build_served_model"),
-        ("dragoman.models.loader", "from dragoman.engine.base import Engine"),
-        ("dragoman.cli.serve", "from dragoman.engine.rolling.engine import RollingEngine"),
-    ],
+WRONG = (
+    ("dragoman.engine.rolling.core", "from dragoman.server.generation.service import Service"),
+    ("dragoman.engine.rolling.core", "import dragoman.server"),
+    ("dragoman.server.generation.service", "from dragoman.engine.rolling import engine"),
+    ("dragoman.server.apis.lmi.dialect", "from dragoman.engine.rolling.engine import RollingEngine"),
+    ("dragoman.server.api", "from dragoman.server.generation.service import Service"),
+    ("dragoman.server.app", "from dragoman.config.options import OPTIONS"),
+    ("dragoman.types", "import dragoman.errors"),
+    ("dragoman.host.loading", "from dragoman.compose import build_served_model"),
+    ("dragoman.models.loader", "from dragoman.engine.base import Engine"),
+    ("dragoman.cli.serve", "from dragoman.engine.rolling.engine import RollingEngine"),
 )
-def test_a_wrong_arrow_is_noticed(name: str, source: str) -> None:
-    assert len(wrong_arrows(name, ast.parse(source))) == 1
+
+
+def test_each_wrong_arrow_is_noticed() -> None:
+    assert [row for row in WRONG if len(wrong_arrows(row[0], ast.parse(row[1]))) != 1] == []

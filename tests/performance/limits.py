@@ -29,7 +29,7 @@ def read_table() -> Table:
 
 
 def complaint(name: str, cost: float, limits: Mapping[str, float]) -> str | None:
-    """What is wrong with this cost, on one line; None if it is within its limit. `limits`: those of this Python."""
+    """One line if this cost exceeds its limit in `limits`, those of this Python; else None."""
     recorded = limits.get(name)
     if recorded is None:
         return f"{name}: {cost:.0f} instructions, and no limit was recorded: {RECORD}"

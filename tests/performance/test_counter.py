@@ -14,6 +14,8 @@ from tests.performance.counter import InstructionCounter
 from tests.performance.counts import Counts
 from tests.performance.process import CountingProcess
 
+pytestmark = pytest.mark.varies("each Python counts instructions in a way of its own")
+
 
 def convert_colour(num_times: int) -> None:
     """Run a function of the standard library that neither branches nor calls."""

@@ -12,6 +12,8 @@ from tests.performance.http_work import count_stream
 from tests.performance.process import CountingProcess
 from tests.performance.runners import BLOCK_SIZE, TableRunner, bare_loop
 
+pytestmark = pytest.mark.varies("each Python counts instructions in a way of its own")
+
 STEADY = 1.03  # the same, but for what comes once in a while
 SAMPLED = {"temperature": 0.8, "top_k": 50, "top_p": 0.9}
 
