@@ -1,4 +1,4 @@
-"""Prints a report for reviewers that fails nothing: sizes, costs in instructions, modules on a request's way.
+"""Prints a report for reviewers that fails nothing: sizes, costs in instructions, modules of a request.
 
 python -m tests.performance.report           the report, as `make check` prints it
 python -m tests.performance.report --write   also write the list of modules into docs/architecture.md, as `make docs` does
@@ -15,6 +15,7 @@ from tests.performance.cases import CASES
 from tests.performance.limits import RECORD, complaint, python_version, read_table
 from tests.performance.request_modules import touched_modules, write_page
 from tests.performance.sizes import all_violations
+from tests.seeded.faults import read_faults
 
 CODE = ("src", "tests", "scripts", "benchmarks", "demo", "examples")
 
@@ -32,9 +33,17 @@ def cost_complaints() -> Iterator[str]:
                 yield line
 
 
+def lost_faults() -> Iterator[str]:
+    """One line for each seeded fault whose place is no more in the code."""
+    for fault in read_faults():
+        count = fault.occurrences(Path("."))
+        if count != 1:
+            yield f"tests/seeded/faults.toml: the place of {fault.name!r} occurs {count} times in {fault.file}"
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the report."""
-    for line in (*all_violations(map(Path, CODE)), *cost_complaints()):
+    for line in (*all_violations(map(Path, CODE)), *cost_complaints(), *lost_faults()):
         sys.stdout.write(f"advice: {line}\n")
     with tempfile.TemporaryDirectory() as cache_dir:
         modules = touched_modules(Path(cache_dir))
