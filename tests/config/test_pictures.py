@@ -14,6 +14,7 @@ from dragoman.config.kinds import Hosts, ImageLimit
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.pictures import PictureLimits
 from dragoman.pictures.places import HostRule
+from tests.support.tiers import examples
 
 
 def resolved(tmp_path: Path, line: str = "", properties: str = "", environ: dict[str, str] | None = None) -> Config:
@@ -135,7 +136,7 @@ def test_other_hosts_are_refused(text: str) -> None:
         Hosts().parse(text)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.text(max_size=30) | st.text(alphabet="a1.*:[]0x-", max_size=12))
 def test_every_host_that_options_take_is_a_rule(text: str) -> None:
     try:

@@ -19,6 +19,7 @@ from dragoman.server.apis.openai_wire.errors import OPENAI, ErrorShape
 from dragoman.server.apis.openai_wire.fields import BOUNDS
 from dragoman.server.apis.ovms.errors import OVMS
 from tests.dialects.openai_calls import chats, completions, http_call, refusal
+from tests.support.tiers import examples
 
 SHAPES: dict[str, ErrorShape] = {"openai": OPENAI, "ovms": OVMS, "lmi": LMI_ERRORS}
 CLASSES = {
@@ -125,14 +126,14 @@ def check_any_value(dialect: Dialect, body: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("api", ["v1", "v3"])
 @given(name=st.sampled_from(CompletionBody.__struct_fields__), value=VALUES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_value_of_any_completion_parameter_is_taken_or_refused(api: Any, name: str, value: Any) -> None:
     check_any_value(completions(api), {"model": "m", "prompt": "x", "max_tokens": 5, name: value})
 
 
 @pytest.mark.parametrize("route", ["v1", "v3", "invocations"])
 @given(name=st.sampled_from(ChatBody.__struct_fields__), value=VALUES)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_value_of_any_chat_parameter_is_taken_or_refused(route: Any, name: str, value: Any) -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}], name: value}
     check_any_value(chats(route), body)
@@ -174,7 +175,7 @@ FORMATS = objects(
         logit_bias=st.dictionaries(st.sampled_from(["1", "a"]), SCALARS, max_size=2),
     )
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_conversation_is_taken_or_refused(route: Any, body: dict[str, Any]) -> None:
     check_any_value(chats(route), {"model": "m", "messages": [{"role": "user"}], **body})
 

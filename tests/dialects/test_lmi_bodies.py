@@ -17,6 +17,7 @@ from dragoman.server.apis.tgi.dialect import TgiDialect
 from dragoman.types import Limits, TextPrompt
 from tests.dialects.lmi_calls import http
 from tests.support.golden import answer
+from tests.support.tiers import examples
 
 DIALECT = LmiDialect(LmiOptions())
 FORM = "application/x-www-form-urlencoded"
@@ -158,7 +159,7 @@ DIALECTS: list[tuple[Dialect, str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "path"), DIALECTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(body=BODIES)
 def test_any_json_is_answered_with_json_or_refused_as_a_client_error(
     dialect: Dialect, path: str, body: dict[str, Any]

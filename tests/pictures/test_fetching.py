@@ -30,6 +30,7 @@ from tests.pictures.hosts import (
     sends,
     server_tls,
 )
+from tests.support.tiers import examples
 
 NAME = "messages[0].content[1].image_url.url"
 HOST = "pictures.example"
@@ -230,7 +231,7 @@ ANSWERS = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_a_mutated_answer_gives_bytes_or_a_fault(data: st.DataObject) -> None:
     answer = bytearray(data.draw(st.sampled_from(ANSWERS)))

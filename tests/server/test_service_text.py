@@ -25,6 +25,7 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import BOS_ID, END_OF_TURN_ID, EOS_ID, ByteTokenizer
 from tests.support.fake_engine import NUM_CACHED_TOKENS, FakeEngine, logprob_of, saying, top_of
+from tests.support.tiers import examples
 
 
 def service_over(engine: FakeEngine, extensions: Extensions | None = None) -> Service:
@@ -61,7 +62,7 @@ def truncated(text: str, stops: Sequence[str], *, includes_stop: bool) -> str:
     return text
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     text=st.text("ab\né", max_size=25),
     stops=st.lists(st.text("ab\né", min_size=1, max_size=4), min_size=1, max_size=3),

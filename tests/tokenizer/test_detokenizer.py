@@ -16,6 +16,7 @@ from dragoman.tokenizer.detokenizer import IncrementalDetokenizer
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
 from dragoman.tokenizer.model_files import TextFiles
 from tests.support.byte_tokenizer import EOS_ID, ByteTokenizer
+from tests.support.tiers import examples
 from tests.tokenizer import vocabularies
 
 NO_FACTS = TextFiles({}, (), (), None, {}, None)
@@ -151,7 +152,7 @@ def test_special_tokens_are_shown_with_spaces_between_them_as_asked(skips: bool,
     assert "".join(detokenizer.push(token_id) for token_id in (ord("a"), EOS_ID, EOS_ID, ord("b"))) == expected
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(ids=st.lists(st.integers(0, 5000), max_size=10))
 def test_ids_without_a_token_add_nothing(ids: list[int]) -> None:
     """Models have more rows than their tokenizer has tokens, and nothing keeps them from being generated."""

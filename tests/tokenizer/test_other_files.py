@@ -16,6 +16,7 @@ from dragoman.config.resolve import demo_model_dir
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.ranked_bytes import PATTERNS
 from dragoman.tokenizer.sentencepiece_model import read_model
+from tests.support.tiers import examples
 from tests.tokenizer.odd_texts import TEXTS
 
 RECORDED = Path(__file__).parent / "other_files"
@@ -354,7 +355,7 @@ SMALL = (
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, len(SMALL) - 1), st.integers(0, 255)), max_size=4), st.integers(0, len(SMALL)))
 def test_any_bytes_are_a_model_or_an_error(changes: list[tuple[int, int]], end: int) -> None:
     data = bytearray(SMALL)

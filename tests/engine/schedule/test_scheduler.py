@@ -14,6 +14,7 @@ from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus
 from tests.engine.naive import make_request
 from tests.engine.schedule.bench import Bench
+from tests.support.tiers import examples
 
 
 def planned(batch: ScheduledBatch) -> list[tuple[int, int]]:
@@ -223,7 +224,7 @@ def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() 
     assert planned(bench.step(0)) == [(1, 1)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     prompts=st.lists(st.integers(1, 20), min_size=1, max_size=30),
     max_tokens=st.integers(1, 24),
@@ -329,5 +330,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.bench.blocks.num_used_blocks == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestScheduler = SchedulerMachine.TestCase

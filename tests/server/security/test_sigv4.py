@@ -29,6 +29,7 @@ from dragoman.server.security.sigv4 import RawHead, read_signature
 from tests.support.aws import aws_runtime
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
+from tests.support.tiers import examples
 
 ALICE = KeyPair("ALICE", "s3cret/+=", Caller("alice"))
 CAROL = KeyPair("CAROL", "other", Caller("carol"), session_token="to/ken==")
@@ -172,7 +173,7 @@ def test_what_load_balancers_add_needs_no_signature() -> None:
 SEGMENTS = st.text("abzAZ09-_.~ +/%é:@", min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(SEGMENTS.filter(lambda text: text not in (".", "..")), min_size=1, max_size=3),
     st.lists(st.tuples(SEGMENTS, SEGMENTS), max_size=3),
