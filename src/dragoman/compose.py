@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dragoman.config.generation import default_sampling, generation_defaults
+from dragoman.config.links import links_out
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
@@ -408,7 +409,8 @@ def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | Non
     pairs = (text.partition("=") for text in config.adapters.lora)
     roots = [config.model_dir / ADAPTERS] if config.adapters.lora_store is None else [config.adapters.lora_store]
     first = {name: path for name, _, path in pairs}
-    return ServedAdapters(built.engine, built.adapters, first, roots, taken=(config.name, *_aliases(config)))
+    taken = (config.name, *_aliases(config))
+    return ServedAdapters(built.engine, built.adapters, first, roots, taken=taken, links_out=links_out)
 
 
 def _proposer_kind(config: Config) -> ProposerKind | None:

@@ -51,7 +51,7 @@ def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
     home = {"HOME": "/sys", "XDG_CACHE_HOME": "/sys/cache", "HF_HOME": ""}
     with serve("--max-model-len", "64", "--max-num-seqs", "1", environ=home) as running:
         [note] = [line for line in running.output if "note:" in line]
-    assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be written (")
+    assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be used (")
     assert "--cache-dir names another directory" in note
 
 

@@ -56,7 +56,7 @@ for moment in [at for at, is_ours in enumerate(lines, 1) if is_ours or at % 37 =
 
 # Unpacks, and waits where all is unpacked and about to be moved, or where a part is.
 HELD = """
-import os, sys, tarfile, zipfile
+import os, shutil, sys
 from pathlib import Path
 from dragoman.config.archives import unpack
 
@@ -70,8 +70,7 @@ def held(go_on):
 if sys.argv[3] == "whole":
     os.rename = held(os.rename)
 else:
-    tarfile.copyfileobj = held(tarfile.copyfileobj)
-    zipfile.ZipFile.open = held(zipfile.ZipFile.open)
+    shutil.copyfileobj = held(shutil.copyfileobj)
 print(unpack(Path(sys.argv[1]), Path(sys.argv[2])), flush=True)
 """
 

@@ -26,6 +26,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = matrices_of(DEMO, TARGETS)
     for seed, name in enumerate(("one", "two", "three", "four")):
         write_adapter(root / name, modules, seed=seed)
+    write_adapter(root / "linked", modules)
+    (root / "linked" / "README.md").symlink_to(DEMO / "config.json")
     write_adapter(root / "large", modules, rank=64)
     write_adapter(root / "foreign", {f"{module}.other": shape for module, shape in modules.items()})
     return root
@@ -119,6 +121,7 @@ def test_adapters_are_listed_with_the_model_that_they_change(server: ServerProce
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/etc"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "../one/../.."}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "nothing"}, 400),
+        ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "linked"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "large"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "foreign"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "demo", "lora_path": "three"}, 400),

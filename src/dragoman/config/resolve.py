@@ -10,7 +10,7 @@ SERVING_ names go before the names other servers use; 5. config.properties; 6. t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -74,6 +74,10 @@ class ConfigError(Exception):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels to another process."""
+        return type(self), (self.problems,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,8 @@ def resolve(
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
     findings.notices += _useless_revision(values, origins, model_dir)
-    findings.check_places(directory, model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
+    named_as = Origin(entry.source, "directory") if entry else origins["model_id"]
+    findings.check_places(model_dir, named_as, (directory, model_dir, *_places_beside(values, model_dir)))
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if entry and entry.name:
         values["name"] = _renamed(entry.name, values["name"])
@@ -274,6 +279,16 @@ def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, mo
     return tuple(f"{name}={path}" for name, path in pairs)
 
 
+def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
+    """The directories of the adapters and of the model that guesses, unless they are part of the model's."""
+    adapters, draft = values["lora"], values["draft_model"]
+    assert isinstance(adapters, tuple)
+    places = [Path(path) for _, _, path in (pair.partition("=") for pair in adapters)]
+    if isinstance(draft, Path):
+        places.append(draft)
+    return [place for place in places if not place.is_relative_to(model_dir)]
+
+
 def _has_operator_file(
     values: dict[str, Value], origins: dict[str, Origin], directories: Sequence[Path], notices: list[str]
 ) -> bool:
@@ -375,11 +390,13 @@ class _Findings:
         self.problems += graph.problems
         self._read_files(directory, graph.givens)
 
-    def check_places(self, directory: Path, model_dir: Path, origin: Origin) -> None:
-        """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
+    def check_places(self, model_dir: Path, origin: Origin, places: Iterable[Path]) -> None:
+        """Raises: ConfigError with all that was found, also if the model is missing.
+
+        `places`: the directories of the model and of what is read with it, out of which no links may lead.
+        """
         self.problems += _missing(model_dir, origin)
-        for place in dict.fromkeys((directory, model_dir)):
-            self.problems += links_out(place)
+        self.problems += dict.fromkeys(line for place in dict.fromkeys(places) for line in links_out(place))
         if self.problems:
             raise ConfigError(self.problems)
 
