@@ -67,6 +67,7 @@ def test_a_model_of_the_hub_without_a_network_is_told_in_a_line(tmp_path: Path) 
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full("a self-test of the bundled model in a process of its own")
 def test_two_gigabytes_of_memory_are_enough_for_the_bundled_model() -> None:
     """As a process that may map no more: its libraries, its weights and its cache are within.
 

@@ -16,7 +16,7 @@ import pytest
 from dragoman.scratch import PREFIX
 from tests.support.server_process import serve
 
-pytestmark = pytest.mark.full("whole starts; tests/models/test_killed_starts.py kills what keeps a graph at each of its steps")
+pytestmark = pytest.mark.full("whole starts; tests/models/test_killed_starts.py kills them at each step")
 
 WORDS = ("--dtype", "f32")
 

@@ -67,6 +67,7 @@ def loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "ServedModel", None)
 
 
+@pytest.mark.full("measures a real server for seconds; test_calibrate.py measures simulated ones")
 def test_a_plan_measures_a_server_over_http_and_keeps_the_costs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
