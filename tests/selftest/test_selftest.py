@@ -71,9 +71,7 @@ def test_the_command_tests_a_model(words: list[str], capsys: pytest.CaptureFixtu
     assert verdicts["kept graph as built anew"] == "skipped"  # there was none yet
 
 
-def test_a_quick_test_leaves_out_what_takes_another_model(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_quick_test_leaves_out_what_takes_another_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--quick"]) == 0
     quick = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert quick["batched as alone"]["verdict"] == "ok"
