@@ -120,7 +120,7 @@ class ModelSettings:
         "Directory of the model, a GGUF file, or its name on the hub (ORG/NAME or ORG/NAME@REVISION) where no such path is "
         "there. A directory may hold a serving.properties, whose option.model_id may name another model. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
-        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"),),
+        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"), Alias("MODEL_ID")),
     )  # fmt: skip
     revision: str | None = option(
         None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
