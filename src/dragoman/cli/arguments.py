@@ -26,7 +26,7 @@ FLAG_KEYS: Mapping[str, str] = MappingProxyType(
     {flag: option.name for option in OPTIONS for flag in option.row.flags}
     | {"-w": "workflows", "--model": "option.model_id"}
 )
-"""Flags whose key does not follow from their name: LMI's, and `--model`, which also is an option of vLLM's that LMI reads."""
+"""Flags whose key does not follow from their name: those of LMI, and `--model`, which is also an option of vLLM."""
 
 ONE_OR_MORE = "-m"
 """The flag that names a model, as llama.cpp and vLLM have it, or several models in the form of LMI's front end."""
