@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dragoman.errors import TooLarge, WrongMethod
+from dragoman.errors import WrongMethod
 from dragoman.server.apis import all_apis
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
@@ -95,7 +95,7 @@ class App:
                 await exchange.cut()
             else:
                 reply = error_reply(self._endpoints.owner(exchange.path), failure, http)
-                await (exchange.refuse_upload if isinstance(failure, TooLarge) else exchange.send_reply)(reply)
+                await exchange.send_reply(reply)
                 if exchange.api:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
