@@ -33,8 +33,12 @@ def graph_of(path: Path) -> Any:
     return graph
 
 
-def difference(first: Any, second: Any) -> str | None:
-    """The first place where two graphs do not compute the same, None if there is none."""
+def difference(first: Path, second: Path) -> str | None:
+    """The first place where the graphs of two models do not compute the same, None if there is none."""
+    return _difference(graph_of(first), graph_of(second))
+
+
+def _difference(first: Any, second: Any) -> str | None:
     nodes, others = list(first.get_ordered_ops()), list(second.get_ordered_ops())
     places = ({node.get_name(): place for place, node in enumerate(ordered)} for ordered in (nodes, others))
     place_of, other_place_of = places
