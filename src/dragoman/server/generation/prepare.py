@@ -228,7 +228,7 @@ class Preparer:
             num_chars += len(placed[-1].text.text)
             if most is not None and num_embeddings > most:
                 raise self._too_long(f"the pictures of your prompt alone have {num_embeddings} tokens", num_embeddings)
-            self._check_num_chars(num_chars)
+            check_num_chars(num_chars)
         placed = self.pictures.ordered(placed, text)
         pieces = self.pictures.pieces(text, placed)
         self._check_text("".join(pieces), most)
@@ -280,11 +280,7 @@ class Preparer:
             least = len(text) // self.tokenizer.max_token_chars
             if least > most:
                 raise self._too_long(f"your prompt alone has at least {least} tokens", least)
-        self._check_num_chars(len(text))
-
-    def _check_num_chars(self, count: int) -> None:
-        if count > MAX_TEXT_CHARS:
-            raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
+        check_num_chars(len(text))
 
     def _too_long(self, problem: str, num_prompt: int) -> CapacityError:
         most = self.limits.max_prompt_tokens
@@ -409,6 +405,12 @@ class Preparer:
 
     def _can_follow(self, grammar: Grammar) -> bool:
         return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
+
+
+def check_num_chars(count: int) -> None:
+    """Raises: CapacityError for more characters than are tokenised at all."""
+    if count > MAX_TEXT_CHARS:
+        raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
 
 
 def _check_truncation(request: GenerationRequest) -> None:
