@@ -194,6 +194,12 @@ def test_what_is_wrong_is_told_in_the_routes_own_shape(
     assert words in (error if path.startswith("/v3") else error["message"])
 
 
+def test_texts_together_are_bounded(client: httpx.Client) -> None:
+    answer = client.post("/v3/tokenize", json={"model": "fake", "text": ["a" * 500_000] * 9})
+    assert answer.status_code == 400
+    assert "text must have at most 4000000 characters in all, got 4500000" in answer.text
+
+
 def test_a_body_that_is_too_large_is_refused() -> None:
     with running_server(ServerConfig(max_request_size_bytes=20), dialects=real_dialects()) as small:
         answer = httpx.post(f"{small.url}/tokenize", json={"prompt": "x" * 100}, timeout=30)

@@ -27,7 +27,6 @@ from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.security.gate import Gate
 from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
 from dragoman.server.security.tls import Tls
 
@@ -108,7 +107,7 @@ class HttpServer:
         self._on_listening = on_listening
         self._config = config
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
-        self._gate = Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
+        self._gate = config.gate()
         self._app = build_app(registry, config, owner.hosting, self._gate, owner.pulling)
         self._uvicorn = _Uvicorn(_uvicorn_config(Attempts(self._app) if config.asks_again else self._app, listen))
         self._stop: asyncio.Event | None = None

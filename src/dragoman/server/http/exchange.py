@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from dragoman.errors import ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
+from dragoman.server.http.bodies import Body
 from dragoman.server.http.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
 
 Message = MutableMapping[str, Any]
@@ -104,11 +105,16 @@ class Exchange:
         twin.caller = self.caller
         return twin
 
-    async def read_body(self, max_size_bytes: int) -> bytes:
-        """The whole body. Raises: TooLarge as soon as it is known to exceed the limit; ClientGone."""
+    async def read_body(self, max_size_bytes: int, held: Body) -> bytes:
+        """The whole body, counted as it comes.
+
+        Raises: TooLarge as soon as it is known to exceed the limit, Overloaded if all bodies together do; ClientGone.
+        """
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > max_size_bytes:
-            raise _too_large(int(declared), max_size_bytes)
+        if declared.isdigit():
+            if int(declared) > max_size_bytes:
+                raise _too_large(int(declared), max_size_bytes)
+            held.check(int(declared))
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -116,6 +122,7 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             chunks.append(message.get("body", b""))
+            held.add(len(chunks[-1]))
             size += len(chunks[-1])
             if size > max_size_bytes:
                 raise _too_large(size, max_size_bytes)
