@@ -13,6 +13,7 @@ import pytest
 from dragoman.config.bundled import BUNDLED
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 DEMO = BUNDLED["demo"]
 PROMPT = "What is deep learning?"
@@ -108,7 +109,7 @@ def test_adapters_are_listed_with_the_model_that_they_change(server: ServerProce
     assert any("adapters one, two" in line for line in server.output)
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "status"),
     [
         ("/v1/completions", {"model": "none", "prompt": PROMPT}, 404),
@@ -182,6 +183,7 @@ def test_adapters_come_and_go_while_requests_run(server: ServerProcess) -> None:
     assert not wrong
 
 
+@pytest.mark.full("a second start; tests/models/test_adapters.py merges, tests/config reads the option")
 def test_a_merged_adapter_is_the_model(server: ServerProcess, store: Path) -> None:
     expected = of_openai(server, "two")
     with serve("--dtype", "f32", "--name", "demo", "--lora", f"two={store / 'two'}", "--merge-lora") as merged:

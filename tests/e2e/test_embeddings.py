@@ -254,7 +254,15 @@ def test_a_model_that_embeds_tokenizes(server: ServerProcess) -> None:
 
 @pytest.mark.parametrize(
     ("case", "route", "key"),
-    [("bert_mean", "/v1/embeddings", "data"), ("bert_reranker", "/v1/rerank", "results")],
+    [
+        ("bert_mean", "/v1/embeddings", "data"),
+        pytest.param(
+            "bert_reranker",
+            "/v1/rerank",
+            "results",
+            marks=pytest.mark.full("a start; tests/cli/test_banner.py has the words"),
+        ),
+    ],
 )
 def test_the_command_that_a_server_of_such_a_model_suggests_is_answered(
     case: str, route: str, key: str, tmp_path: Path

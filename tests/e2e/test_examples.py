@@ -90,6 +90,7 @@ def test_curl_asks_by_seven_apis(server: ServerProcess) -> None:
         assert "error" not in json.loads(answer) or json.loads(answer)["error"] is None, path
 
 
+@pytest.mark.full("loads a model for a script of three lines; tests/batch has the command")
 def test_the_batch_is_answered_without_a_server(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", str(EXAMPLES / "batch" / "batch.sh"), str(tmp_path / "answers.jsonl"), "--kv-cache-gb", "0.01"]
@@ -121,6 +122,7 @@ def test_the_search_tells_what_a_model_that_writes_answers(server: ServerProcess
     assert "demo generates text and does not embed" in result.stderr
 
 
+@pytest.mark.full("two starts; tests/hooks serves formatters and handlers")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("folder", ["formatter", "handler"])
 def test_code_of_ones_own_answers_what_its_header_asks(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

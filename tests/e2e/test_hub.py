@@ -102,7 +102,6 @@ def test_a_killed_download_is_taken_up_by_the_next_start(hub: FakeHub, environ: 
     assert weights.read_bytes() == (demo_model_dir() / "model.safetensors").read_bytes()
 
 
-@pytest.mark.full("two processes; tests/hub has two downloads at once")
 def test_two_starts_at_once_both_get_the_model(hub: FakeHub, environ: dict[str, str]) -> None:
     words = [sys.executable, "-m", "dragoman", "pull", NAME]
     both = [subprocess.Popen(words, env={**os.environ, **environ}, stdout=subprocess.PIPE, text=True) for _ in range(2)]
