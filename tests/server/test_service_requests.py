@@ -33,7 +33,8 @@ from dragoman.types import (
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 
-TEMPLATE = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+TEMPLATE = ChatTemplate(CHAT)
 CONTEXT = replace(ABILITIES, max_model_len=10)
 
 
@@ -109,14 +110,17 @@ def test_truncation_keeps_the_last_tokens() -> None:
     assert prepared(asking("Hello", truncate_prompt_tokens=9)).prompt_ids == tuple(b"Hello")
 
 
-def test_short_prompts_are_prepared_in_place_and_long_ones_on_the_pool() -> None:
+def test_only_short_prompts_of_templates_that_somebody_vouches_for_are_prepared_in_place() -> None:
     tokenizer = RecordingTokenizer()
     messages = ({"role": "user", "content": "x" * 31},)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as pool:
         for prompt in (TextPrompt("x" * 30), TextPrompt("x" * 31), ChatPrompt(messages)):
             limits = ServiceLimits(max_inline_chars=30)
             run(asking(prompt), tokenizer=tokenizer, limits=limits, pool=pool, chat_template=TEMPLATE)
-    assert tokenizer.threads == [current_thread().name, "tokenise_0", "tokenise_0"]
+        for template in (ChatTemplate(CHAT, is_vouched=True), TEMPLATE):
+            run(asking(ChatPrompt(messages)), tokenizer=tokenizer, chat_template=template)
+    here = current_thread().name
+    assert tokenizer.threads == [here, "tokenise_0", "dragoman-templates_0", here, "dragoman-templates_0"]
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

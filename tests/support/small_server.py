@@ -95,7 +95,7 @@ class Parts:
     runner: LetterRunner = field(default_factory=LetterRunner)
     sampler: Sampler = field(default_factory=lambda: Sampler(VOCAB_SIZE))
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
-    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(TEMPLATE, special_tokens={}))
+    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(TEMPLATE, is_vouched=True))
     tools: EngineTools = field(default_factory=byte_tools)
     config: RollingConfig = field(default_factory=RollingConfig)
     drain_s: float = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -243,135 +243,73 @@ def test_templates_have_what_hugging_face_gives_them(source: str, expected: str)
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("{% for i in range(999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "more than 1000 loop rounds"),
-        ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}", "loop rounds"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion|loop rounds"),
         ("{% for i in range(900) %}{{ 'aaaaaaaaaaaaaaaa' }}{% endfor %}", "rendered more than 10000 characters"),
-        ("{{ 'a' * 10 ** 9 }}", "value of more than 10000"),
-        ("{{ 10 ** 9 * 'a' }}", "value of more than 10000"),
-        ("{{ 10 ** 9999 }}", "value of more than 10000"),
-        (
-            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-            "value of more",
-        ),
-        (
-            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-            "value of more",
-        ),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages[0].content.nope.nope }}", "UndefinedError"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ messages[0].content / 0 }}", "TypeError"),
     ],
 )
-def test_a_template_that_runs_away_or_fails_is_an_error_of_the_request(source: str, says: str) -> None:
-    limits = RenderLimits(max_rounds=1000, max_size=10_000)
-    with pytest.raises(InvalidRequest, match=says):
-        ChatTemplate(source, limits=limits).render(ChatPrompt((message("user", "Hi"),)))
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "'x'.center(300000000)",
-        "'x'.ljust(300000000)",
-        "'x'.rjust(300000000)",
-        "'x'.zfill(300000000)",
-        "'x'['ljust'](300000000)",
-        "('x' | attr('ljust'))(300000000)",
-        "'x'.encode().ljust(300000000)",
-        "('x' | safe).ljust(300000000)",
-        "'\\t'.expandtabs(300000000)",
-        "'\\t'.expandtabs(tabsize=300000000)",
-        "k.replace('x', m)",
-        "k.replace('', m)",
-        "m.join(k)",
-        "m.join(t)",
-        "k.translate({120: m})",
-        "(m + m).encode('ascii', 'namereplace')",
-        "m.split('x')",
-        "(' ' * 1000000).split()",
-        "('\\n' * 1000000).splitlines()",
-        "(1).to_bytes(300000000, 'big')",
-        "''.maketrans(m, m)",
-        "{}.fromkeys(m)",
-        "'%300000000d' % 1",
-        "'%.300000000f' % 1",
-        "'%(a(b)c)300000000d' % {'a(b)c': 1}",
-        "'%*d' % (300000000, 1)",
-        "('%(a)s' * 1000) % {'a': m}",
-        "'%s' % (t,)",
-        "'{:300000000d}'.format(1)",
-        "'{:{}}'.format(1, 300000000)",
-        "'{a:.300000000f}'.format_map({'a': 1})",
-        "('{0}' * 1000).format(m)",
-        "'{!r}'.format(t)",
-        "'x' | center(300000000)",
-        "'x' | center(width=300000000)",
-        "'%300000000d' | format(1)",
-        "k | replace('x', m)",
-        "k | replace(old='x', new=m)",
-        "k | replace('x', t)",
-        "t | join(',')",
-        "k | join(m)",
-        "range(1000) | map('center', 1000000) | join",
-        "range(1000) | map('center', 1000000) | list",
-        "('x\\n' * 10000) | indent(60000)",
-        "('x\\n' * 10000) | indent(m)",
-        "k | wordwrap(1, wrapstring=m)",
-        "k | urlize(target=m)",
-        "(m * 9) | urlencode",
-        "m | title",
-        "m | list",
-        "'x' | batch(300000000, 'x') | list",
-        "'x' | slice(300000000) | list",
-        "range(1000) | list | tojson(indent=300000000)",
-        "t | tojson",
-        "t | string",
-        "t | upper",
-        "t | pprint",
-        "([[1] * 100000] * 100) | sum(start=[])",
-        "1 | round(300000000, 'ceil')",
-        "t",
-        "namespace(a=t)",
-        "t ~ ''",
-        "m.upper().lower() * 1000",
-        "[1] * 300000000",
-        "strftime_now(m)",
-        "((m | safe) + '<' * 5000000)",
-    ],
-)
-def test_a_huge_value_is_refused_before_it_takes_memory(expression: str) -> None:
-    """`k` is a text of a thousand characters, `m` one of a million; `t` holds the latter a thousand times."""
-    source = f"{{% set k = 'x' * 1000 %}}{{% set m = k * 1000 %}}{{% set t = [m] * 1000 %}}{{{{ {expression} }}}}"
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest, match="made a value of more than 20000000") as caught:
-            rendered(source, message("user"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 64_000_000
+@pytest.mark.parametrize("is_vouched", [True, False], ids=["here", "in a process"])
+def test_a_template_that_fails_is_an_error_of_the_request(source: str, says: str, is_vouched: bool) -> None:
+    guarded = f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}"  # else it would not even load
+    template = ChatTemplate(guarded, limits=RenderLimits(max_size=10_000), is_vouched=is_vouched)
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        template.render(ChatPrompt((message("user", "Hi"),)))
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "{% macro f() %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endmacro %}{% set a = f() %}",
-        "{% set a %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endset %}",
-    ],
-    ids=["macro", "block"],
-)
-def test_text_that_is_kept_counts_as_rendered(source: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest, match="rendered more than 1000000 characters"):
-            ChatTemplate(source, limits=RenderLimits(max_size=1_000_000)).render(ChatPrompt((message("user"),)))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 64_000_000
+RUNAWAYS = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "calls": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a comparison that holds the interpreter's lock": "{% set ns = namespace(a=1, b=1) %}{% for i in range(40) %}"
+    "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+    "a number that holds the interpreter's lock": "{% set n = 7 ** (9999999 + messages | length) %}{{ n // 3 }}",
+    "a text": "{% set ns = namespace(a='a') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "a list": "{{ ([1] * 10 ** 9) | length }}",
+    "a kept text": "{% set a %}{% for i in range(99999) %}{{ 'x'.ljust(99999) }}{% endfor %}{% endset %}",
+    "a date": "{{ strftime_now('%c' * 99999999) | length }}",
+}
+
+
+def test_a_template_that_runs_away_is_ended_from_outside() -> None:
+    """Whatever it does: time and memory are bounded by the kernel. The next conversation is rendered."""
+    limits = RenderLimits(max_cpu_s=0.1, max_bytes=64 << 20)
+    for name, source in RUNAWAYS.items():
+        template = ChatTemplate(f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}", limits=limits)
+        with pytest.raises(InvalidRequest, match=r"it took (more than 0\.1 s or 64 MiB|too much memory)") as caught:
+            template.render(ChatPrompt((message("user", "Hi"),)))
+        assert str(caught.value).startswith("messages cannot be rendered by the model's chat template: "), name
+        assert template.render(ChatPrompt((message("user", "Hello"),))) == "", name
+
+
+def test_a_template_that_takes_too_much_for_a_word_stops_the_start() -> None:
+    limits = RenderLimits(max_cpu_s=0.1)
+    for source, says in {
+        RUNAWAYS["loops"]: "of a few words, it took more",
+        "{{ 7 ** 99999999 }}": "not compile: it took",
+    }.items():
+        with pytest.raises(ValueError, match=says):
+            ChatTemplate(source, limits=limits)
+
+
+def test_a_vouched_template_is_bounded_too_where_a_client_made_the_conversation_large() -> None:
+    template = ChatTemplate(
+        RUNAWAYS["loops"].replace("99999", "messages | length * 200"),
+        is_vouched=True,
+        limits=RenderLimits(max_cpu_s=0.1),
+    )
+    assert template.render(ChatPrompt((message("user"),))) == ""
+    with pytest.raises(InvalidRequest, match=r"it took more than 0\.1 s"):
+        template.render(ChatPrompt((message("user", "a long word " * 10),) * 99))
+
+
+def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say_it() -> None:
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}, {{ m.more }}{% endfor %}"
+    assert rendered(source, OrderedDict(message("user", "\ud800", more=OrderedDict(a=1)))) == "user: \ud800, {'a': 1}"
+    with pytest.raises(InvalidRequest, match="messages must hold what JSON can say"):
+        rendered(source, message("user", "a", more=object()))
 
 
 @pytest.mark.parametrize(
@@ -395,12 +333,6 @@ def test_text_that_is_kept_counts_as_rendered(source: str) -> None:
 @pytest.mark.parametrize("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
 def test_what_makes_values_works_within_the_bounds(place: str, expression: str, expected: str) -> None:
     assert rendered(place.replace("@", expression), message("user")) == expected
-
-
-def test_a_template_that_takes_too_long_is_stopped() -> None:
-    template = ChatTemplate("{% for i in range(9999) %}{% endfor %}", limits=RenderLimits(max_duration_s=0.0))
-    with pytest.raises(InvalidRequest, match="longer than 0 s"):
-        template.render(ChatPrompt((message("user"),)))
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,15 @@ class Preparer:
         return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
 
     def is_long(self, request: GenerationRequest) -> bool:
-        """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
+        """Whether preparing would hold up the event loop: a long prompt, or what waits for a process."""
         num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
-        return self.has_grammar(request) or num_chars > self.limits.max_inline_chars
+        waits = self.has_grammar(request) or self.has_process(request.prompt)
+        return waits or num_chars > self.limits.max_inline_chars
+
+    def has_process(self, prompt: Prompt) -> bool:
+        """Whether a process renders the prompt, for which a thread has to wait."""
+        template = self.chat_template
+        return isinstance(prompt, ChatPrompt) and template is not None and not template.renders_at_once(prompt)
 
     def has_grammar(self, request: GenerationRequest) -> bool:
         """Whether there may be a grammar to compile."""
