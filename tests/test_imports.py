@@ -125,6 +125,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.nodes",
         "dragoman.server",
     ),
+    "dragoman.host.templates": ("dragoman.config", "dragoman.models", "dragoman.tokenizer"),
     "dragoman.nodes": (
         "dragoman.types",
         "dragoman.errors",
@@ -384,6 +385,7 @@ READS_THE_ENVIRONMENT = (
     "dragoman.config.sources",
     "dragoman.engine.vllm.surface",  # sets what vLLM reads
     "dragoman.models.runtime.memory",  # leaves alone what the operator has told the C library
+    "dragoman.tokenizer.template_process",  # hands on where Python's own library is, and nothing else
 )
 
 

@@ -28,7 +28,6 @@ from typing import Any
 import jinja2
 import markupsafe
 
-import dragoman
 from dragoman.errors import InvalidRequest, Overloaded
 from dragoman.tokenizer.template_environment import LAST, LENGTH_BYTES, LIMIT, RenderLimits
 
@@ -39,10 +38,10 @@ _MOST_BYTES = 32 << 20  # of one question
 _FORM = 2  # of marshal's, the last one that writes a value as often as it is there
 _ROOM = 16  # bytes of an answer besides its text
 
-_PACKAGES = dict.fromkeys(str(Path(module.__file__ or "").parents[1]) for module in (dragoman, jinja2, markupsafe))
+_FOLDERS = (Path(__file__).parents[2], *(Path(module.__file__ or "").parents[1] for module in (jinja2, markupsafe)))
 _PROGRAM = "import sys; sys.path += sys.argv[1:]; from dragoman.tokenizer.template_environment import main; main()"
-_COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, *_PACKAGES)
-_VARIABLES = ("LD_LIBRARY_PATH", "TZ")  # all that it sees of the environment, which may hold secrets
+_COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, *dict.fromkeys(map(str, _FOLDERS)))
+_VARIABLES = ("LD_LIBRARY_PATH",)  # all that it sees of the environment, which may hold secrets
 
 
 class _Process:
@@ -53,7 +52,7 @@ class _Process:
         try:
             self._popen = subprocess.Popen(
                 _COMMAND,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 cwd="/",
@@ -85,8 +84,8 @@ class _Process:
         self._socket.close()
         self._popen.kill()  # where it has ended by another signal, it is that one which is told
         with suppress(subprocess.TimeoutExpired):
-            return self._popen.wait(_MAX_END_S)
-        return None
+            self._popen.wait(_MAX_END_S)
+        return self._popen.returncode
 
     def forget(self) -> None:
         """In a process that was forked off: it belongs to the one that started it."""
