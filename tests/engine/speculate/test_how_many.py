@@ -19,7 +19,7 @@ from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
 from tests.engine.proposers import FunctionProposer
-from tests.support.tiers import examples
+from tests.support.tiers import examples, width
 
 VOCAB_SIZE = 24
 
@@ -140,7 +140,7 @@ def test_guesses_do_not_bring_a_step_to_kernels_that_round_otherwise() -> None:
     """Where rows are free they are filled, up to the bound; beside prompts up to the best size of a step."""
 
     def most_rows(bound: int | None) -> int:
-        asked = requests(24)
+        asked = requests(24, 60)
         machine = Machine(lambda rows: 1.0 + rows / 100, max_num_seqs=8, most_rows=bound, num_blocks=8192)
         machine.run(asked, Guesser(asked, lambda place: 0.95))
         return machine.most_rows
@@ -200,6 +200,7 @@ class SlowGuesser:
         return self._guesser(wish)
 
 
+@pytest.mark.full("the economy of 4,800 simulated steps; that wrong guesses are given up is asked above")
 def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_contexts_are_taken_for() -> None:
     """Of a small model with long contexts they were taken for all of a step: it was looked in every one, for nothing."""
     asked = requests(16, 300)
@@ -210,6 +211,7 @@ def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_
     assert seconds < 1.1 * plain_s
 
 
+@pytest.mark.full("the economy of 1,900 simulated steps; that guesses are found to pay again is asked below")
 def test_guesses_are_found_to_pay_although_looking_takes_long_after_a_pause() -> None:
     """A look that takes in what came in a pause may take more than guesses save in the step; the next one does not."""
     asked = requests(1, 1_900)
@@ -319,8 +321,15 @@ def in_a_bad_moment(
     return of_now, steps
 
 
-@pytest.mark.parametrize(("share", "pads"), [(0.05, True), (0.1, False), (0.5, True)])
-@pytest.mark.parametrize("lengths", [[10] * 15 + [300], [20] * 40 + [200] * 8], ids=["to one", "to eight"])
+TO_ONE, TO_EIGHT = [10] * 15 + [300], [20] * 40 + [200] * 8
+DRAINS = [
+    (share, pads, lengths)
+    for share, pads in ((0.05, True), (0.1, False), (0.5, True))
+    for lengths in (TO_ONE, TO_EIGHT)
+]
+
+
+@pytest.mark.parametrize(("share", "pads", "lengths"), width(DRAINS, [(0.1, False, TO_ONE), (0.5, True, TO_ONE)]))
 def test_a_batch_that_drains_does_not_stay_as_wide_as_it_was(share: float, pads: bool, lengths: list[int]) -> None:
     """Fewer rows than had ever been measured were taken to cost as much, so that nobody tried them."""
     asked = [
