@@ -140,7 +140,7 @@ def test_guesses_do_not_bring_a_step_to_kernels_that_round_otherwise() -> None:
     """Where rows are free they are filled, up to the bound; beside prompts up to the best size of a step."""
 
     def most_rows(bound: int | None) -> int:
-        asked = requests(24, 60)
+        asked = requests(24)
         machine = Machine(lambda rows: 1.0 + rows / 100, max_num_seqs=8, most_rows=bound, num_blocks=8192)
         machine.run(asked, Guesser(asked, lambda place: 0.95))
         return machine.most_rows
