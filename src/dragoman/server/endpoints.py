@@ -123,6 +123,7 @@ class Endpoints:
                     if check_body is not None:
                         check_body(body)
                     call = exchange.http_call(body, path_params)
+                    await call.decoded()
                     made = await run_unless_gone(exchange, operation.answer(call, self))
             if isinstance(made, StreamedReply):
                 await send_streamed(exchange, made, early)
@@ -164,6 +165,7 @@ class Endpoints:
                 http = waiting.http_call(body, path_params, call_id)
                 record = self.watch.begin(api.name, waiting, http)
                 try:
+                    await http.decoded()
                     await self._generate(waiting, http, operation, record)
                 except ClientGone:
                     record.is_client_gone = True

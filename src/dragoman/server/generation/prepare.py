@@ -8,7 +8,7 @@ thread for long prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from dragoman.types import (
     TextPrompt,
     TokenMasker,
     TokenPrompt,
+    id_outside,
 )
 
 MAX_TEXT_CHARS = Limits().max_text_chars
@@ -115,9 +116,10 @@ class Preparer:
 
     def is_long(self, request: GenerationRequest) -> bool:
         """Whether preparing would hold up the event loop: a long prompt, or what waits for a process."""
+        if self.has_grammar(request) or self.has_process(request.prompt):
+            return True
         num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
-        waits = self.has_grammar(request) or self.has_process(request.prompt)
-        return waits or num_chars > self.limits.max_inline_chars
+        return num_chars > self.limits.max_inline_chars
 
     def has_process(self, prompt: Prompt) -> bool:
         """Whether a process renders the prompt, for which a thread has to wait."""
@@ -196,15 +198,14 @@ class Preparer:
                 ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
                 return PromptTokens(text, self._after(prompt.before_ids, ids) or self._empty_prompt())
 
-    def check_vocabulary(self, token_ids: Iterable[int], name: str) -> None:
-        """Raises: InvalidRequest naming the first id that the model has no row for."""
+    def check_vocabulary(self, token_ids: Collection[int], name: str) -> None:
+        """Raises: InvalidRequest naming an id that the model has no row for."""
         size = self.capabilities.vocab_size
-        for token_id in token_ids:
-            if not 0 <= token_id < size:
-                raise InvalidRequest(
-                    f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
-                    param=name,
-                )
+        if (token_id := id_outside(token_ids, size)) is not None:
+            raise InvalidRequest(
+                f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
+                param=name,
+            )
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
@@ -348,11 +349,10 @@ class Preparer:
             "stop_token_ids": sampling.stop_token_ids,
         }
         for name, token_ids in named.items():
-            for token_id in token_ids:
-                if not 0 <= token_id < size:
-                    raise InvalidParameter(
-                        f"{name} must hold token ids from 0 to {size - 1} only, got {token_id}", param=name
-                    )
+            if (token_id := id_outside(token_ids, size)) is not None:
+                raise InvalidParameter(
+                    f"{name} must hold token ids from 0 to {size - 1} only, got {token_id}", param=name
+                )
         if sampling.allowed_token_ids == ():
             raise InvalidParameter(
                 "allowed_token_ids must hold at least one token id, got []", param="allowed_token_ids"

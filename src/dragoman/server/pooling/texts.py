@@ -15,7 +15,7 @@ from dragoman.errors import CapacityError, InvalidParameter
 from dragoman.server.pooling.base import EmbedRequest, PoolingFacts, ScoreRequest, Text, Truncation
 from dragoman.tokenizer.frames import Frame, Side, cut, cut_pair
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
-from dragoman.types import PooledText
+from dragoman.types import PooledText, id_outside
 
 _SHORT_CHARS = 65_536  # a text that is tokenised however few tokens it may have: it may be made of blanks
 _GROUP_CHARS = 262_144  # that are tokenised together, before the next texts are looked at
@@ -107,8 +107,7 @@ class TextPreparer:
 
     def _check_ids(self, token_ids: Sequence[int], index: int) -> None:
         most = self.facts.vocab_size
-        wrong = next((one for one in token_ids if not 0 <= one < most), None)
-        if wrong is not None:
+        if (wrong := id_outside(token_ids, most)) is not None:
             raise InvalidParameter(f"text {index} has token {wrong}, allowed: 0 to {most - 1}", param="texts")
 
     # --- scoring ------------------------------------------------------------------------------------------------------

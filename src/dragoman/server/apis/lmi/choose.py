@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import HttpCall
-from dragoman.server.json_body import NotJson
+from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.server.operations import Server
 
 INPUTS = "lmi"
@@ -53,6 +53,8 @@ def _keys(http: HttpCall) -> Mapping[str, Any]:
     """The body's fields, of which only those that decide are known where the values of others are unusable."""
     try:
         value = http.json()
+    except TooMuchJson:
+        return {}
     except NotJson:
         return _undecoded(http.body)
     return value if isinstance(value, dict) else {}
@@ -60,8 +62,8 @@ def _keys(http: HttpCall) -> Mapping[str, Any]:
 
 def _undecoded(body: bytes) -> Mapping[str, Any]:
     try:
-        keys = msgspec.json.decode(body, type=_Keys)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        keys = decode_json(body, _Keys)
+    except (NotJson, msgspec.ValidationError):
         return {}
     values = msgspec.structs.asdict(keys)
     return {name: value for name, value in values.items() if bytes(value).strip() != b"null"}
