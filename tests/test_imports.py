@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "dragoman.scratch",
     ),
     "dragoman.hooks": ("dragoman.server.apis.lmi.hooks",),
-    "dragoman.server.apis.lmi.hooks": ("dragoman.types", "dragoman.errors"),
+    "dragoman.server.apis.lmi.hooks": ("dragoman.types", "dragoman.errors", "dragoman.server.json_body"),
     "dragoman.engine": (
         "dragoman.types",
         "dragoman.errors",
