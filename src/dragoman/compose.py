@@ -364,7 +364,10 @@ def model_profile(
         name=config.name,
         aliases=_aliases(config),
         limits=_limits(config),
-        settings={field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+        settings={
+            **{field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+            "has_lmi_signs": config.has_lmi_signs,
+        },
         default_sampling=default_sampling(config.model_dir),
         generation_defaults=(
             generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}

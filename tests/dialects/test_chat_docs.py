@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from dragoman.errors import ServerError
-from dragoman.server.apis.openai.negotiate import OPENAI_ONLY_FIELDS, OPENAI_USER_AGENTS
 from dragoman.server.apis.openai_wire.chat.schema import ChatBody
 from dragoman.server.apis.openai_wire.completions.schema import CompletionBody
 from dragoman.server.apis.openai_wire.errors import OPENAI_ERRORS, OpenAiError
@@ -50,8 +49,3 @@ def test_every_status_and_code_of_an_error_is_documented() -> None:
 
 def test_every_status_on_v3_is_documented() -> None:
     assert {row.status for row in OVMS_ERRORS.values() if str(row.status) not in page("ovms")} == set()
-
-
-def test_everything_that_decides_the_shape_is_documented() -> None:
-    text = page("chat")
-    assert [name for name in (*OPENAI_ONLY_FIELDS, *OPENAI_USER_AGENTS) if name not in text] == []

@@ -489,7 +489,8 @@ class ClientSettings:
     chat_format: str = option(
         "auto",
         Choice(("auto", "lmi", "openai")),
-        "Shape of /v1/chat/completions; auto decides by the client.",
+        "Shape of /v1/chat/completions. auto: LMI's where the server is configured as LMI's containers are (a "
+        "serving.properties, or an OPTION_ or SERVING_ variable that LMI has) and for curl without a key; else OpenAI's.",
     )
     max_stored_responses: int = option(
         1000,

@@ -28,6 +28,7 @@ from dragoman.config.foreign import (
     NO_CHOICE,
     NO_GPU,
     OF_ENGINES,
+    OPTIONS_OF_LMI,
     OTHER_TASK,
     ForeignOption,
 )
@@ -88,6 +89,7 @@ class Config:
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
     `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's
     model.py can make sense of, by its name without `option.`; `engine_options`: what only the engine can, likewise.
+    `has_lmi_signs`: it is written as for LMI's containers, in a serving.properties or in variables that LMI has.
     """
 
     model: ModelSettings
@@ -105,6 +107,7 @@ class Config:
     version: str = ""
     own_options: Mapping[str, str] = field(default_factory=dict)
     engine_options: Mapping[str, str] = field(default_factory=dict)
+    has_lmi_signs: bool = False
 
     @property
     def name(self) -> str:
@@ -199,6 +202,7 @@ def resolve(
         version=entry.version if entry else "",
         own_options=own_options,
         engine_options=engine_options,
+        has_lmi_signs=(directory / PROPERTIES_NAME).is_file() or findings.has_lmi_variables(),
     )
 
 
@@ -409,6 +413,12 @@ class _Findings:
         counted, notices = trusted(directory, givens, self._index)
         self.notices += notices
         self.read(FILE, counted)
+
+    def has_lmi_variables(self) -> bool:
+        """True if the environment holds an OPTION_ or SERVING_ variable of an option that LMI has, too."""
+        ours = [one.given for name in OPTIONS_OF_LMI for one in self._candidates[name] if one.layer == ENVIRONMENT]
+        foreign = [given for layer, _, given in self._foreign if layer == ENVIRONMENT]
+        return any(given.name.startswith(("OPTION_", "SERVING_")) for given in (*ours, *foreign))
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""

@@ -17,6 +17,7 @@ from dragoman.server.operations import Server
 
 INPUTS = "lmi"
 CHAT = "lmi.chat"
+V1_CHAT = "lmi.v1_chat"
 COMPLETIONS = "lmi.completions"
 
 # `curl -d` calls its body a form whatever it holds; a real form is no JSON object and goes to LMI
