@@ -89,7 +89,7 @@ REFUSED: list[tuple[str, Any]] = [
 def test_a_refusal_is_told_exactly(server: ServerProcess, path: str, body: Any) -> None:
     real = httpx.post(f"{server.base_url}{path}", json=body, timeout=60)
     assert real.status_code >= 400
-    refusal = explained(server, path, body)["refusal"]
+    refusal = explained(server, path, body, **{"user-agent": real.request.headers["user-agent"]})["refusal"]
     assert refusal["status"] == real.status_code
     assert without_id(refusal["body"]) == without_id(real.text)
 

@@ -29,7 +29,7 @@ ROUTES = [
     ("/predictions/fake", "lmi"),
     ("/predictions/model", "lmi"),
     ("/models/fake/invoke", "lmi"),
-    ("/v1/chat/completions", "openai.chat"),
+    ("/v1/chat/completions", "lmi.v1_chat"),
     ("/v1/completions", "openai.completions"),
     ("/v3/chat/completions", "ovms.chat"),
     ("/v3/completions", "ovms.completions"),
@@ -107,7 +107,7 @@ def test_placeholder_names_mean_the_default_model(client: httpx.Client, path: st
         ("/predictions/nobody", {}, "lmi"),
         ("/models/nobody/invoke", {"messages": []}, "lmi.chat"),
         ("/v1/completions", {"model": "nobody"}, "openai.completions"),
-        ("/v1/chat/completions", {"model": "nobody"}, "openai.chat"),
+        ("/v1/chat/completions", {"model": "nobody"}, "lmi.v1_chat"),
         ("/v3/completions", {"model": "nobody"}, "ovms.completions"),
         ("/api/generate-batch?model_name=nobody", {}, "text"),
     ],
@@ -364,7 +364,7 @@ class TestKeys:
 
     @pytest.mark.parametrize(("path", "dialect"), [(path, dialect) for path, dialect in ROUTES if path != "/models"])
     def test_who_owns_the_prefix_tells_that_the_key_is_wrong(self, path: str, dialect: str) -> None:
-        owner = {"openai.chat": "openai.completions", "ovms.chat": "ovms.completions"}.get(dialect, dialect)
+        owner = {"lmi.v1_chat": "openai.completions", "ovms.chat": "ovms.completions"}.get(dialect, dialect)
         with running_server(self.CONFIG) as server:
             answer = httpx.post(f"{server.url}{path}", json={})
             assert (answer.status_code, answer.json()["dialect"]) == (401, owner)

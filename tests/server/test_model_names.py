@@ -22,6 +22,7 @@ LMI_CALLS: list[tuple[str, dict[str, Any]]] = [
     ("/predictions/model", COMPLETION),
     ("/endpoints/any/invocations", CHAT),
 ]
+CURL = {"user-agent": "curl/8.5.0"}
 BEARER = {"authorization": "Bearer none"}
 
 
@@ -50,7 +51,7 @@ def add(server: RunningServer, name: str, alias: str) -> None:
 def test_in_lmis_shapes_an_unknown_name_means_the_only_model_and_is_reported(
     one: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
-    answer = one.post(path, json={**body, "model": "gpt-4"})
+    answer = one.post(path, json={**body, "model": "gpt-4"}, headers=CURL)
     assert (answer.status_code, answer.json()["model"]) == (200, "fake")
     assert answer.headers["x-dragoman-ignored"] == "model"
 
@@ -89,7 +90,7 @@ def test_elsewhere_an_unknown_name_is_refused_with_the_names_there_are(
 def test_a_server_with_several_models_refuses_unknown_names_in_lmis_shape(
     several: httpx.Client, path: str, body: dict[str, Any]
 ) -> None:
-    answer = several.post(path, json={**body, "model": "gpt-4"})
+    answer = several.post(path, json={**body, "model": "gpt-4"}, headers=CURL)
     assert answer.status_code == 404
     assert (answer.json()["code"], answer.json()["type"]) == (404, "ModelNotFoundException")
     assert "not found: gpt-4 (served: fake, nickname, other, second)" in answer.json()["message"]
