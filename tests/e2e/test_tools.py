@@ -42,12 +42,7 @@ LIGHT = {
 NAMED = {"type": "function", "function": {"name": "set_light"}}
 
 
-@pytest.fixture(
-    params=[
-        "v1",
-        pytest.param("v3", marks=pytest.mark.full("tests/dialects has the form of OVMS; the same service answers")),
-    ]
-)
+@pytest.fixture(params=["v1", "v3"])
 def client(request: pytest.FixtureRequest, server: ServerProcess) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.base_url}/{request.param}", api_key="none", max_retries=0) as client:
         yield client

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.pooling import (
     EmbedRequest,
-    PoolingFacts,
     PoolingKind,
     PoolingService,
     ScoreRequest,
@@ -29,8 +26,6 @@ from dragoman.server.pooling import (
     embedder,
     scorer,
 )
-from dragoman.server.pooling.texts import PairQuestion, TextPreparer
-from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import GenerationRequest, TextPrompt
 from tests.support.pooling_checkpoint import (
     case_names,
@@ -41,6 +36,7 @@ from tests.support.pooling_checkpoint import (
     words,
     write_pooling_case,
 )
+from tests.support.tables import table
 
 EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
 SCORING = [name for name in case_names() if "pairs" in read_case(name)]
@@ -84,7 +80,7 @@ def refused(name: str, root: Path, kind: type[ServerError], request: EmbedReques
     return found
 
 
-@pytest.mark.parametrize("name", EMBEDDING)
+@table("name", EMBEDDING)
 def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
@@ -104,7 +100,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path
         assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
 
 
-@pytest.mark.parametrize("name", SCORING)
+@table("name", SCORING)
 def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     pairs, reference = case_pairs(read_case(name)), recorded(name)
 
@@ -174,7 +170,7 @@ def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
     assert np.abs(without - written).max() > 0.01
 
 
-@pytest.mark.parametrize(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
+@table(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
 def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, tmp_path: Path) -> None:
     async def work(service: PoolingService) -> Any:
         asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
@@ -194,51 +190,7 @@ def test_a_text_that_is_too_long_is_refused_with_both_numbers(tmp_path: Path) ->
     assert error.max_model_len == 128
 
 
-def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
-    encode_all = HfTokenizer.encode_all
-
-    def counting(self: HfTokenizer, texts: Sequence[str]) -> list[list[int]]:
-        sizes.append(sum(map(len, texts)))
-        return encode_all(self, texts)
-
-    monkeypatch.setattr(HfTokenizer, "encode_all", counting)
-    tokenizer = load_tokenizer(write_pooling_case("bert_mean", tmp_path))
-    embedding = TextPreparer(tokenizer, PoolingFacts(PoolingKind.EMBED, "x", 128, tokenizer.vocab_size))
-    scoring = replace(embedding, facts=replace(embedding.facts, kind=PoolingKind.SCORE))
-    asking = replace(scoring, question=PairQuestion("a", "{instruction}{query}{document}", "b", "c"))
-    left, longest = Truncation.LEFT, words(600_000)  # three megabytes
-    long = longest[:60_000]
-    embeds = [
-        EmbedRequest(texts=[longest]),
-        EmbedRequest(texts=[long] * 500),
-        EmbedRequest(texts=["a"] * 1000, prompt=longest),
-        EmbedRequest(texts=[(1,) * 300_000]),
-    ]
-    scores = [
-        ScoreRequest(pairs=[(longest, "a")] * 500),
-        ScoreRequest(pairs=[("a", long)] * 500),
-        ScoreRequest(pairs=[("a", long + str(number)) for number in range(500)]),
-    ]
-    for prepare in [
-        *(partial(embedding.embedded, request) for request in embeds),
-        *(partial(preparer.scored, request) for request in scores for preparer in (scoring, asking)),
-    ]:
-        with pytest.raises(CapacityError):
-            prepare()
-    assert sum(sizes) < 20 * 65_536
-    sizes.clear()
-    for truncation, near in ((RIGHT, longest[:4000]), (left, longest[-4000:])):
-        texts = embedding.embedded(EmbedRequest(texts=[longest, near], truncation=truncation))
-        assert texts[0] == texts[1]
-    embedding.embedded(EmbedRequest(texts=["a"] * 50, prompt=longest, truncation=RIGHT))  # equal texts only once
-    scoring.scored(ScoreRequest(pairs=[(long, f"a {number}") for number in range(200)], truncation=RIGHT))
-    assert sum(sizes) < 20 * 65_536
-
-
-@pytest.mark.parametrize(
+@table(
     ("request_", "param", "told"),
     [
         (EmbedRequest(texts=[]), "texts", "at least one"),
@@ -308,7 +260,7 @@ def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
         scorer(ModelProfile())
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "expected"),
     [
         ("--pooling max --normalize false", ("max", False)),

@@ -6,6 +6,7 @@ Does not: know what the parameters mean. Called by the completions and chat dial
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +17,7 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.json_body import NotJson, shown_json
+from dragoman.server.json_body import NestedTooDeep, NotJson
 from dragoman.types import Bounds, Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -74,8 +75,11 @@ def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
     """
     try:
         raw = http.json()
+    except NestedTooDeep as error:
+        raise profile.payload_fault("nesting", f"the body is not valid JSON: {error}") from None
     except NotJson as error:
-        raise profile.payload_fault(error.problem, error.of("the body"), reason=error) from None
+        problem = "slip" if error.is_slip else "json"
+        raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
     # An empty text may take the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`.
@@ -124,13 +128,6 @@ def check_count(name: str, count: int, most: int, profile: Profile) -> None:
         raise profile.fault(name, "count", f"{name} must have at most {most} entries, got {count}", limit=most)
 
 
-def check_length(name: str, num_chars: int, most: int, profile: Profile) -> None:
-    """Raises InvalidRequest if texts have more characters together than a prompt may have."""
-    if num_chars > most:
-        message = f"{name} must have at most {most} characters together, got {num_chars}"
-        raise profile.fault(name, "length", message)
-
-
 def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:
     """Raises InvalidRequest for the first of `words` with more than `most` characters."""
     for position, word in enumerate(words):
@@ -147,7 +144,10 @@ def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> 
 
 def shown(value: object) -> str:
     """The value as an error message repeats it: one line of JSON, cut where it is long."""
-    return shown_json(value, MAX_SHOWN_LENGTH)
+    if isinstance(value, str):
+        value = value[: MAX_SHOWN_LENGTH + 1]  # it may have megabytes
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
 
 
 def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> InvalidRequest:

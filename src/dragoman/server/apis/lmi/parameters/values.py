@@ -12,6 +12,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.openai_wire.grammars import (
     read_choice,
@@ -20,7 +22,6 @@ from dragoman.server.apis.openai_wire.grammars import (
     read_regex,
     read_response_format,
 )
-from dragoman.server.json_body import shown_json
 
 MAX_SHOWN = 80  # characters of a refused value that an error message repeats
 
@@ -32,7 +33,8 @@ IGNORED = object()
 
 def show(value: Any) -> str:
     """The value as JSON on one line, cut to a length that fits a message."""
-    return shown_json(value, MAX_SHOWN)
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
 
 
 def wrong(name: str, value: Any, allowed: str) -> InvalidParameter:
@@ -112,9 +114,8 @@ def read_stop(value: Any) -> Any:
 
 def read_token_ids(value: Any) -> tuple[int, ...]:
     """A list of token ids, or one. Raises: ValueError."""
-    items = value if isinstance(value, list) else [value]
-    ids = tuple(items if set(map(type, items)) == {int} else map(read_integer, items))
-    if ids and not 0 <= min(ids) <= max(ids) <= MAX_INTEGER:
+    ids = tuple(read_integer(item) for item in (value if isinstance(value, list) else [value]))
+    if not all(0 <= token_id <= MAX_INTEGER for token_id in ids):
         raise ValueError
     return ids
 
