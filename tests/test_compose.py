@@ -56,7 +56,7 @@ def lmi(found: Dialects, **parameters: object) -> str:
 
 
 def chat(found: Dialects, **body: object) -> str:
-    return answer(found["openai.chat"], CHAT, messages=MESSAGES, **body)
+    return answer(found["lmi.v1_chat"], CHAT, messages=MESSAGES, **body)
 
 
 def text(found: Dialects) -> Call:
@@ -73,8 +73,8 @@ def observed(name: str, found: Dialects) -> object:
         "output_formatter": lambda: parse(found["lmi"], LMI, inputs="a").stream,
         "enable_streaming": lambda: parse(found["lmi"], LMI, inputs="a").stream,
         "tgi_compat": lambda: lmi(found),
-        "lmi_strict": lambda: parse(found["openai.chat"], CHAT, messages=MESSAGES).requests[0].max_tokens,
-        "generation_config": lambda: parse(found["openai.chat"], CHAT, messages=MESSAGES).requests[0].sampling,
+        "lmi_strict": lambda: parse(found["lmi.v1_chat"], CHAT, messages=MESSAGES).requests[0].max_tokens,
+        "generation_config": lambda: parse(found["lmi.v1_chat"], CHAT, messages=MESSAGES).requests[0].sampling,
         "chat_format": lambda: chat(found),
         "text_status_hold_ms": lambda: text(found).hold_s,
         "text_chat_template": lambda: isinstance(text(found).requests[0].prompt, ChatPrompt),

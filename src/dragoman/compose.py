@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from dragoman.config.generation import default_sampling, generation_defaults
+from dragoman.config.links import links_out
 from dragoman.config.option import show
 from dragoman.config.options import OPTIONS, OUTPUT_FORMATTERS
 from dragoman.config.resolve import ADAPTERS, WEIGHTS_CONFIG, Config, ConfigError
@@ -28,6 +29,7 @@ from dragoman.grammar.lazy import LazyGrammarCompiler
 from dragoman.host.cards import model_card
 from dragoman.host.loading import ModelLoad, has_model, memory_needs, what_lacks
 from dragoman.host.making import EngineMaking
+from dragoman.host.templates import find_chat_template
 from dragoman.models import ModelError
 from dragoman.models.config import read_config
 from dragoman.models.fingerprint import model_fingerprint
@@ -66,7 +68,7 @@ from dragoman.server.pooling.service import TextsService
 from dragoman.server.pooling.texts import PairQuestion, TextPreparer
 from dragoman.server.registry import GenerationService, ServedModel
 from dragoman.tokenizer.base import TokenPieces
-from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
+from dragoman.tokenizer.chat_template import ChatTemplate
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.tokenizer.stop_strings import StopOnTokens
 from dragoman.tokenizer.turn_ends import turn_end_ids
@@ -362,7 +364,10 @@ def model_profile(
         name=config.name,
         aliases=_aliases(config),
         limits=_limits(config),
-        settings={field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+        settings={
+            **{field.name: getattr(config.clients, field.name) for field in fields(config.clients)},
+            "has_lmi_signs": config.has_lmi_signs,
+        },
         default_sampling=default_sampling(config.model_dir),
         generation_defaults=(
             generation_defaults(config.model_dir) if config.clients.generation_config == "auto" else {}
@@ -408,7 +413,8 @@ def _served_adapters(config: Config, built: BuiltEngine) -> ServedAdapters | Non
     pairs = (text.partition("=") for text in config.adapters.lora)
     roots = [config.model_dir / ADAPTERS] if config.adapters.lora_store is None else [config.adapters.lora_store]
     first = {name: path for name, _, path in pairs}
-    return ServedAdapters(built.engine, built.adapters, first, roots, taken=(config.name, *_aliases(config)))
+    taken = (config.name, *_aliases(config))
+    return ServedAdapters(built.engine, built.adapters, first, roots, taken=taken, links_out=links_out)
 
 
 def _proposer_kind(config: Config) -> ProposerKind | None:
@@ -458,7 +464,7 @@ def _limits(config: Config) -> Limits:
 def _load_text(config: Config) -> _Text:
     try:
         tokenizer = load_tokenizer(config.model_dir)
-        template = _chat_template(config, tokenizer)
+        template = find_chat_template(config, tokenizer)
     except ValueError as error:
         if not has_model(config):
             raise ModelError(what_lacks(config.model_dir)) from error
@@ -477,20 +483,6 @@ def _output_format(
     return choose_output_format(template, tokenizer, model.tool_call_parser, model.reasoning_parser, is_control)
 
 
-def _chat_template(config: Config, tokenizer: HfTokenizer) -> ChatTemplate | None:
-    own = config.model.chat_template
-    if own is None:
-        return load_chat_template(tokenizer)
-    is_file = _is_file(own)
-    if not is_file and "{" not in own:  # else a misspelt name would be sent to the model in place of each conversation
-        raise ModelError(f"{config.cite('chat_template')}: must be a file or a Jinja template; there is no such file")
-    try:
-        source = Path(own).read_text(encoding="utf-8") if is_file else own
-        return ChatTemplate(source, special_tokens=tokenizer.facts.special_tokens)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{config.cite('chat_template') if is_file else '--chat-template'}: {error}") from error
-
-
 def _turn_end_ids(
     template: ChatTemplate | None, tokenizer: HfTokenizer, output: OutputFormat | HarmonyOutput
 ) -> frozenset[int]:
@@ -500,14 +492,6 @@ def _turn_end_ids(
     if isinstance(output, HarmonyOutput):
         return output.end_ids  # messages end with a token of their own, and others follow
     return turn_end_ids(template, tokenizer, output.marker_ids)
-
-
-def _is_file(text: str) -> bool:
-    """True if `text` is the path of a file; a template is too long or too odd for one, which is no error."""
-    try:
-        return Path(text).is_file()
-    except OSError:
-        return False
 
 
 # --- an operator's own code -------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ ModelError is none of them: no request meets it, since the model does not load.
 from __future__ import annotations
 
 from copy import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 
 class ServerError(Exception):
@@ -49,12 +49,22 @@ class ServerError(Exception):
         self.message = " ".join(message.split())  # one line, always: LMI puts it in a reason phrase, clients in a log
         self.param = param
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it is copied and travels to another process, whatever its class is made of."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def of(self, label: str) -> Self:
         """The same error, saying whose it is where a call holds several prompts."""
         twin = copy(self)
         twin.message = f"{self.message} ({label})"
         twin.args = (twin.message,)
         return twin
+
+
+def _restored(kind: type[ServerError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ServerError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidRequest(ServerError):

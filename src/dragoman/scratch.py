@@ -17,13 +17,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from dragoman.ownership import own_directory
+
 PREFIX = ".unfinished-"
 
 
 @contextmanager
 def scratch_directory(parent: Path) -> Iterator[Path]:
-    """An empty directory on the same disk as `parent`, which is made if need be. Raises: OSError."""
-    parent.mkdir(parents=True, exist_ok=True)
+    """An empty directory on the same disk as `parent`, which is made if need be.
+
+    Raises: OSError, also if others may write to `parent`.
+    """
+    own_directory(parent)
     with ExitStack() as held:
         with _lock(parent):  # nobody may take the directory for an abandoned one before it is locked
             _remove_abandoned(parent)

@@ -11,7 +11,7 @@ What is made for every call or token is a Struct: as a frozen dataclass it would
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
@@ -79,6 +79,12 @@ class Limits:
     max_token_ids: int = 300_000  # of one list, or of a logit_bias; vocabularies are smaller
     max_assistant_tokens: int = 32  # of one draft: each costs a row of logits of the vocabulary's size
     max_text_chars: int = 4_000_000  # that are tokenised for one prompt
+
+
+def id_outside(token_ids: Collection[int], vocab_size: int) -> int | None:
+    """An id among these that a vocabulary of this size does not have, None if it has all; quick, as there may be many."""
+    extremes = (min(token_ids), max(token_ids)) if token_ids else ()
+    return next((one for one in extremes if not 0 <= one < vocab_size), None)
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

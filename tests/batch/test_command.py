@@ -119,6 +119,7 @@ def long_file(directory: Path) -> tuple[list[str], list[str]]:
     return [str(directory / "in.jsonl"), str(directory / "out.jsonl"), *MODEL, "--concurrency", "8"], ids
 
 
+@pytest.mark.full("three batches with a model; test_run.py goes on from every torn file")
 def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_path: Path) -> None:
     words, ids = long_file(tmp_path)
     out = tmp_path / "out.jsonl"
@@ -138,7 +139,11 @@ def test_a_batch_that_is_killed_and_run_again_has_each_answer_exactly_once(tmp_p
     assert out.read_bytes().startswith(before)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.varies("how signals end a process")
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.full("the same with another signal"))],
+)
 def test_a_batch_that_is_stopped_says_how_it_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     words, ids = long_file(tmp_path)
     process = subprocess.Popen(command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -189,6 +189,7 @@ class _QuietServer(ThreadingHTTPServer):
 def _handler(server: FakeServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or heads and bodies wait for each other
 
         def do_GET(self) -> None:
             found = server.lists.get(self.path)

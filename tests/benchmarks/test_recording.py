@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from benchmarks.serving import peers
 from benchmarks.serving.load import Workload
@@ -94,6 +95,7 @@ def test_recording_leaves_the_runner_open_for_the_replay() -> None:
     assert not runner.is_closed
 
 
+@pytest.mark.full("starts the benchmark's own server; the parts of it are tested above")
 def test_a_server_whose_steps_are_recorded_replays_those_of_a_load(tmp_path: Path) -> None:
     server = peers.dragoman_server(demo_model_dir(), tmp_path, "--dtype", "f32", "--kv-cache-gb", "0.05")
     arguments = list(server.command)[list(server.command).index("serve") + 1 :]

@@ -12,6 +12,7 @@ from benchmarks.soak.faults import FAULTS
 from benchmarks.soak.kinds import KINDS
 
 
+@pytest.mark.full("a small soak takes longest of all; test_soak_books.py shows that its books find what is wrong")
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read as Linux tells it")
 def test_the_books_of_a_small_soak_agree(capsys: pytest.CaptureFixture[str]) -> None:
     # Three requests run (as many beams as the widest search has) and one may wait: eight clients are twice as many.

@@ -64,6 +64,7 @@ def test_kinds_differ_in_what_their_answers_repeat() -> None:
     assert 0.65 < share[EDIT] < 0.9
 
 
+@pytest.mark.full("asks the benchmark's own model for one answer of each kind")
 def test_the_model_answers_as_its_mind_says_and_its_tokens_spell_the_schema(tmp_path: Path) -> None:
     write_copier(tmp_path, SMALL, mind())
     write_tokenizer(tmp_path)

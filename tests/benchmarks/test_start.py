@@ -12,6 +12,7 @@ from benchmarks.start import drop_from_page_cache, measure, tell
 from tests.support.random_checkpoint import UNTIED, write_checkpoint
 
 
+@pytest.mark.full("measures starts in processes of their own; only the benchmark would tell wrong numbers")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_start_is_told_by_stages(tmp_path: Path) -> None:
     directory = write_checkpoint(UNTIED, tmp_path)

@@ -39,6 +39,7 @@ def test_packed_matrices_take_what_their_bits_take(name: str, bits: int, tmp_pat
         assert found == pytest.approx(SHAPE.hidden_size * SHAPE.intermediate_size * bits / 8, rel=0.15)
 
 
+@pytest.mark.full("measures starts in processes of their own; only the benchmark would tell wrong numbers")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["gguf-Q4_K", "ir-int4"])
 def test_a_start_is_measured(name: str) -> None:

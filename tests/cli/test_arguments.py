@@ -44,7 +44,6 @@ def test_flags_and_the_model_directory_are_told_apart(line: str, expected: list[
 @pytest.mark.parametrize(
     ("flag", "key"),
     [
-        ("-m", "load_models"),
         ("--models", "load_models"),
         ("-s", "model_store"),
         ("-f", "config_file"),

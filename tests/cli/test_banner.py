@@ -11,8 +11,8 @@ import pytest
 
 from dragoman.cli.banner import BannerFacts, banner, base_url
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai.api import CHAT_ROUTE
-from dragoman.server.apis.openai.negotiate import negotiate_shape
+from dragoman.server.apis.lmi.dialects import V1_CHAT_ROUTE
+from dragoman.server.apis.lmi.negotiate import negotiate_shape
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.pooling import PoolingKind
 
@@ -70,29 +70,34 @@ def test_a_server_with_keys_says_that_one_is_needed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chat_format", "needs_key", "shape", "change"),
+    ("chat_format", "needs_key", "has_lmi_signs", "shape", "change"),
     [
-        ("auto", False, "answers a plain curl in LMI's shape", "--chat-format openai"),
-        ("auto", True, "answers in OpenAI's shape to calls with a key", "--chat-format lmi"),
-        ("lmi", False, "answers in LMI's shape;", "--chat-format auto or openai"),
-        ("openai", True, "answers in OpenAI's shape;", "--chat-format auto or lmi"),
+        ("auto", False, False, "answers a plain curl in LMI's shape", "--chat-format openai"),
+        ("auto", True, False, "answers in OpenAI's shape to calls with a key", "--chat-format lmi"),
+        ("auto", True, True, "answers in LMI's shape, as it is configured so", "--chat-format openai"),
+        ("lmi", False, False, "answers in LMI's shape;", "--chat-format auto or openai"),
+        ("openai", True, True, "answers in OpenAI's shape;", "--chat-format auto or lmi"),
     ],
 )
 def test_a_line_says_whose_shape_a_plain_conversation_gets(
-    chat_format: str, needs_key: bool, shape: str, change: str
+    chat_format: str, needs_key: bool, has_lmi_signs: bool, shape: str, change: str
 ) -> None:
-    facts = BannerFacts("m", "/models/m", "127.0.0.1", 8080, needs_key=needs_key, chat_format=chat_format)
+    facts = BannerFacts(
+        "m", "/models/m", "127.0.0.1", 8080, needs_key=needs_key, chat_format=chat_format, has_lmi_signs=has_lmi_signs
+    )
     (line,) = [line for line in banner(facts).splitlines() if "--chat-format" in line]
     assert line.startswith(f"  /v1/chat/completions {shape}")
     assert change in line
-    assert is_openai_shape(line, chat_format, needs_key=needs_key)
+    assert is_openai_shape(line, chat_format, needs_key=needs_key, has_lmi_signs=has_lmi_signs)
 
 
-def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool) -> bool:
+def is_openai_shape(line: str, chat_format: Any, *, needs_key: bool, has_lmi_signs: bool) -> bool:
     """Whether the line is true of the dialect, for the curl that the banner shows."""
     headers = {"user-agent": "curl/8.5", **({"authorization": "Bearer k"} if needs_key else {})}
     shape = negotiate_shape(
-        ChatOptions(CHAT_ROUTE, chat_format), HttpCall("POST", "/v1/chat/completions", b"", headers), {}
+        ChatOptions(V1_CHAT_ROUTE, chat_format, has_lmi_signs=has_lmi_signs),
+        HttpCall("POST", "/v1/chat/completions", b"", headers),
+        {},
     )
     return (shape == "openai") is ("answers in OpenAI's" in line)
 

@@ -51,7 +51,7 @@ def test_a_home_that_cannot_be_written_is_told_and_served_from() -> None:
     home = {"HOME": "/sys", "XDG_CACHE_HOME": "/sys/cache", "HF_HOME": ""}
     with serve("--max-model-len", "64", "--max-num-seqs", "1", environ=home) as running:
         [note] = [line for line in running.output if "note:" in line]
-    assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be written (")
+    assert note.startswith("dragoman: note: /sys/cache/dragoman cannot be used (")
     assert "--cache-dir names another directory" in note
 
 
@@ -67,6 +67,7 @@ def test_a_model_of_the_hub_without_a_network_is_told_in_a_line(tmp_path: Path) 
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.full("a self-test of the bundled model in a process of its own")
 def test_two_gigabytes_of_memory_are_enough_for_the_bundled_model() -> None:
     """As a process that may map no more: its libraries, its weights and its cache are within.
 

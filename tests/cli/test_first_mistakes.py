@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -150,3 +152,50 @@ def test_a_template_file_that_does_not_compile_is_named(tmp_path: Path) -> None:
 def test_code_is_looked_for_where_one_is_only_if_its_name_was_typed_there(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("raise RuntimeError('read')\n", encoding="utf-8")
     assert refusal(entry_point="mine.py").endswith("there is none of that name")
+
+
+def test_every_usual_name_of_a_model_is_heeded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What nobody heeds would have the demo model served in the place of the one that was asked for."""
+    ways = [["/missing"], ["--model", "/missing"], ["--model=/missing"], ["-m", "/missing"], ["--model-id", "/missing"]]
+    for words in ways:
+        assert main(["config", *words]) == 2, words
+        assert "=/missing (command line): must be a directory" in capsys.readouterr().err, words
+    for variable in ("MODEL_ID", "HF_MODEL_ID", "OPTION_MODEL_ID"):
+        with monkeypatch.context() as patched:
+            patched.setenv(variable, "/missing")
+            assert main(["config"]) == 2, variable
+        assert f"{variable}=/missing (environment): must be a directory" in capsys.readouterr().err
+    assert main(["config", "demo", "--model", "demo-vision"]) == 2
+    assert "one model at most may be named" in capsys.readouterr().err
+
+
+def test_a_list_of_models_behind_m_is_still_lmis(capsys: pytest.CaptureFixture[str]) -> None:
+    demo = str(demo_model_dir())
+    for words, names in ((["-m", f"a={demo}"], ["a"]), (["-m", f"a={demo}", f"b={demo}"], ["a", "b"])):
+        assert main(["config", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines if line.startswith("model ")] == names
+
+
+@pytest.mark.parametrize("command", ["serve", "config", "doctor", "chat", "selftest"])
+def test_a_path_that_the_system_refuses_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "/" + "x" * 300]) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "File name too long; check the path" in told
+
+
+def test_memory_that_does_not_suffice_is_one_line(tmp_path: Path) -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (200 << 20, 200 << 20)); import dragoman.cli as cli; "
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code + "raise SystemExit(cli.main(['serve', '--port', '0']))"],
+        capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert run.stderr == (
+        "dragoman: serve: the memory does not suffice: the process may map 200 MiB at most; raise it with ulimit -v\n"
+    )

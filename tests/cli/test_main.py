@@ -32,6 +32,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.mark.varies("how the command is started, and what its help says")
 def test_the_installed_command_answers_help_and_version() -> None:
     assert command("--version").stdout == f"dragoman {dragoman.__version__}\n"
     result = command("serve", "--help")

@@ -13,6 +13,7 @@ from dragoman.cli.models_command import models
 from dragoman.cli.pull_command import pull
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
+from dragoman.hub import download
 from tests.support.fake_hub import FakeHub, fake_hub
 
 FILES = {
@@ -20,6 +21,11 @@ FILES = {
     "tokenizer.json": b"{}",
     "model.safetensors": bytes(5000),
 }
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "RETRY_S", 0.0)
 
 
 @pytest.fixture

@@ -139,6 +139,14 @@ def test_what_would_not_protect_stops_the_start(words: str, told: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_key_file_without_keys_stops_the_start(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.touch()
+    with pytest.raises(ConfigError, match="must hold at least one key, one per line") as caught:
+        begin("--api-key-file", str(empty))
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("words", ["--rate-limit-tokens 5", "--open-scopes metrics", "--cors-allow-credentials"])
 def test_what_does_nothing_without_keys_or_origins_is_told(words: str) -> None:
     assert f"{words.split()[0]}=" in "".join(configured(*words.split()).notices)

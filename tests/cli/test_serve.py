@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,10 +128,15 @@ def test_a_server_may_begin_without_a_model(tmp_path: Path) -> None:
         assert running.terminate() == 0
 
 
+@pytest.mark.varies("a start of the real server, a completion over HTTP, and how a signal ends it")
 def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
-    """`-f` with LMI's config.properties, and a store with an archive: as an operator brings them along from LMI."""
+    """`-f` with LMI's config.properties, and a store with an archive: as an operator brings them along from LMI.
+
+    SIGINT ends it cleanly.
+    """
     (tmp_path / "store").mkdir()
-    shutil.make_archive(str(tmp_path / "store" / "packed"), "gztar", demo_model_dir())
+    with tarfile.open(tmp_path / "store" / "packed.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(demo_model_dir(), ".")
     (tmp_path / "config.properties").write_text(
         f"model_store={tmp_path}/store\nload_models=ALL\nmax_request_size=100\noption.max_model_len=64\n"
         "number_of_netty_threads=2\n",
@@ -147,18 +153,23 @@ def test_lmis_own_command_line_serves_a_packed_model(tmp_path: Path) -> None:
         notes = [line for line in running.output if "note:" in line]
         assert len(notes) == 1
         assert f"number_of_netty_threads=2 ({tmp_path}/config.properties line 5): no effect here" in notes[0]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
-    with serve("--max-model-len", "64") as running:
-        running.process.send_signal(number)
+        running.process.send_signal(signal.SIGINT)
         assert running.process.wait(timeout=60) == 0
     assert "Traceback" not in "".join(running.output)
 
 
+@pytest.mark.varies("a start of the real server, a completion over HTTP, and how a signal ends it")
+def test_a_supervisors_signal_ends_the_server_cleanly() -> None:
+    with serve("--max-model-len", "64") as running:
+        body = {"model": "demo", "prompt": "The sea", "max_tokens": 2, "ignore_eos": True}
+        answer = httpx.post(f"{running.base_url}/v1/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] == 2
+        assert running.terminate() == 0
+    assert "Traceback" not in "".join(running.output)
+
+
 def failing(*words: str) -> str:
-    """What a command that cannot serve writes; it ends by itself, with an error code and without a traceback."""
+    """The errors of a command that cannot serve; it ends by itself, with an error code and without a traceback."""
     result = subprocess.run(
         [sys.executable, "-m", "dragoman", "serve", "--port", "0", *words],
         env=dict(os.environ), capture_output=True, text=True, check=False, timeout=120,
@@ -169,6 +180,7 @@ def failing(*words: str) -> str:
     return result.stderr
 
 
+@pytest.mark.varies("the exit code, and an error of the system in its own words")
 def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -179,6 +191,7 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     )
 
 
+@pytest.mark.full("as the length that does not fit below; test_first_mistakes.py has the message")
 def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None:
     assert f"{tmp_path} is no model: there is neither config.json nor a GGUF file in it" in failing(str(tmp_path))
 
@@ -186,13 +199,6 @@ def test_a_directory_without_a_model_is_told_in_one_line(tmp_path: Path) -> None
 def test_an_option_that_does_not_fit_the_model_is_told_in_one_line() -> None:
     message = failing("--max-model-len", "999999")
     assert "--max-model-len=999999 (command line): must be at most 2048, the model's context length" in message
-
-
-def test_a_key_file_without_keys_is_told_in_one_line(tmp_path: Path) -> None:
-    empty = tmp_path / "empty"
-    empty.touch()
-    assert "must hold at least one key, one per line" in failing("--api-key-file", str(empty))
-    assert "must be a readable UTF-8 file" in failing("--api-key-file", str(tmp_path / "none"))
 
 
 def test_what_follows_a_dead_engine_is_the_operators_choice(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.models.storage.groups import quantize_groups
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from tests.support.packed_checkpoint import PackedCheckpoint, unpack
+from tests.support.tiers import examples
 
 DEMO = demo_model_dir()
 
@@ -36,12 +37,13 @@ def reference() -> LoadedModel:
 
 
 def divergence(loaded: LoadedModel, reference: LoadedModel) -> float:
-    tokens = load_tokenizer(DEMO).encode(corpus(1, 60), add_special_tokens=False)
+    tokens = load_tokenizer(DEMO).encode(corpus(1, examples(60)), add_special_tokens=False)
     found = evaluate(loaded, cut_text(tokens, 256, None), lambda _stage, _fraction: None, reference).divergence_mean
     assert found is not None
     return found
 
 
+@pytest.mark.full("how much less calibration loses; that its factors cancel is asked below")
 def test_calibrated_weights_lose_less_than_others(
     reference: LoadedModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +63,7 @@ def test_calibrated_weights_lose_less_than_others(
 
 def test_with_eight_bits_hardly_anything_is_lost_so_factors_cancel(reference: LoadedModel, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
-    text.write_text(corpus(2, 10))
+    text.write_text(corpus(2, examples(10)))
     assert main(["compress", str(DEMO), str(tmp_path / "out"), "--text", str(text), "--bits", "8"]) == 0
     assert divergence(PackedCheckpoint(tmp_path / "out").load(ModelOptions("f32")), reference) < 0.001
 

@@ -16,7 +16,6 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.archives import SUFFIXES, ArchiveError, archive_stem, unpack
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
-from tests.support.tables import table
 
 FILES = {"config.json": "{}", "serving.properties": "option.max_model_len=64"}
 
@@ -40,7 +39,7 @@ def contents(directory: Path) -> dict[str, str]:
     return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-@table("suffix", SUFFIXES)
+@pytest.mark.parametrize("suffix", SUFFIXES)
 def test_an_archive_becomes_the_directory_that_was_packed(suffix: str, tmp_path: Path) -> None:
     archive = pack(tmp_path / f"my.model{suffix}", {**FILES, "sub/file": "x"})
     directory = unpack(archive, tmp_path / "cache")
@@ -62,43 +61,62 @@ def test_it_is_unpacked_once_until_it_changes(tmp_path: Path) -> None:
     assert contents(unpack(archive, tmp_path / "cache")) == {**FILES, "more": "x"}
 
 
-def link_in_zip(path: Path) -> None:
+def in_zip(path: Path, kind: int) -> None:
+    """An archive of one member of that kind, and what belongs to it."""
     with zipfile.ZipFile(path, "w") as packed:
         member = zipfile.ZipInfo("link")
-        member.external_attr = (stat.S_IFLNK | 0o777) << 16
+        member.external_attr = (kind | 0o777) << 16
         packed.writestr(member, "/etc/passwd")
 
 
-def link_in_tar(path: Path) -> None:
-    with tarfile.open(path, "w:gz") as tar:
+def in_tar(path: Path, kind: bytes, target: str = "") -> None:
+    with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
+        tar.addfile(tarfile.TarInfo("config.json"))
         member = tarfile.TarInfo("link")
-        member.type, member.linkname = tarfile.SYMTYPE, "../../outside"
+        member.type, member.linkname, member.devmajor, member.devminor = kind, target, 1, 3
         tar.addfile(member)
 
 
-def device_in_tar(path: Path) -> None:
+def chain_of_links(path: Path) -> None:
+    """Links through folders whose names together are longer than a path may be, and a file behind the last.
+
+    Whoever checks where a link leads by resolving it stops at that length (CVE-2025-4517).
+    """
+    folder = "d" * 247
+    place = ""
     with tarfile.open(path, "w") as tar:
-        member = tarfile.TarInfo("null")
-        member.type, member.devmajor, member.devminor = tarfile.CHRTYPE, 1, 3
-        tar.addfile(member)
-
-
-def hard_link_in_tar(path: Path) -> None:
-    with tarfile.open(path, "w") as tar:
-        member = tarfile.TarInfo("link")
-        member.type, member.linkname = tarfile.LNKTYPE, "../../outside"
-        tar.addfile(member)
+        for letter in "abcdefghijklmnop":
+            for name, kind, target in ((folder, tarfile.DIRTYPE, ""), (letter, tarfile.SYMTYPE, folder)):
+                member = tarfile.TarInfo(f"{place}{name}")
+                member.type, member.linkname = kind, target
+                tar.addfile(member)
+            place += f"{letter}/"
+        for name, target in (
+            ("long", f"{place}{'l' * 254}"),
+            (f"{place}{'l' * 254}", "../" * 16),
+            ("up", "long/../.."),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            tar.addfile(member)
+        tar.addfile(tarfile.TarInfo("up/outside"))
 
 
 UNSAFE: Mapping[str, Callable[[Path], object]] = {
     "up.zip": lambda path: pack(path, {"ok": "", "../outside": "x"}),
     "root.zip": lambda path: pack(path, {"/outside": "x"}),
     "drive.zip": lambda path: pack(path, {"C:/outside": "x"}),
-    "link.zip": link_in_zip,
+    "link.zip": lambda path: in_zip(path, stat.S_IFLNK),
+    "pipe.zip": lambda path: in_zip(path, stat.S_IFIFO),
     "up.tar": lambda path: pack(path, {"ok": "", "../outside": "x"}),
-    "link.tar.gz": link_in_tar,
-    "hard-link.tar": hard_link_in_tar,
-    "device.tar": device_in_tar,
+    "link.tar.gz": lambda path: in_tar(path, tarfile.SYMTYPE, "../../outside"),
+    "inner-link.tar": lambda path: in_tar(path, tarfile.SYMTYPE, "config.json"),
+    "hard-link.tar": lambda path: in_tar(path, tarfile.LNKTYPE, "../../outside"),
+    "inner-hard-link.tar": lambda path: in_tar(path, tarfile.LNKTYPE, "config.json"),
+    "chain-of-links.tar": chain_of_links,
+    "device.tar": lambda path: in_tar(path, tarfile.CHRTYPE),
+    "disk.tar": lambda path: in_tar(path, tarfile.BLKTYPE),
+    "pipe.tar": lambda path: in_tar(path, tarfile.FIFOTYPE),
     "broken.zip": lambda path: path.write_bytes(b"PK\x03\x04 and no more"),
     "broken.tar.gz": lambda path: path.write_bytes(b"\x1f\x8b\x08 and no more"),
     "empty.tgz": lambda path: path.write_bytes(b""),
@@ -106,7 +124,7 @@ UNSAFE: Mapping[str, Callable[[Path], object]] = {
 }
 
 
-@table("name", UNSAFE)
+@pytest.mark.parametrize("name", UNSAFE)
 def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     UNSAFE[name](tmp_path / name)
     with pytest.raises(ArchiveError) as caught:
@@ -117,7 +135,7 @@ def test_what_is_unsafe_or_broken_is_refused_in_one_line_and_leaves_nothing(name
     assert not list(tmp_path.rglob("outside"))
 
 
-@table("name", ["bomb.zip", "bomb.tar.gz"])
+@pytest.mark.parametrize("name", ["bomb.zip", "bomb.tar.gz"])
 def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +145,20 @@ def test_an_archive_that_holds_more_than_the_disk_is_not_unpacked(
     with pytest.raises(ArchiveError, match=r"its contents need at least 500[01] bytes, and 1000 are free"):
         unpack(archive, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_nobody_else_can_have_unpacked_it(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    directory = unpack(pack(tmp_path / "a.tar"), cache)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (cache, directory)} == {0o700}
+    directory.chmod(0o777)
+    cache.chmod(0o1777)  # as /tmp is: others may have put the directory there
+    with pytest.raises(
+        ArchiveError, match=r"cannot be unpacked .*cache has mode 1777, by which others may write to it"
+    ):
+        unpack(tmp_path / "a.tar", cache)
+    cache.chmod(0o755)
+    assert stat.S_IMODE(unpack(tmp_path / "a.tar", cache).stat().st_mode) == 0o755, "what is ours is closed to others"
 
 
 # --- in a model store -------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from dragoman.config.option import Option
 from dragoman.config.options import OPTIONS
 from dragoman.config.resolve import Config, resolve
 from dragoman.config.server_options import PER_MODEL, ServerSettings
-from tests.support.tables import table
 
 CODE = "raise SystemExit('it ran')"
 
@@ -20,11 +19,7 @@ CODE = "raise SystemExit('it ran')"
 @pytest.fixture
 def snapshot(tmp_path: Path) -> Path:
     """A model as the hub's cache has it."""
-    return cached(tmp_path)
-
-
-def cached(directory: Path) -> Path:
-    return model(directory / "cache" / "models--org--name" / "snapshots" / ("0" * 40))
+    return model(tmp_path / "cache" / "models--org--name" / "snapshots" / ("0" * 40))
 
 
 def model(directory: Path, *lines: str) -> Path:
@@ -70,7 +65,7 @@ def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path)
     assert not configured(directory).clients.hooks
 
 
-@table(
+@pytest.mark.parametrize(
     "line",
     [
         "option.engine=evil:factory", "option.entryPoint=model.py", "option.enable_hooks=true", "option.handler=run",
@@ -80,8 +75,7 @@ def test_own_code_around_a_model_of_the_hub_runs(tmp_path: Path, snapshot: Path)
         "option.lora=a=/elsewhere", "tls_cert=x.pem", "option.trust_remote_code=true", "option.worker_cls=evil.Worker",
     ],
 )  # fmt: skip
-def test_its_files_set_nothing_that_reaches_beyond_it(tmp_path: Path, line: str) -> None:
-    snapshot = cached(tmp_path)
+def test_its_files_set_nothing_that_reaches_beyond_it(snapshot: Path, line: str) -> None:
     plain = configured(snapshot)
     write(snapshot, line, "option.max_model_len=77")
     config = configured(snapshot)
@@ -94,7 +88,9 @@ def test_its_files_set_nothing_that_reaches_beyond_it(tmp_path: Path, line: str)
         assert getattr(config, group) == getattr(plain, group)
 
 
-@table("option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "option", [one for one in OPTIONS if one.group is ServerSettings and one.key], ids=lambda one: one.name
+)
 def test_every_option_of_the_whole_server_is_the_operators(snapshot: Path, option: Option) -> None:
     """A new one too: whoever adds it need not think of this."""
     write(snapshot, f"{option.key}=1")

@@ -24,7 +24,6 @@ from dragoman.config.kinds import (
     Value,
     WordOrAddress,
 )
-from tests.support.tables import table
 
 KINDS: list[Kind] = [
     Integer(1, 9), Integer(auto=True), Number(), Number(0.5, inclusive=True, auto=True), Switch(),
@@ -33,7 +32,7 @@ KINDS: list[Kind] = [
 ]  # fmt: skip
 
 
-@table(
+@pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
         (Integer(), "12", 12),
@@ -54,7 +53,7 @@ def test_a_legal_text_gives_its_value(kind: Kind, text: str, value: Value) -> No
     assert kind.parse(text) == value
 
 
-@table(
+@pytest.mark.parametrize(
     ("kind", "text"),
     [
         (Integer(1), "0"), (Integer(0, 5), "6"), (Integer(), "auto"), (Integer(), "1.0"), (Integer(), ""),
@@ -68,7 +67,7 @@ def test_any_other_text_is_refused(kind: Kind, text: str) -> None:
         kind.parse(text)
 
 
-@table("kind", KINDS, ids=lambda kind: type(kind).__name__)
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: type(kind).__name__)
 def test_every_kind_says_in_words_what_it_allows(kind: Kind) -> None:
     assert kind.allowed
     assert "\n" not in kind.allowed

@@ -1,4 +1,4 @@
-"""No link in a model's directory leads out of it, but for those of the hub's cache into its own blobs."""
+"""No link in a model's directory, at any depth, leads out of it, but for those of the hub's cache into its own blobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from dragoman.config.links import links_out
 from dragoman.config.resolve import ConfigError, resolve
 from dragoman.config.sources import Given
-from tests.support.tables import table
 
 
 @pytest.fixture
@@ -21,12 +20,11 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-@table("target", ["../secret", "/etc/hostname", "../nothing-there", ".."])
+@pytest.mark.parametrize("target", ["../secret", "/etc/hostname", "../nothing-there", ".."])
 def test_a_link_that_leads_out_stops_the_start_by_its_name(target: str, model: Path) -> None:
     (model / "chat_template.jinja").symlink_to(target)
     with pytest.raises(ConfigError) as caught:
         resolve([Given("MODEL_DIR", "option.model_id", str(model), "command line")], {}, model)
-    (model / "chat_template.jinja").unlink()
     [problem] = caught.value.problems
     assert problem.startswith(f"{model}/chat_template.jinja: leads to /")
     assert problem.endswith("out of the model's directory; put the file itself there")
@@ -44,10 +42,32 @@ def test_the_directory_itself_may_be_a_link(model: Path, tmp_path: Path) -> None
     assert links_out(tmp_path / "latest") == []
 
 
-def test_a_template_folder_is_looked_into(model: Path) -> None:
-    (model / "additional_chat_templates").mkdir()
-    (model / "additional_chat_templates" / "tool.jinja").symlink_to("../../secret")
-    assert len(links_out(model)) == 1
+def test_links_below_the_top_lead_out_neither(model: Path, tmp_path: Path) -> None:
+    """Templates, modules of embeddings, adapters, shards, whatever a file names: it makes no difference what reads them."""
+    places = [
+        "additional_chat_templates/tool.jinja",
+        "1_Pooling/config.json",
+        "adapters/a/adapter_config.json",
+        "a/b/c/d",
+    ]
+    for place in places:
+        (model / place).parent.mkdir(parents=True)
+        (model / place).symlink_to(tmp_path / "secret")
+    (model / "2_Dense").symlink_to(tmp_path)  # a folder as a whole
+    (model / "inner").symlink_to(model / "a")
+    assert {line.partition(": ")[0] for line in links_out(model)} == {str(model / one) for one in (*places, "2_Dense")}
+
+
+@pytest.mark.parametrize("name", ["lora", "draft_model"])
+def test_links_of_what_is_read_with_the_model_are_refused_too(name: str, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "beside" / "inner").mkdir(parents=True)
+    (tmp_path / "beside" / "inner" / "config.json").symlink_to("../../secret")
+    value = f"a={tmp_path}/beside" if name == "lora" else f"{tmp_path}/beside"
+    givens = [Given("MODEL_DIR", "option.model_id", str(model), "command line")]
+    with pytest.raises(ConfigError) as caught:
+        resolve([*givens, Given(f"--{name}", f"option.{name}", value, "command line")], {}, model)
+    [problem] = caught.value.problems
+    assert problem.startswith(f"{tmp_path}/beside/inner/config.json: leads to {tmp_path}/secret, ")
 
 
 def test_a_circle_of_links_is_no_file_of_the_model(model: Path) -> None:
@@ -67,7 +87,9 @@ def snapshot(cache: Path, repo: str) -> Path:
 def test_links_of_the_hubs_cache_may_lead_to_the_blobs_of_their_repository_only(tmp_path: Path) -> None:
     one, two = snapshot(tmp_path, "models--org--one"), snapshot(tmp_path, "models--org--two")
     (one / "config.json").symlink_to("../../blobs/abc")
-    assert links_out(one) == []
+    (one / "1_Pooling").mkdir()
+    (one / "1_Pooling" / "config.json").symlink_to("../../../blobs/abc")
+    assert links_out(one) == links_out(one / "1_Pooling") == []
     (two / "config.json").symlink_to(one.parents[1] / "blobs" / "abc")
     assert len(links_out(two)) == 1
     (one / "other.json").symlink_to("../../refs/main")

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.config.pbtxt import Field, Message, PbtxtError, parse_pbtxt
-from tests.support.tables import table
 
 
-@table(
+@pytest.mark.parametrize(
     ("text", "fields"),
     [
         ("", ()),
@@ -38,7 +37,7 @@ def test_every_field_knows_its_line() -> None:
     assert [one.line for one in parse_pbtxt("a: 1\n\nb: 2 c {\n}\n").fields] == [1, 3, 3]
 
 
-@table(
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("a", "line 1: the end stands where a colon or a message is expected"),

@@ -14,7 +14,7 @@ from dragoman.config.kinds import Hosts, ImageLimit
 from dragoman.config.resolve import Config, ConfigError, resolve
 from dragoman.pictures import PictureLimits
 from dragoman.pictures.places import HostRule
-from tests.support.tables import table
+from tests.support.tiers import examples
 
 
 def resolved(tmp_path: Path, line: str = "", properties: str = "", environ: dict[str, str] | None = None) -> Config:
@@ -36,7 +36,7 @@ def test_every_limit_reaches_the_loader(tmp_path: Path) -> None:
     )
 
 
-@table(
+@pytest.mark.parametrize(
     ("properties", "environ", "name", "value"),
     [
         ("option.allowed_media_domains=a.example,b.example", {}, "allow_image_hosts", ("a.example", "b.example")),
@@ -57,7 +57,7 @@ def test_the_names_and_forms_of_other_servers_act(
     assert getattr(resolved(tmp_path, "", properties, environ).pictures, name) == value
 
 
-@table(
+@pytest.mark.parametrize(
     "properties",
     [
         "option.allowed_media_domains=[1]", 'option.allowed_media_domains={"a": 1}', "option.allowed_media_domains=[",
@@ -78,7 +78,7 @@ def test_a_time_without_hosts_is_told_to_do_nothing(tmp_path: Path) -> None:
     assert resolved(tmp_path, "--image-fetch-timeout-s 3 --allow-image-hosts *").notices == ()
 
 
-@table(
+@pytest.mark.parametrize(
     ("text", "limit"),
     [
         ("image=2", 2), ("image=0", 0), ("video=1, image=3", 3), ("video=1", None), ("2", 2), ("none", None), ("{}",
@@ -92,7 +92,7 @@ def test_limits_of_images(text: str, limit: int | None) -> None:
     assert ImageLimit().parse(text) == limit
 
 
-@table(
+@pytest.mark.parametrize(
     "text",
     [
         "image", "image=", "image=x", "image=-1", "image=1.5", "image=1,image=2", "images=1", "image=1,sound=1", "{",
@@ -107,7 +107,7 @@ def test_other_limits_are_refused(text: str) -> None:
         ImageLimit().parse(text)
 
 
-@table(
+@pytest.mark.parametrize(
     "text",
     [
         "a.example", "*", "*.a.example", "a.example:81", "*:81", "1.1.1.1", "1.1.1.1:81", "[2606::1]", "[2606::1]:81",
@@ -120,7 +120,7 @@ def test_hosts_of_every_form_are_taken(text: str) -> None:
     assert HostRule.read(text)
 
 
-@table(
+@pytest.mark.parametrize(
     "text",
     [
         "", ",", "https://a.example", "a.example/b", "a..example", ".a", "a.", "-a.example", "**", "*a.example", "a.*",
@@ -136,7 +136,7 @@ def test_other_hosts_are_refused(text: str) -> None:
         Hosts().parse(text)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.text(max_size=30) | st.text(alphabet="a1.*:[]0x-", max_size=12))
 def test_every_host_that_options_take_is_a_rule(text: str) -> None:
     try:

@@ -11,7 +11,6 @@ from dragoman.cli.arguments import read_arguments
 from dragoman.config.combinations import Origin
 from dragoman.config.resolve import Config, ConfigError
 from dragoman.config.several import resolve_all
-from tests.support.tables import table
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ HOME = {"MODEL_SERVER_HOME": "{}"}
 # --- where it is ------------------------------------------------------------------------------------------------------
 
 
-@table(
+@pytest.mark.parametrize(
     ("line", "env"),
     [
         ("-f {}/my.properties", {}),

@@ -2,81 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
+
+import pytest
 
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.openai.negotiate import negotiate_shape
+from dragoman.server.apis.lmi.negotiate import negotiate_shape
 from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
 from dragoman.server.apis.openai_wire.fields import peek_object
 from tests.dialects.openai_calls import ROUTES, chats, http_call, refusal
-from tests.support.tables import table
+from tests.support.tables import Rows
 
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 SSE = {"accept": "text/event-stream"}
 JSONLINES = {"accept": "application/jsonlines"}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
-CASES: list[tuple[str, str, dict[str, str], dict[str, Any], str]] = [
-    ("v1", "auto", {}, {}, "lmi"),
-    ("v1", "auto", {"accept": "*/*"}, {}, "lmi"),
-    ("v1", "auto", {"accept": "application/json"}, {}, "lmi"),
-    ("v1", "auto", SSE, {}, "openai"),
-    ("v1", "auto", {"accept": "application/json, Text/Event-Stream;q=0.5"}, {}, "openai"),
-    ("v1", "auto", {"x-stainless-lang": "python"}, {}, "openai"),
-    ("v1", "auto", {"authorization": "Bearer key"}, {}, "openai"),
-    ("v1", "auto", {"authorization": "AWS4-HMAC-SHA256 Credential=x"}, {}, "openai"),
-    ("v1", "auto", {"authorization": "Basic dTpw"}, {}, "openai"),
-    ("v1", "auto", {"authorization": " "}, {}, "lmi"),
-    ("v1", "auto", {"api-key": "k"}, {}, "openai"),
-    ("v1", "auto", {"api-key": ""}, {}, "lmi"),
-    ("v1", "auto", {"x-api-key": "k"}, {}, "openai"),
-    ("v1", "auto", {"openai-organization": "o"}, {}, "openai"),
-    ("v1", "auto", {"openai-beta": "assistants=v2"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "ai/6.0.1 ai-sdk/openai-compatible/2.0"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "ai-sdk/provider"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "LiteLLM/1.70"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "llama-index/0.12"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "instructor/1.7"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "guidellm/0.3"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "python-requests/2.32"}, {}, "lmi"),
-    ("v1", "auto", {"user-agent": "aiohttp/3.11"}, {}, "lmi"),
-    ("v1", "auto", {}, {"functions": [{"name": "f"}]}, "openai"),
-    ("v1", "lmi", {"api-key": "k", "openai-beta": "x"}, {}, "lmi"),
-    ("v1", "auto", {"user-agent": "OpenAI/Python 3.52.0"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "unknown/None; hf_hub/0.36.2; python/3.11"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "litellm/1.2"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "langchain/0.3"}, {}, "openai"),
-    ("v1", "auto", {"user-agent": "curl/8.1"}, {}, "lmi"),
-    ("v1", "auto", {}, {"stream_options": {}}, "openai"),
-    ("v1", "auto", {}, {"tools": TOOLS}, "openai"),
-    ("v1", "auto", {}, {"response_format": {"type": "text"}}, "openai"),
-    ("v1", "auto", {}, {"max_completion_tokens": 5}, "openai"),
-    ("v1", "auto", {}, {"store": False}, "openai"),
-    ("v1", "auto", {}, {"metadata": {}}, "openai"),
-    ("v1", "auto", {}, {"tools": None, "metadata": None}, "lmi"),
-    ("v1", "auto", {}, {"temperature": 1, "user": "x", "top_logprobs": 1}, "lmi"),
-    ("v1", "auto", {**JSONLINES, "authorization": "Bearer key"}, {"tools": TOOLS}, "lmi"),
-    ("v1", "openai", {}, {}, "openai"),
-    ("v1", "openai", JSONLINES, {}, "lmi"),
-    ("v1", "lmi", {}, {}, "lmi"),
-    ("v1", "lmi", {**SSE, "user-agent": "OpenAI"}, {"tools": TOOLS}, "lmi"),
-    ("v3", "auto", {}, {}, "openai"),
-    ("v3", "lmi", JSONLINES, {}, "openai"),
-    ("invocations", "auto", {}, {}, "lmi"),
-    ("invocations", "openai", {"user-agent": "OpenAI", "authorization": "Bearer key"}, {"tools": TOOLS}, "lmi"),
-    ("invocations", "auto", SSE, {}, "openai"),
+CURL = {"user-agent": "curl/8.5.0"}
+OTHERS = (
+    "python-requests/2.32", "aiohttp/3.11", "Go-http-client/1.1", "Java-http-client/21", "node", "k6/0.50",
+    "PostmanRuntime/7", "Mozilla/5.0", "OpenAI/Python 3.52.0", "unknown/None; hf_hub/0.36.2", "LiteLLM/1.70",
+    "libcurl-agent/1.0",
+)  # fmt: skip
+
+# (Route, option, whether the server is configured as LMI's containers are, headers, fields of the body, shape.)
+CASES: list[tuple[str, str, bool, dict[str, str], dict[str, Any], str]] = [
+    ("v1", "auto", False, {}, {}, "lmi"),
+    ("v1", "auto", False, {"user-agent": ""}, {}, "lmi"),
+    ("v1", "auto", False, CURL, {}, "lmi"),
+    ("v1", "auto", False, CURL | {"accept": "*/*"}, {"temperature": 1, "top_logprobs": 1}, "lmi"),
+    ("v1", "auto", False, CURL, {"tools": TOOLS, "stream_options": {}}, "lmi"),
+    ("v1", "auto", False, CURL | SSE, {}, "openai"),
+    ("v1", "auto", False, CURL | {"accept": "application/json, Text/Event-Stream;q=0.5"}, {}, "openai"),
+    ("v1", "auto", False, CURL | {"authorization": "Bearer key"}, {}, "openai"),
+    ("v1", "auto", False, CURL | {"authorization": " "}, {}, "lmi"),
+    ("v1", "auto", False, CURL | {"api-key": "k"}, {}, "openai"),
+    ("v1", "auto", False, CURL | {"x-api-key": "k"}, {}, "openai"),
+    ("v1", "auto", False, {"api-key": ""}, {}, "lmi"),
+    *(("v1", "auto", False, {"user-agent": agent}, {}, "openai") for agent in OTHERS),
+    *(("v1", "auto", False, {"user-agent": agent, **JSONLINES}, {"tools": TOOLS}, "lmi") for agent in OTHERS),
+    *(("v1", "auto", True, {"user-agent": agent, "authorization": "Bearer key"}, {}, "lmi") for agent in OTHERS),
+    ("v1", "auto", True, SSE, {}, "openai"),
+    ("v1", "openai", True, CURL, {}, "openai"),
+    ("v1", "openai", False, CURL, {}, "openai"),
+    ("v1", "openai", False, JSONLINES, {}, "lmi"),
+    ("v1", "lmi", False, {**SSE, "user-agent": "OpenAI", "api-key": "k"}, {"tools": TOOLS}, "lmi"),
+    ("v3", "auto", True, {}, {}, "openai"),
+    ("v3", "lmi", False, JSONLINES, {}, "openai"),
+    ("invocations", "auto", False, {"user-agent": "OpenAI", "authorization": "Bearer key"}, {"tools": TOOLS}, "lmi"),
+    ("invocations", "openai", False, {}, {}, "lmi"),
+    ("invocations", "auto", False, SSE, {}, "openai"),
 ]
 
 
-@table(("route", "chat_format", "headers", "extra", "shape"), CASES)
-def test_the_shape_follows_the_route_the_option_and_who_is_calling(
-    route: Any, chat_format: Any, headers: dict[str, str], extra: dict[str, Any], shape: str
-) -> None:
-    http = http_call({**BODY, **extra}, **headers)
-    assert ROUTES[route].negotiate(ChatOptions(ROUTES[route], chat_format), http, peek_object(http)) == shape
+def test_the_shape_follows_the_route_the_configuration_and_who_is_calling() -> None:
+    with Rows() as rows:
+        for case in CASES:
+            route, chat_format, has_signs, headers, extra, shape = case
+            http = http_call({**BODY, **extra}, **headers)
+            options = ChatOptions(ROUTES[route], cast(Any, chat_format), has_lmi_signs=has_signs)
+            with rows.row(*case):
+                assert ROUTES[route].negotiate(options, http, peek_object(http)) == shape
 
 
-@table(
+@pytest.mark.parametrize(
     ("route", "headers", "status", "keys"),
     [
         ("v1", {}, 424, {"error", "code"}),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from dragoman.server.api import Call
 from dragoman.types import (
     ChatPrompt,
@@ -17,7 +19,6 @@ from dragoman.types import (
     ToolCallDelta,
 )
 from tests.dialects.openai_calls import chat, chats, chunks, http_call, refusal, request, token
-from tests.support.tables import table
 
 ROUTES = ("v1", "v3", "invocations")
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -33,8 +34,8 @@ def tools_seen(call: Call) -> tuple[Any, ...]:
     return prompt.tools
 
 
-@table("route", ROUTES)
-@table(
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
     ("choice", "wish", "is_parsed"),
     [
         (None, "auto", True),
@@ -49,7 +50,7 @@ def test_tool_choice_becomes_a_wish_for_the_service(route: str, choice: Any, wis
     assert (asked.tool_choice, asked.parse_tool_calls) == (wish, is_parsed)
 
 
-@table("choice", [None, "auto", "none"])
+@pytest.mark.parametrize("choice", [None, "auto", "none"])
 def test_without_tools_there_is_no_wish(choice: str | None) -> None:
     empty: list[Any] = []
     for tools in (None, empty):
@@ -80,7 +81,7 @@ def test_a_whole_conversation_with_tool_results_reaches_the_template() -> None:
     assert prompt.messages[2] == messages[2]
 
 
-@table(
+@pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"tools": [{"type": "search", "function": {"name": "f"}}]}, "tools[0].type"),
@@ -117,7 +118,7 @@ def whole(call: Call, *, content: str = "", reason: FinishReason = FinishReason.
     return choice
 
 
-@table("route", ROUTES)
+@pytest.mark.parametrize("route", ROUTES)
 def test_a_message_with_tool_calls_has_null_content_and_the_finish_reason_tool_calls(route: str) -> None:
     choice = whole(chat(route, tools=[WEATHER, TIME]))
     assert choice["finish_reason"] == "tool_calls"
@@ -159,7 +160,7 @@ PIECES = [
 ]
 
 
-@table("route", ROUTES)
+@pytest.mark.parametrize("route", ROUTES)
 def test_tool_calls_stream_name_first_and_arguments_in_pieces(route: str) -> None:
     parts = [chunk["choices"][0] for chunk in chunks(chat(route, tools=[WEATHER, TIME], stream=True), PIECES)]
     begun = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.choose import dialect_of_body
-from tests.support.tables import table
 
 
-@table(
+@pytest.mark.parametrize(
     ("body", "content_type", "expected"),
     [
         ('{"inputs": "a"}', "application/json", "lmi"),

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import codecs
 import json
+from pathlib import Path
 
 import pytest
 
 from dragoman.errors import InvalidPayload
+from dragoman.server import json_body
 from dragoman.server.api import Dialect, HttpCall
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.text.dialect import TextDialect
 from dragoman.server.apis.tgi.dialect import TgiDialect
-from dragoman.server.json_body import MAX_NESTING, NestedTooDeep, NotJson, decode_json
+from dragoman.server.json_body import (
+    MAX_CONTAINERS,
+    MAX_DIGITS,
+    MAX_NESTING,
+    MAX_VALUES,
+    NestedTooDeep,
+    NotJson,
+    TooMuchJson,
+    check_structure,
+    decode_json,
+    shown_json,
+)
 from dragoman.types import Limits
 from tests.dialects.openai_calls import chats, completions, http_call
-from tests.support.tables import table
 
 SLIPS: list[tuple[str, bytes, str]] = [
     ("UTF-8 mark", codecs.BOM_UTF8 + b'{"id": 1}', "byte-order mark"),
@@ -43,11 +55,11 @@ DIALECTS: list[tuple[str, Dialect, str]] = [
 ]
 
 
-@table(("body", "said"), [slip[1:] for slip in SLIPS], ids=[slip[0] for slip in SLIPS])
-@table(("dialect", "path"), [one[1:] for one in DIALECTS], ids=[one[0] for one in DIALECTS])
+@pytest.mark.parametrize(("body", "said"), [slip[1:] for slip in SLIPS], ids=[slip[0] for slip in SLIPS])
+@pytest.mark.parametrize(("dialect", "path"), [one[1:] for one in DIALECTS], ids=[one[0] for one in DIALECTS])
 def test_every_dialect_says_what_cannot_be_seen(dialect: Dialect, path: str, body: bytes, said: str) -> None:
     if path.endswith("batch") and b"\xed" in body:
-        return  # a batch has no such field: what it holds is never read
+        pytest.skip("a batch has no such field: what it holds is never read")
     http = http_call(body, path=path)
     with pytest.raises(InvalidPayload) as caught:
         dialect.open(http).parse()
@@ -61,7 +73,7 @@ def shown(body: bytes) -> str:
     return str(json.loads(text)) if text.startswith("{") else text
 
 
-@table(
+@pytest.mark.parametrize(
     ("body", "said"),
     [
         (b"", "it is empty"),
@@ -87,13 +99,84 @@ def test_the_place_of_half_a_pair_is_told() -> None:
         decode_json(b'{"id": "\\ud83d and more"}')
 
 
-@table("levels", [MAX_NESTING + 1, 100_000])
+@pytest.mark.parametrize("levels", [MAX_NESTING + 1, 100_000])
 def test_nesting_is_bounded(levels: int) -> None:
     with pytest.raises(NestedTooDeep):
         decode_json(b"[" * levels + b"]" * levels)
 
 
-@table("body", [b'"\\ud83d\\ude00"', '"\U0001f600"'.encode(), b'"\\\\ud83d"', b"[" * MAX_NESTING + b"]" * MAX_NESTING])
+TOO_MUCH: list[tuple[str, bytes, str]] = [
+    ("lists", b"[" + b"[]," * MAX_CONTAINERS + b"[]]", "more than 100000 arrays and objects"),
+    ("objects", b"[" + b'{"a":{}},' * (MAX_CONTAINERS // 2) + b"{}]", "more than 100000 arrays and objects"),
+    ("nested", b"[" + (b"[" * 97 + b"]" * 97 + b",") * 1100 + b"1]", "more than 100000 arrays and objects"),
+    ("numbers", b"[" + b"1," * MAX_VALUES + b"1]", "more than 1000000 values"),
+    ("no list at all", b'"' * (4 * MAX_VALUES + 10), "more than 1000000 values"),
+    ("digits", b"[" + b"1," * 10_000 + b"9" * (MAX_DIGITS + 1) + b"]", "a number of more than 200 digits"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), [case[1:] for case in TOO_MUCH], ids=[case[0] for case in TOO_MUCH])
+def test_what_is_too_large_in_structure_is_refused_before_it_is_decoded(body: bytes, said: str) -> None:
+    with pytest.raises(TooMuchJson, match=said):
+        check_structure(body)
+    with pytest.raises(TooMuchJson, match=said):
+        decode_json(body)
+
+
+def test_what_stands_in_texts_is_no_structure() -> None:
+    """Wherever it begins: texts are looked at in pieces, and no piece ends between a backslash and what it escapes."""
+    for told in (
+        b"[{," * 100_000,
+        b'\\"[' * 200,
+        b"\\\\" * 300_000 + b'\\"[',
+        b"9" * 300 + b"[" * 200,
+        b"[" * 200 + b"\\\\",
+    ):
+        for before in range(256 * 1024 - 6, 256 * 1024 + 4):
+            text = b'["' + b"x" * before + told + b'"]'
+            check_structure(text)
+            with pytest.raises(TooMuchJson):
+                check_structure(text[:-1] + b"," + b"[" * 100 + b"]" * 101)
+
+
+def test_as_much_as_is_allowed_is_decoded() -> None:
+    assert len(decode_json(b"[" + b"[]," * (MAX_CONTAINERS - 2) + b"[]]")) == MAX_CONTAINERS - 1
+    assert len(decode_json(b"[" + b"1," * (MAX_VALUES - 1) + b"1]")) == MAX_VALUES
+    assert decode_json(b"[" + b" " * 300_000 + b"9" * MAX_DIGITS + b"]") == [int("9" * MAX_DIGITS)]
+
+
+DECODES_ELSEWHERE = {
+    "json_body.py": "here it is bounded",
+    "apis/lmi/hooks/content.py": "a model.py asks for it, after the check",
+    "apis/lmi/hooks/inputs.py": "a model.py asks for it, after the check",
+    "apis/lmi/operator/handler_model.py": "an answer of our own",
+    "apis/openai_wire/describe/bodies.py": "a schema of our own",
+    "apis/ollama/encoder.py": "what a model has written",
+    "apis/anthropic/encoder.py": "what a model has written",
+    "generation/output_parsers/json_call.py": "what a model has written",
+}
+
+
+def test_nothing_that_a_client_sends_is_decoded_unbounded() -> None:
+    server = Path(json_body.__file__).parent
+    found = {
+        path.relative_to(server).as_posix()
+        for path in server.rglob("*.py")
+        if "msgspec.json.decode(" in (text := path.read_text()) or "json.loads(" in text
+    }
+    assert found == set(DECODES_ELSEWHERE)
+
+
+def test_an_error_repeats_the_beginning_of_a_value_whatever_its_size() -> None:
+    huge = {"a" * 10**6: [["x" * 10**6] * 10**5] * 10**5}
+    for length in (60, 80):
+        assert len(shown_json(huge, length)) == length
+    assert shown_json([1, {"a": None}], 60) == '[1, {"a": null}]'
+
+
+@pytest.mark.parametrize(
+    "body", [b'"\\ud83d\\ude00"', '"\U0001f600"'.encode(), b'"\\\\ud83d"', b"[" * MAX_NESTING + b"]" * MAX_NESTING]
+)
 def test_whole_pairs_and_what_only_looks_like_halves_are_json(body: bytes) -> None:
     assert decode_json(body) == json.loads(body)
 

@@ -24,11 +24,10 @@ from tests.dialects.ollama_calls import (
     text,
 )
 from tests.support.real_dialects import fake_profile
-from tests.support.tables import table
 
 SCHEMA = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 TOOL = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
-BOTH = table("ask", [generate, chat])
+BOTH = pytest.mark.parametrize("ask", [generate, chat])
 Ask = Callable[..., Call]
 
 
@@ -63,7 +62,7 @@ def test_the_models_own_defaults_come_before_ollamas(ask: Ask) -> None:
 
 
 @BOTH
-@table(
+@pytest.mark.parametrize(
     ("name", "value", "neutral", "expected"),
     [
         ("temperature", 0.3, "temperature", 0.3),
@@ -99,13 +98,13 @@ def test_penalties_that_look_at_no_token_are_off(ask: Ask) -> None:
 
 
 @BOTH
-@table(("wanted", "limit"), [(5, 5), (-1, None), (-2, None), (0, None), (None, None)])
+@pytest.mark.parametrize(("wanted", "limit"), [(5, 5), (-1, None), (-2, None), (0, None), (None, None)])
 def test_num_predict_limits_the_answer(ask: Ask, wanted: int | None, limit: int | None) -> None:
     assert only_request(ask(options={"num_predict": wanted})).max_tokens == limit
 
 
 @BOTH
-@table(("stop", "expected"), [("x", ("x",)), (["a", "b"], ("a", "b")), ([], ()), (None, ())])
+@pytest.mark.parametrize(("stop", "expected"), [("x", ("x",)), (["a", "b"], ("a", "b")), ([], ()), (None, ())])
 def test_stop_is_a_text_or_several(ask: Ask, stop: Any, expected: tuple[str, ...]) -> None:
     assert only_request(ask(options={"stop": stop})).stop == expected
 
@@ -129,7 +128,7 @@ def test_filters_are_named_where_nothing_is_drawn(ask: Ask) -> None:
 
 
 @BOTH
-@table(
+@pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
         ("temperature", -1, "at least 0.0"),
@@ -169,7 +168,7 @@ def test_answers_are_streamed_unless_they_are_not_to_be(ask: Ask) -> None:
 
 
 @BOTH
-@table(
+@pytest.mark.parametrize(
     ("value", "expected"),
     [
         (None, None),
@@ -186,7 +185,7 @@ def test_format_constrains_the_answer(ask: Ask, value: Any, expected: Grammar | 
 
 
 @BOTH
-@table("value", ["xml", 5, {"type": "strange"}])
+@pytest.mark.parametrize("value", ["xml", 5, {"type": "strange"}])
 def test_a_bad_format_is_refused(ask: Ask, value: Any) -> None:
     param, message = refusal(ask, format=value)
     assert param == "format"
@@ -194,7 +193,7 @@ def test_a_bad_format_is_refused(ask: Ask, value: Any) -> None:
 
 
 @BOTH
-@table(
+@pytest.mark.parametrize(
     ("think", "kwargs"),
     [
         (None, {}),
@@ -221,7 +220,7 @@ def test_thinking_is_refused_where_the_model_does_not(ask: Ask) -> None:
 
 
 @BOTH
-@table("value", ["5m", "1h30m", "-1", "0", 300, 0.5, -1])
+@pytest.mark.parametrize("value", ["5m", "1h30m", "-1", "0", 300, 0.5, -1])
 def test_keep_alive_is_accepted_and_named(ask: Ask, value: Any) -> None:
     call = ask(keep_alive=value)
     assert call.ignored == ("keep_alive",)
@@ -249,7 +248,7 @@ def test_truncation_and_shifting_are_named_where_they_are_asked_for(ask: Ask) ->
 
 
 @BOTH
-@table("model", [None, ""])
+@pytest.mark.parametrize("model", [None, ""])
 def test_a_model_has_to_be_named(ask: Ask, model: str | None) -> None:
     assert refusal(ask, model=model) == ("model", "model is required")
 
@@ -257,7 +256,7 @@ def test_a_model_has_to_be_named(ask: Ask, model: str | None) -> None:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-@table(
+@pytest.mark.parametrize(
     ("name", "served"),
     [
         ("demo", "demo"),
@@ -326,7 +325,7 @@ def test_context_comes_before_the_prompt() -> None:
     assert (prompt.before_ids, prompt.add_special_tokens) == ((1, 2), False)
 
 
-@table(
+@pytest.mark.parametrize(
     ("body", "param"),
     [
         ({"raw": True, "system": "x"}, "system"),
@@ -399,7 +398,7 @@ def test_what_the_assistant_began_it_goes_on_with() -> None:
     assert not conversation(chat(messages=[{"role": "assistant", "tool_calls": [call_of("a")]}])).continue_final_message
 
 
-@table(
+@pytest.mark.parametrize(
     ("messages", "param"),
     [
         ([{"content": "x"}], "messages[0].role"),
@@ -416,7 +415,9 @@ def test_a_bad_message_is_refused_by_its_place(messages: Any, param: str) -> Non
     assert refusal(chat, messages=messages)[0] == param
 
 
-@table(("path", "body"), [("/api/generate", {"prompt": ""}), ("/api/generate", {}), ("/api/chat", {"messages": []})])
+@pytest.mark.parametrize(
+    ("path", "body"), [("/api/generate", {"prompt": ""}), ("/api/generate", {}), ("/api/chat", {"messages": []})]
+)
 def test_only_calls_that_ask_for_nothing_are_answered_at_once(path: str, body: dict[str, Any]) -> None:
     assert dialect_for(path).open(http_call(path, {"model": "fake", **body})).answer is not None
     asked = {"prompt": "x", "messages": [{"role": "user", "content": "x"}]}

@@ -52,6 +52,9 @@ class Html(HTMLParser):
             self.links.append(given["href"])
 
 
+BUILT = pytest.mark.full("builds the site, which no program here reads")
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site as `make site` builds it, in a process that can reach nobody."""
@@ -82,6 +85,7 @@ def _is_elsewhere(address: str) -> bool:
     return bool(urlsplit(address).netloc)
 
 
+@BUILT
 def test_every_page_is_in_the_site(pages: dict[str, Html]) -> None:
     written = {
         path.relative_to(ROOT / "docs").with_suffix(".html").as_posix() for path in (ROOT / "docs").rglob("*.md")
@@ -89,6 +93,7 @@ def test_every_page_is_in_the_site(pages: dict[str, Html]) -> None:
     assert written | {"changelog.html", "examples.html"} <= set(pages)
 
 
+@BUILT
 def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[str, Html]) -> None:
     assert {
         (name, address) for name, page in pages.items() for address in page.loaded if _is_elsewhere(address)
@@ -97,6 +102,7 @@ def test_no_page_loads_anything_from_elsewhere(site: Path, pages: dict[str, Html
         assert _IN_CSS.findall(path.read_text(encoding="utf-8")) == [], path
 
 
+@BUILT
 def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[str, Html]) -> None:
     dead = []
     for name, page in pages.items():
@@ -116,6 +122,7 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[str, Html
     assert dead == []
 
 
+@BUILT
 def test_tables_are_tables(site: Path) -> None:
     """Markdown's dialects differ in what they take for one."""
     for path in site.rglob("*.html"):
@@ -125,6 +132,7 @@ def test_tables_are_tables(site: Path) -> None:
         assert re.findall(r"^\|.*", re.sub(r"<[^>]+>", "", text), re.MULTILINE) == [], path
 
 
+@BUILT
 def test_the_search_finds_words_without_a_server(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "max-step-slowdown" in index

@@ -13,6 +13,7 @@ import pytest
 from dragoman.config.bundled import BUNDLED
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 DEMO = BUNDLED["demo"]
 PROMPT = "What is deep learning?"
@@ -26,6 +27,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = matrices_of(DEMO, TARGETS)
     for seed, name in enumerate(("one", "two", "three", "four")):
         write_adapter(root / name, modules, seed=seed)
+    write_adapter(root / "linked", modules)
+    (root / "linked" / "README.md").symlink_to(DEMO / "config.json")
     write_adapter(root / "large", modules, rank=64)
     write_adapter(root / "foreign", {f"{module}.other": shape for module, shape in modules.items()})
     return root
@@ -106,7 +109,7 @@ def test_adapters_are_listed_with_the_model_that_they_change(server: ServerProce
     assert any("adapters one, two" in line for line in server.output)
 
 
-@pytest.mark.parametrize(
+@table(
     ("path", "body", "status"),
     [
         ("/v1/completions", {"model": "none", "prompt": PROMPT}, 404),
@@ -119,6 +122,7 @@ def test_adapters_are_listed_with_the_model_that_they_change(server: ServerProce
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "/etc"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "../one/../.."}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "nothing"}, 400),
+        ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "linked"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "large"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "foreign"}, 400),
         ("/v1/load_lora_adapter", {"lora_name": "demo", "lora_path": "three"}, 400),
@@ -179,6 +183,7 @@ def test_adapters_come_and_go_while_requests_run(server: ServerProcess) -> None:
     assert not wrong
 
 
+@pytest.mark.full("a second start; tests/models/test_adapters.py merges, tests/config reads the option")
 def test_a_merged_adapter_is_the_model(server: ServerProcess, store: Path) -> None:
     expected = of_openai(server, "two")
     with serve("--dtype", "f32", "--name", "demo", "--lora", f"two={store / 'two'}", "--merge-lora") as merged:

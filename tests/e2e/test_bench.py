@@ -84,6 +84,7 @@ def test_a_model_that_is_not_there_is_one_line_in_the_servers_words(server: Serv
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.full("measures for seconds what the test above measures with fewer requests")
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example[0][:60])
 def test_a_documented_benchmark_prints_what_is_documented(
     example: tuple[str, str], server: ServerProcess, update_golden: bool

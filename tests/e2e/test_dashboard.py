@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.server_process import ServerProcess, serve
+from tests.support.server_process import ServerProcess
 
 FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text(encoding="utf-8"))
@@ -35,10 +35,9 @@ def ask(server: ServerProcess, count: int) -> None:
     assert httpx.post(f"{server.base_url}/v1/completions", json={"prompt": 7}).status_code == 400
 
 
-def test_every_metric_of_the_dashboard_exists_with_its_labels() -> None:
-    with serve() as server:
-        ask(server, 1)
-        text = httpx.get(f"{server.base_url}/metrics").text
+def test_every_metric_of_the_dashboard_exists_with_its_labels(default_server: ServerProcess) -> None:
+    ask(default_server, 1)
+    text = httpx.get(f"{default_server.base_url}/metrics").text
     labels: dict[str, set[str]] = {}
     for name, pairs in re.findall(r"^(\w+)\{(.*)\} ", text, re.MULTILINE):
         labels.setdefault(name, set()).update(re.findall(r'(\w+)="', pairs))
@@ -85,11 +84,11 @@ def values(address: str, expression: str) -> list[float]:
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
-def test_every_panel_shows_something(tmp_path: Path) -> None:
-    with serve() as server, prometheus(tmp_path, server.base_url.removeprefix("http://")) as address:
+def test_every_panel_shows_something(default_server: ServerProcess, tmp_path: Path) -> None:
+    with prometheus(tmp_path, default_server.base_url.removeprefix("http://")) as address:
         end_s = time.monotonic() + PATIENCE_S
         empty = [title for title, _ in EXPRESSIONS]
         while empty:
             assert time.monotonic() < end_s, f"nothing is shown on {empty}"
-            ask(server, 2)  # rates need numbers that change between two scrapes
+            ask(default_server, 2)  # rates need numbers that change between two scrapes
             empty = [title for title, expression in EXPRESSIONS if not values(address, expression)]

@@ -33,7 +33,7 @@ curl() { command curl --fail-with-body --silent --show-error "$@"; }
 pip() { case " $EXTRAS " in *" ${2#dragoman} "*) ;; *) echo "no such extra: $2" >&2; return 1 ;; esac; }
 """
 # Those that compute for long, or load a model.
-SLOW = ("docs/bench.md", "docs/compression.md", "docs/doctor.md", "docs/tour.md")
+SLOW = ("docs/batch.md", "docs/bench.md", "docs/compression.md", "docs/doctor.md", "docs/tour.md")
 SHELL_BLOCKS = [
     block
     for block in BLOCKS

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import numpy as np
 import ollama
 import openai
 import pytest
 from huggingface_hub import InferenceClient
 
-from dragoman.config.resolve import demo_model_dir
 from tests.support.console_blocks import DOCUMENTED_URL, ConsoleBlock
 from tests.support.pooling_checkpoint import (
     Array,
@@ -32,22 +34,13 @@ TOLERANCE = 1e-4
 EMBEDDER, SCORER = "bert_mean", "xlmr_reranker"
 TEXTS = case_texts(read_case(EMBEDDER))[:6]  # the last one is longer than the model takes
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dialects" / "embeddings.md"
+SUGGESTED = re.compile(r"Try it:\n\s*(curl .*\\\n.*)\n")
 _EXAMPLE = re.compile(r"^```shell\n(?P<command>.*?)```\n\n```json\n(?P<answer>.*?)```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """One model that generates, one that embeds and one that scores, computing in f32."""
-    root = tmp_path_factory.mktemp("models")
-    places = {
-        "demo": demo_model_dir(),
-        "embedder": write_pooling_case(EMBEDDER, root),
-        "scorer": write_pooling_case(SCORER, root),
-    }
-    models = ",".join(f"{name}={place}" for name, place in places.items())
-    environ = {"SERVING_LOAD_MODELS": models, "OPTION_KV_CACHE_GB": "0.02", "OPTION_DTYPE": "f32"}
-    with serve(environ=environ) as running:
-        yield running
+@pytest.fixture
+def server(pooling_server: ServerProcess) -> ServerProcess:
+    return pooling_server
 
 
 @pytest.fixture
@@ -233,3 +226,50 @@ def test_the_page_has_an_example_of_every_route() -> None:
         "/score",
     ]
     assert [route for route in routes if f":8080{route}" not in commands] == []
+
+
+def test_all_are_healthy(server: ServerProcess) -> None:
+    answer = httpx.get(f"{server.base_url}/ping", timeout=60)
+    assert answer.status_code == 200
+    assert set(answer.json()) == {"demo", "embedder", "scorer"}
+    assert any("embeds texts in 48 dimensions" in line for line in server.output)
+    assert any("scores pairs of texts" in line for line in server.output)
+
+
+def test_one_of_them_generates(server: ServerProcess) -> None:
+    body = {"prompt": "What", "max_tokens": 2}
+    answer = httpx.post(f"{server.base_url}/v1/completions", json={**body, "model": "demo"}, timeout=60)
+    assert answer.json()["usage"]["completion_tokens"] == 2
+    for name, does in (("embedder", "embeds texts"), ("scorer", "scores pairs of texts")):
+        answer = httpx.post(f"{server.base_url}/v1/completions", json={**body, "model": name}, timeout=60)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"] == f"model {name} {does} and does not generate"
+
+
+def test_a_model_that_embeds_tokenizes(server: ServerProcess) -> None:
+    body = {"model": "embedder", "prompt": "the way of water"}
+    answer = httpx.post(f"{server.base_url}/tokenize", json=body, timeout=60).json()
+    assert (answer["count"], answer["max_model_len"]) == (6, 128)
+
+
+@pytest.mark.parametrize(
+    ("case", "route", "key"),
+    [
+        ("bert_mean", "/v1/embeddings", "data"),
+        pytest.param(
+            "bert_reranker",
+            "/v1/rerank",
+            "results",
+            marks=pytest.mark.full("a start; tests/cli/test_banner.py has the words"),
+        ),
+    ],
+)
+def test_the_command_that_a_server_of_such_a_model_suggests_is_answered(
+    case: str, route: str, key: str, tmp_path: Path
+) -> None:
+    with serve(str(write_pooling_case(case, tmp_path))) as server:
+        while (said := SUGGESTED.search("".join(server.output))) is None:  # the block's last lines are on their way
+            assert httpx.get(f"{server.base_url}/ping", timeout=60).status_code == 200
+        assert shlex.split(said[1])[1] == server.base_url + route
+        made = subprocess.run(["bash", "-c", said[1]], capture_output=True, check=True, timeout=60).stdout
+    assert msgspec.json.decode(made)[key]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pooling_checkpoint import write_pooling_case
 from tests.support.server_process import ServerProcess, serve
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +90,7 @@ def test_curl_asks_by_seven_apis(server: ServerProcess) -> None:
         assert "error" not in json.loads(answer) or json.loads(answer)["error"] is None, path
 
 
+@pytest.mark.full("loads a model for a script of three lines; tests/batch has the command")
 def test_the_batch_is_answered_without_a_server(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", str(EXAMPLES / "batch" / "batch.sh"), str(tmp_path / "answers.jsonl"), "--kv-cache-gb", "0.01"]
@@ -101,14 +101,12 @@ def test_the_batch_is_answered_without_a_server(tmp_path: Path) -> None:
     assert [text for text in answers.values() if text.startswith("failed")] == []
 
 
-def test_the_search_finds_the_text_that_was_asked_for(tmp_path: Path) -> None:
+def test_the_search_finds_the_text_that_was_asked_for(pooling_server: ServerProcess, tmp_path: Path) -> None:
     texts = tmp_path / "texts.txt"
     texts.write_text("people\nthe way of water\noil\n", encoding="utf-8")
-    model = write_pooling_case("bert_mean", tmp_path)
     search = [sys.executable, str(EXAMPLES / "embeddings" / "search.py")]
-    with serve(str(model), "--name", "embedder", "--dtype", "f32") as server:
-        environ = {"DRAGOMAN_URL": server.base_url}
-        out = run(*search, "embedder", "the way of water", str(texts), environ=environ)
+    environ = {"DRAGOMAN_URL": pooling_server.base_url}
+    out = run(*search, "embedder", "the way of water", str(texts), environ=environ)
     lines = out.splitlines()
     assert lines[0] == "1.000  the way of water"
     cosines = [float(line.split()[0]) for line in lines]
@@ -124,6 +122,7 @@ def test_the_search_tells_what_a_model_that_writes_answers(server: ServerProcess
     assert "demo generates text and does not embed" in result.stderr
 
 
+@pytest.mark.full("two starts; tests/hooks serves formatters and handlers")
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 @pytest.mark.parametrize("folder", ["formatter", "handler"])
 def test_code_of_ones_own_answers_what_its_header_asks(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

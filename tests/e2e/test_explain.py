@@ -23,6 +23,7 @@ from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import make_request
 from tests.support.live_routes import live_operations
 from tests.support.server_process import ServerProcess
+from tests.support.tables import table
 
 EXPLAINED = [
     operation
@@ -48,7 +49,7 @@ def without_id(text: str) -> str:
     return re.sub(r"[0-9a-f-]{36}", "ID", text)
 
 
-@pytest.mark.parametrize("operation", EXPLAINED, ids=lambda operation: operation.path)
+@table("operation", EXPLAINED, ids=lambda operation: operation.path)
 def test_the_example_of_every_operation_is_explained_and_not_generated(
     server: ServerProcess, operation: GenerateOperation
 ) -> None:
@@ -84,11 +85,11 @@ REFUSED: list[tuple[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "body"), REFUSED)
+@table(("path", "body"), REFUSED)
 def test_a_refusal_is_told_exactly(server: ServerProcess, path: str, body: Any) -> None:
     real = httpx.post(f"{server.base_url}{path}", json=body, timeout=60)
     assert real.status_code >= 400
-    refusal = explained(server, path, body)["refusal"]
+    refusal = explained(server, path, body, **{"user-agent": real.request.headers["user-agent"]})["refusal"]
     assert refusal["status"] == real.status_code
     assert without_id(refusal["body"]) == without_id(real.text)
 
@@ -142,6 +143,7 @@ def test_deadlines_and_other_limits_are_told(server: ServerProcess) -> None:
     assert told["limits"]["others"]["max_logprobs"] == 20
 
 
+@pytest.mark.full("takes the seconds of processor time after which it gives up")
 def test_who_decided_is_left_open_for_a_call_made_to_take_long(server: ServerProcess) -> None:
     message = {"role": "user", "content": "Hi", **{f"field{number}": 1 for number in range(4000)}}
     told = explained(server, "/v1/completions", {"model": "demo", "prompt": "Hi", "messages": [message]})
@@ -157,7 +159,7 @@ def test_the_engine_itself_is_asked_although_another_one_may_take_its_place() ->
         check_request(engine, make_request([1]))
 
 
-@pytest.mark.parametrize(
+@table(
     ("asked", "status"),
     [
         ({"path": "/nothing", "body": {}}, 404),

@@ -82,6 +82,7 @@ def test_a_model_that_nobody_has_is_one_line(environ: dict[str, str]) -> None:
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.full("kills a process; tests/hub takes up downloads that broke off")
 def test_a_killed_download_is_taken_up_by_the_next_start(hub: FakeHub, environ: dict[str, str]) -> None:
     import threading
 
@@ -111,6 +112,7 @@ def test_two_starts_at_once_both_get_the_model(hub: FakeHub, environ: dict[str, 
     assert weights.read_bytes() == (demo_model_dir() / "model.safetensors").read_bytes()
 
 
+@pytest.mark.full("a process for LLM; the names are those of a server, which is asked above")
 def test_the_offline_api_takes_a_name_too(hub: FakeHub, environ: dict[str, str]) -> None:
     script = f"from dragoman.llm import LLM\nwith LLM({NAME!r}) as llm: print(llm.config.name)"
     env = {**os.environ, **environ}

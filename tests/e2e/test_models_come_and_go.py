@@ -116,6 +116,7 @@ def test_a_target_is_loaded_when_a_call_wants_it(server: ServerProcess, client: 
     client.delete("/models/second")
 
 
+@pytest.mark.full("loads models three times; tests/server/test_ovms_config.py reloads made-up ones")
 def test_a_reload_follows_the_store(client: httpx.Client, store: Path) -> None:
     assert client.get("/v1/config").json() == available("first")
     answer = client.post("/v1/config/reload")

@@ -6,7 +6,6 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 from typing import Any, Literal
 
 import httpx
@@ -15,9 +14,7 @@ import pytest
 from ollama._utils import convert_function_to_tool
 from pydantic import BaseModel, Field
 
-from demo.evaluate_pictures import Case, cases
-from tests.support.drawn_pictures import messages as openai_messages
-from tests.support.server_process import ServerProcess, serve
+from tests.support.server_process import ServerProcess
 
 QUESTION = "What is the weather in Paris?"
 GREEDY = {"temperature": 0, "num_predict": 80}
@@ -245,52 +242,3 @@ def test_models_are_listed_with_what_their_files_say(client: ollama.Client) -> N
     assert loaded.expires_at is not None
     assert loaded.expires_at > listed.modified_at
     assert client.generate(listed.model or "", "Hello!", options={"num_predict": 1}).eval_count == 1
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def seeing() -> Iterator[ServerProcess]:
-    with serve("demo-vision", "--dtype", "f32", "--max-num-seqs", "16") as running:
-        yield running
-
-
-@pytest.fixture
-def seeing_client(seeing: ServerProcess) -> Iterator[ollama.Client]:
-    with client_of(seeing) as client:
-        yield client
-
-
-def in_ollamas_words(case: Case) -> list[dict[str, Any]]:
-    """The messages of a question about a picture."""
-    told = []
-    messages: list[Any] = list(openai_messages(case))
-    for message in messages:
-        content: Any = message["content"]
-        parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-        urls = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
-        told.append({"role": message["role"], "content": text, "images": [url.partition(",")[2] for url in urls]})
-    return told
-
-
-def test_pictures_are_seen_in_prompts_and_conversations(seeing: ServerProcess, seeing_client: ollama.Client) -> None:
-    client, options = seeing_client, {"temperature": 0, "num_predict": 40}
-    for case in cases(1, Random("drawn for Ollama"))[:6]:
-        expected = httpx.post(
-            f"{seeing.base_url}/v1/chat/completions",
-            json={"model": "demo-vision", "messages": openai_messages(case), "temperature": 0, "max_tokens": 40},
-            headers={"api-key": "x"},
-            timeout=60,
-        ).json()["choices"][0]["message"]["content"]
-        told = in_ollamas_words(case)
-        assert client.chat("demo-vision", told, options=options).message.content == expected
-        if len(told) == 1:
-            prompt, images = told[0]["content"], told[0]["images"]
-            assert client.generate("demo-vision", prompt, images=images, options=options).response == expected
-    assert "vision" in (client.show("demo-vision").capabilities or ())
-    with pytest.raises(ollama.ResponseError, match=r"^images\[0\]"):
-        client.generate("demo-vision", "What is this?", images=[base64.b64encode(b"no picture").decode()])
-    with pytest.raises(ollama.ResponseError, match=r"^messages\[0\].images\[0\]"):
-        client.chat("demo-vision", [{"role": "user", "content": "?", "images": [base64.b64encode(b"none").decode()]}])

@@ -46,8 +46,13 @@ def environ_of(hub: FakeHub, cache: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def pulling(shared_hub: FakeHub, cache: Path) -> Iterator[ServerProcess]:
-    with serve("--name", "demo", "--allow-pull", environ=environ_of(shared_hub, cache)) as running:
+def pulling(shared_hub: FakeHub, cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """Its store has a model whose files are only on the hub."""
+    store = tmp_path_factory.mktemp("store")
+    (store / "tiny").mkdir()
+    (store / "tiny" / "serving.properties").write_text("option.model_id=org/tiny-demo\n")
+    words = ("--load-models", f"demo={demo_model_dir()}", "--model-store", str(store), "--allow-pull")
+    with serve(*words, environ=environ_of(shared_hub, cache)) as running:
         yield running
 
 
@@ -219,18 +224,13 @@ def test_calls_are_answered_meanwhile_and_the_end_waits_for_no_download(tmp_path
         assert not hub.waits["model.safetensors"].is_set()
 
 
-def test_what_was_pulled_is_loaded_from_the_cache(hub: FakeHub, cache: Path, tmp_path: Path) -> None:
+def test_what_was_pulled_is_loaded_from_the_cache(pulling: ServerProcess, hub: FakeHub) -> None:
     hub.add("org/tiny-demo", {path.name: path.read_bytes() for path in demo_model_dir().iterdir() if path.is_file()})
-    store = tmp_path / "store"
-    named = store / "tiny"
-    named.mkdir(parents=True)
-    (named / "serving.properties").write_text("option.model_id=org/tiny-demo\n")
-    words = ("--model-store", str(store), "--load-models", "NONE", "--allow-pull")
-    with serve(*words, environ=environ_of(hub, cache)) as server, client_of(server) as client:
+    with client_of(pulling) as client:
         assert client.pull("org/tiny-demo").status == "success"
         hub.is_failing = True
         query = {"url": "tiny", "model_name": "tiny"}
-        loaded = httpx.post(f"{server.base_url}/models", params=query, timeout=PATIENCE_S)
+        loaded = httpx.post(f"{pulling.base_url}/models", params=query, timeout=PATIENCE_S)
         assert loaded.status_code == 200, loaded.text
         assert client.generate("tiny", "Hello", options={"num_predict": 2}).done
         assert client.pull("tiny").status == "success"

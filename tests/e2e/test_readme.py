@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.console_blocks import ConsoleBlock, console_blocks, without_varying_parts, write_answers
 from tests.support.server_process import ServerProcess
+from tests.support.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -41,7 +42,7 @@ def split(answer: str) -> tuple[list[str], list[float]]:
     return parts[::2], [float(part) for part in parts[1::2]]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=block_id)
+@table("block", BLOCKS, ids=block_id)
 def test_a_documented_command_answers_what_is_documented(
     block: ConsoleBlock, server: ServerProcess, update_golden: bool
 ) -> None:
@@ -57,7 +58,8 @@ def test_a_documented_command_answers_what_is_documented(
     assert numbers == pytest.approx(documented_numbers, abs=1e-3)  # processors add up in different orders
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=block_id)
+@pytest.mark.full("the same commands as above, of a server with packed weights")
+@table("block", BLOCKS, ids=block_id)
 def test_a_server_started_as_the_readme_says_answers_in_that_form(
     block: ConsoleBlock, default_server: ServerProcess
 ) -> None:
@@ -86,7 +88,7 @@ def test_the_readmes_python_example_runs() -> None:
     assert len(out.getvalue().splitlines()) >= 2
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@table("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target

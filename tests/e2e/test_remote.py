@@ -14,6 +14,7 @@ import pytest
 from dragoman.config.resolve import demo_model_dir
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.server_process import ServerProcess, serve
+from tests.support.tables import table
 
 PROMPT = "What is deep learning?"
 KEY = {"authorization": "Bearer of good news"}
@@ -111,7 +112,7 @@ def ask(server: ServerProcess, path: str, body: dict[str, Any]) -> tuple[int, st
     return answer.status_code, _CHANGING.sub("", answer.text)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@table("name", CALLS)
 def test_answers_are_those_of_the_server_behind(name: str, front: ServerProcess, upstream: ServerProcess) -> None:
     path, body = CALLS[name]
     status, text = ask(front, path, body)
@@ -183,7 +184,13 @@ def _metric(server: ServerProcess, name: str) -> float:
     return float(found.group(1))
 
 
-@pytest.mark.parametrize("given", [(), ("--upstream", "http://127.0.0.1:9")])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param((), marks=pytest.mark.full("a start; tests/engine/remote/test_getting_to_know.py refuses it too")),
+        ("--upstream", "http://127.0.0.1:9"),
+    ],
+)
 def test_a_start_without_a_server_that_answers_ends_with_one_line(given: tuple[str, ...]) -> None:
     with pytest.raises(AssertionError, match="upstream"), serve("--engine", "remote", *given, str(demo_model_dir())):
         pass

@@ -25,6 +25,9 @@ PATIENCE_S = 60.0
 LONG = 1500  # tokens: more than are made before a server is killed
 
 
+pytestmark = pytest.mark.full("four processes; tests/engine/remote has servers that come, go and break off in this one")
+
+
 @dataclass
 class Servers:
     """`front` asks the others, each of which runs one sequence at a time."""

@@ -17,6 +17,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner
 from tests.engine.naive import Collector, Generated, make_request, naive_prompt_logprobs, naive_sequence
+from tests.support.tiers import examples
 
 VOCAB_SIZE = 24
 
@@ -149,7 +150,9 @@ def fewest_blocks(window: int, block_size: int) -> int:
         has_states=st.booleans(),
     ),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival], runner: FakeRunner, config: RollingConfig
 ) -> None:

@@ -21,6 +21,7 @@ from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, make_request
 from tests.support.exported_model import write_exported
 from tests.support.family_checkpoint import write_family_checkpoint
+from tests.support.tiers import width
 
 MODELS = {
     "windows": (write_family_checkpoint, "gemma3_text"),
@@ -54,9 +55,9 @@ def requests() -> list[EngineRequest]:
 REQUESTS = requests()
 
 
-@pytest.fixture(scope="module", params=MODELS.values(), ids=list(MODELS))
+@pytest.fixture(scope="module", params=width(list(MODELS), ["windows", "convolutions", "exported states"]))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    write, name = request.param
+    write, name = MODELS[request.param]
     directory = write(name, tmp_path_factory.mktemp("model"))
     return load_model(directory, ModelOptions(weight_type="f32"))
 
@@ -84,9 +85,11 @@ def alone(loaded: LoadedModel) -> dict[int, list[list[int]]]:
     return {key: answers(loaded, [key], config, 64)[0][key] for key in range(len(REQUESTS))}
 
 
-@pytest.mark.parametrize(
-    ("max_batch_tokens", "num_blocks", "prefix_cache"), [(1024, 128, "prompt"), (50, 24, "all"), (96, 24, "off")]
-)
+COMPANIES = [(1024, 128, "prompt"), (50, 24, "all"), (96, 24, "off")]
+
+
+@pytest.mark.varies("sums are of other kernels on other processors")
+@pytest.mark.parametrize(("max_batch_tokens", "num_blocks", "prefix_cache"), width(COMPANIES, [(50, 24, "all")]))
 def test_together_every_request_gets_the_tokens_that_it_gets_alone(
     loaded: LoadedModel,
     alone: dict[int, list[list[int]]],

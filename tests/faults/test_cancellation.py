@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
-from itertools import count
+from itertools import count, product
 from typing import Any, Literal
 
 import numpy as np
@@ -40,15 +40,23 @@ from tests.support.small_server import (
     byte_tools,
     distinct,
     id_of,
+    of_each_encoder,
     run,
     small_server,
 )
+from tests.support.tables import table
+from tests.support.tiers import width
 
 Way = Literal["leaves", "cancelled"]
 ID = ("x-request-id", "mine")
 
-each_call = pytest.mark.parametrize("calling", distinct(CALLS), ids=id_of)
-each_way = pytest.mark.parametrize("way", ["leaves", "cancelled"])
+WAYS: tuple[Way, ...] = ("leaves", "cancelled")
+EACH_CALL = width(distinct(CALLS), of_each_encoder(CALLS))
+
+
+def named(value: object) -> object:
+    """For the name of a row."""
+    return id_of(value) if isinstance(value, Calling) else value
 
 
 async def end(server: SmallServer, call: AppCall, way: Way) -> None:
@@ -69,10 +77,10 @@ def test_every_operation_that_generates_is_among_the_calls() -> None:
     assert {calling.operation.path for calling in CALLS} == paths
 
 
-@each_way
-@each_call
-@pytest.mark.parametrize("num_free", [0, 1, 6], ids=["at first", "in the prompt", "in the answer"])
+@table("calling, way, num_free", product(EACH_CALL, WAYS, [0, 1, 6]), ids=named)
 def test_what_runs_is_not_computed_any_more(calling: Calling, way: Way, num_free: int) -> None:
+    """At first, in its prompt, in its answer."""
+
     async def test() -> None:
         gate = ForwardGate(num_free)
         runner = LetterRunner(before_forward=gate)
@@ -88,8 +96,7 @@ def test_what_runs_is_not_computed_any_more(calling: Calling, way: Way, num_free
     run(test)
 
 
-@each_way
-@each_call
+@table("calling, way", product(EACH_CALL, WAYS), ids=named)
 def test_what_waits_is_never_computed(calling: Calling, way: Way) -> None:
     async def test() -> None:
         gate = ForwardGate(3)
@@ -118,7 +125,7 @@ async def undisturbed(request: EngineRequest) -> list[int]:
         return await server.collect(request)
 
 
-@pytest.mark.parametrize("calling", [one for one in distinct(CALLS) if b'"stream": true' in one.http.body], ids=id_of)
+@table("calling", [one for one in EACH_CALL if b'"stream": true' in one.http.body], ids=named)
 def test_what_a_client_does_not_read_is_not_computed_any_more_once_it_is_cancelled(calling: Calling) -> None:
     """The writer of such an answer waits for the client, and hears of nothing."""
 
@@ -205,12 +212,18 @@ def begin(server: SmallServer, calling: Calling, countdown: Countdown) -> AppCal
         _counter.reset(token)
 
 
-@pytest.mark.parametrize("way", ["leaves", "cancelled", "task"])
-@each_call
+END_WAYS = (*WAYS, "task")  # the last: the task of the call is cancelled, as a server does that ends at once
+AT_AWAITS = width(
+    list(product(EACH_CALL, END_WAYS)),
+    [(calling, END_WAYS[(number + more) % 3]) for number, calling in enumerate(EACH_CALL) for more in (0, 1)],
+)
+
+
+@table("calling, way", AT_AWAITS, ids=named)
 def test_a_call_may_end_at_every_await(
     calling: Calling, way: Literal["leaves", "cancelled", "task"], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`task`: the task of the call is cancelled, as a server does that ends at once."""
+    caplog.clear()  # what other rows logged
 
     async def test() -> None:
         beside = make_request([4, 5, 6], max_tokens=10, ignore_eos=True)
@@ -290,9 +303,10 @@ def test_the_calls_without_a_grammar_are_those_of_apis_that_have_none() -> None:
     assert paths == {"/api/generate-one", "/api/generate-batch", "/parrot/say"}
 
 
-@each_way
-@pytest.mark.parametrize("calling", distinct(GUIDED), ids=id_of)
-@pytest.mark.parametrize("waits_for", ["check", "grammar", "mask"])
+EACH_GUIDED = width(distinct(GUIDED), of_each_encoder(GUIDED))
+
+
+@table("waits_for, calling, way", product(["check", "grammar", "mask"], EACH_GUIDED, WAYS), ids=named)
 def test_who_waits_for_a_grammar_or_a_mask_is_not_computed_any_more(waits_for: str, calling: Calling, way: Way) -> None:
     async def test() -> None:
         held, runner, num_compiled = Held(), LetterRunner(), count(1)
@@ -337,8 +351,11 @@ class HeldTower:
         """Nothing to release."""
 
 
-@each_way
-@pytest.mark.parametrize("calling", distinct(with_pictures([1, 2])), ids=id_of)
+WITH_PICTURES = with_pictures([1, 2])
+EACH_WITH_PICTURES = width(distinct(WITH_PICTURES), of_each_encoder(WITH_PICTURES))
+
+
+@table("calling, way", product(EACH_WITH_PICTURES, WAYS), ids=named)
 def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_embedded(
     calling: Calling, way: Way
 ) -> None:
@@ -357,8 +374,7 @@ def test_who_waits_for_a_picture_is_not_computed_and_no_other_picture_of_it_is_e
     run(test)
 
 
-@each_way
-@pytest.mark.parametrize("calling", distinct(with_pictures([1, 2])), ids=id_of)
+@table("calling, way", product(EACH_WITH_PICTURES, WAYS), ids=named)
 def test_whose_pictures_are_still_brought_has_none_embedded(calling: Calling, way: Way) -> None:
     async def test() -> None:
         runner, loader, tower = LetterRunner(), HeldLoader(), HeldTower(Held())

@@ -173,4 +173,35 @@ def _wrap(dice: random.Random, content: bytes) -> bytes:
     )  # fmt: skip
 
 
-_SPOILERS = (_cut, _flip, _double, _strange_number, _bad_text, _wrap)
+_MEMBERS = (
+    b"prompt",
+    b"messages",
+    b"input",
+    b"inputs",
+    b"parameters",
+    b"tools",
+    b"stop",
+    b"logit_bias",
+    b"prompts",
+    b"x",
+)
+
+
+def _odd_structure(dice: random.Random, content: bytes) -> bytes:
+    """A member that is deep, wide, or many small values, within what is read and beyond it."""
+    count, levels = dice.choice((500, 20_000, 120_000)), dice.choice((50, 97, 101))
+    inside = dice.choice(
+        (
+            b"[]," * count, b"{}," * count, b"[1]," * count, b"1," * count, b'"",' * count, b'{"role":"user"},' * count,
+            (b"[" * levels + b"]" * levels + b",") * (count // levels), (b'{"a":' * levels + b"1" + b"}" * levels + b","),
+            b"[" + b"[1]," * count + b"[]],", b"9" * count + b",",
+        )
+    )  # fmt: skip
+    names = b",".join(b'"%d":1' % number for number in range(count))
+    member = dice.choice(
+        (b"[" + inside + b"1]", b"[" + inside[:-1] + b"]", b"{" + names + b"}", b'"' + b'[{,\\"' * count + b'"')
+    )
+    return content.rstrip()[:-1] + b', "' + dice.choice(_MEMBERS) + b'": ' + member + b"}"
+
+
+_SPOILERS = (_cut, _flip, _double, _strange_number, _bad_text, _wrap, _odd_structure)

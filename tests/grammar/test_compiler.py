@@ -20,6 +20,7 @@ from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
 from dragoman.grammar.spelling import Spelling
 from dragoman.types import Grammar, TokenMasker
 from tests.support.sampling import make_request
+from tests.support.tiers import examples
 
 llguidance = pytest.importorskip("llguidance")
 
@@ -106,7 +107,7 @@ def check_person(person: dict[str, Any]) -> None:
     assert isinstance(person.get("ok", True), bool)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_walks_under_a_schema_always_validate(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("json_schema", json.dumps(PERSON))), seed)
@@ -114,7 +115,7 @@ def test_random_walks_under_a_schema_always_validate(seed: int) -> None:
     check_person(json.loads(text))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_walks_under_json_object_always_parse(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("json_object")), seed)
@@ -122,7 +123,7 @@ def test_random_walks_under_json_object_always_parse(seed: int) -> None:
         assert isinstance(json.loads(text), dict)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32))
 def test_random_walks_under_a_regular_expression_always_match(seed: int) -> None:
     text = walk(SHARED.compile(Grammar("regex", r"(é|[a-c]{2,4})-[0-9]{1,3}(, x)?")), seed)

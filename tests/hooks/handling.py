@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 
+from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks import HandlerLoop, HookPool, load_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
@@ -57,7 +58,7 @@ def handling(
         lambda http: HandlerModel(lmi, dynamic, service, http.request_id),
     )
     dialects = real_dialects()
-    of_lmi = {name: dialect for name, dialect in dialects.items() if name.startswith("lmi")}
+    of_lmi = {name: dialects[name] for name in (INPUTS, CHAT, COMPLETIONS)}
     with running_server(dialects={**dialects, **with_handler(of_lmi, runtime)}) as server:
         server.service.journal = service.journal
         server.service.script = service.script

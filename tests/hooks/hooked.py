@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import Dialect, Dialects, HttpCall, Runner
+from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
 from dragoman.server.apis.lmi.dialect import LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks import Hooks, load_hooks
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
@@ -60,7 +61,7 @@ def hooked_dialects(
     lmi = LmiOptions(**options)
     hook_options = HookOptions(context or {}, has_index=lmi.lmi_version == "0.32", tgi_compat=lmi.tgi_compat)
     dialects = real_dialects()
-    of_lmi = {name: dialect for name, dialect in dialects.items() if name.startswith("lmi")}
+    of_lmi = {name: dialects[name] for name in (INPUTS, CHAT, COMPLETIONS)}
     return {**dialects, **with_hooks(of_lmi, LmiDialect(lmi), hooks, hook_options, run)}
 
 

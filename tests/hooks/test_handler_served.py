@@ -14,7 +14,6 @@ import pytest
 
 from dragoman.config.resolve import demo_model_dir
 from tests.support.server_process import ServerProcess, serve
-from tests.support.tables import table
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "handler" / "model.py"
 
@@ -109,7 +108,7 @@ class TestWithoutWeights:
             "voice": "deep",
         }
 
-    @table(
+    @pytest.mark.parametrize(
         ("path", "body"),
         [
             ("/v1/chat/completions", CHAT),
@@ -177,7 +176,7 @@ def test_switched_off_the_file_is_not_read(model_dir: Path) -> None:
         assert "generated_text" in ask(server, {"inputs": "Hi", "parameters": {"max_new_tokens": 2}}).json()
 
 
-@table(
+@pytest.mark.parametrize(
     ("source", "options", "messages"),
     [
         (

@@ -11,7 +11,6 @@ import pytest
 from dragoman.server.apis.lmi.hooks import HookLoadError, load_hooks
 from dragoman.server.apis.lmi.hooks.importer import LMI_PATH
 from tests.hooks.hooked import ECHO, hooked, loaded, prompt, text_of, write_file
-from tests.support.tables import table
 
 
 class TestWhichFile:
@@ -21,7 +20,7 @@ class TestWhichFile:
     def test_an_empty_file_changes_nothing(self, tmp_path: Path) -> None:
         assert loaded(tmp_path, "").is_empty
 
-    @table("entry_point", ["own.py", "own"])
+    @pytest.mark.parametrize("entry_point", ["own.py", "own"])
     def test_a_file_is_named_with_or_without_its_ending(self, tmp_path: Path, entry_point: str) -> None:
         path = write_file(tmp_path, ECHO, "own.py")
         hooks = load_hooks(entry_point, [tmp_path])
@@ -53,7 +52,7 @@ class TestWhichFile:
 
 
 class TestWhatStopsTheStart:
-    @table(
+    @pytest.mark.parametrize(
         ("entry_point", "reason"),
         [("missing.py", "there is none of that name"), ("https://host/model.py", "code is not downloaded")],
     )
@@ -61,7 +60,7 @@ class TestWhatStopsTheStart:
         with pytest.raises(HookLoadError, match=reason):
             load_hooks(entry_point, [tmp_path])
 
-    @table(
+    @pytest.mark.parametrize(
         ("source", "reason"),
         [
             ("def broken(:\n", "SyntaxError"),
@@ -153,7 +152,7 @@ class TestImports:
         loaded(tmp_path, "import beside\n")
         assert not (tmp_path / "__pycache__").exists()
 
-    @table(
+    @pytest.mark.parametrize(
         ("statement", "value"),
         [
             ("import words", "words.WORD"),

@@ -16,7 +16,6 @@ from dragoman.server.apis.lmi.hooks import HookTokenizer, Input, Output, Token, 
 from dragoman.server.apis.lmi.hooks import Sequence as GeneratedSequence
 from dragoman.types import ChatPrompt
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokenizer
-from tests.support.tables import table
 
 
 def item(content: bytes, name: str = "data") -> Input:
@@ -41,7 +40,7 @@ class TestInput:
         with pytest.raises(KeyError):
             request.get_properties()["missing"]
 
-    @table("key", [None, "data"])
+    @pytest.mark.parametrize("key", [None, "data"])
     def test_content_is_decoded_on_demand(self, key: str | None) -> None:
         request = item(b'{"a": 1}')
         assert request.get_as_bytes(key) == b'{"a": 1}'
@@ -101,7 +100,7 @@ class TestInput:
         assert request.get_content() == [("data", b"x")]
 
 
-@table(
+@pytest.mark.parametrize(
     ("content_type", "content", "expected"),
     [
         (None, b'{"inputs": "a"}', {"inputs": "a"}),
@@ -122,7 +121,9 @@ def test_decode_reads_numpys_formats() -> None:
 
 
 class TestOutput:
-    @table(("value", "expected"), [("ü", "ü".encode()), (b"\xff", b"\xff"), ({"a": 1}, b'{\n  "a": 1\n}')])
+    @pytest.mark.parametrize(
+        ("value", "expected"), [("ü", "ü".encode()), (b"\xff", b"\xff"), ({"a": 1}, b'{\n  "a": 1\n}')]
+    )
     def test_strings_and_bytes_are_added_as_they_are_the_rest_as_json(self, value: Any, expected: bytes) -> None:
         assert Output().add(value, key="k").content == [("k", expected)]
 
@@ -152,7 +153,7 @@ class TestOutput:
         ]  # fmt: skip
         assert Output().add_stream_content([1], output_formatter=None).stream_formatter(1) == 1
 
-    @table(
+    @pytest.mark.parametrize(
         ("accept", "media_type"),
         [(None, "application/json"), ("tensor/npy", "tensor/npy"), ("tensor/npz", "tensor/npz")],
     )

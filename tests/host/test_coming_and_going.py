@@ -36,6 +36,7 @@ from dragoman.types import GenerationRequest, SamplingParams, TextPrompt
 from tests.support.fake_models import MIB, FakeBuilder, FakeBuilt, answer, write_models
 
 NUM_OPERATIONS = 90
+NUM_OF_SOME = 12
 NUM_WARM_UP = 60  # operations after which memory has reached what it needs: buffers, kernels, thread pools
 NUM_WORKERS = 3  # who load and unload side by side
 TOLERANCE_BYTES = 48 * MIB  # a real model takes 25 MiB, and dozens of them come and go after the warm-up
@@ -207,14 +208,32 @@ def num_threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+async def begun(tmp_path: Path) -> World:
+    """A world in which the steady model is loaded, and its answers are known."""
+    here = world(tmp_path)
+    await here.host.load(ModelSource(STEADY))
+    here.host.pin(STEADY)
+    for number in range(len(QUESTIONS)):
+        here.expected[number] = await tokens_of(here.registry.find(STEADY), number)
+    return here
+
+
+def test_some_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        here = await begun(tmp_path)
+        await come_and_go(here, NUM_OF_SOME)
+        assert here.builder.num_real > 1, "the steady one, and others"
+        assert here.outcomes["steady"] > 1
+        await here.host.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.full("memory and threads that a model leaves behind show only after many")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
 def test_150_models_come_and_go_and_nobody_else_notices(tmp_path: Path) -> None:
     async def scenario() -> None:
-        here = world(tmp_path)
-        await here.host.load(ModelSource(STEADY))
-        here.host.pin(STEADY)
-        for number in range(len(QUESTIONS)):
-            here.expected[number] = await tokens_of(here.registry.find(STEADY), number)
+        here = await begun(tmp_path)
         await come_and_go(here, NUM_WARM_UP)
         memory, threads = resident_bytes(), num_threads()
         here.builder.num_real = 0

@@ -26,6 +26,7 @@ from tests.support.fake_models import (
     until,
     write_models,
 )
+from tests.support.tiers import examples
 
 # --- replace ----------------------------------------------------------------------------------------------------------
 
@@ -89,13 +90,13 @@ def test_calls_meet_a_model_whatever_is_replaced(tmp_path: Path) -> None:
                 num_answers += 1
 
         clients = [asyncio.create_task(client()) for _ in range(5)]
-        for _ in range(20):
+        for _ in range(examples(20)):
             await found.host.replace(ModelSource("a"))
             # those before it leave when their calls have ended
             await until(lambda: found.ledger.available_bytes() >= SIZE)
         is_over = True
         await asyncio.gather(*clients)
-        assert num_answers > 20
+        assert num_answers > examples(20)
         await until(lambda: held(found.ledger) == {"a": SIZE} and found.ledger.held_bytes == SIZE)
 
     play(tmp_path, scenario)

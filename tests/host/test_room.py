@@ -31,6 +31,7 @@ from tests.support.fake_models import (
     states,
     until,
 )
+from tests.support.tiers import everything
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ def test_what_several_callers_are_waiting_for_is_not_dropped_for_each_other(tmp_
     async def scenario(found: Hosting) -> None:
         async def client(number: int) -> int:
             num_refused = 0
-            for turn in range(15):
+            for turn in range(15 if everything() else 5):
                 name = names[(number * 3 + turn * 5) % len(names)]
                 try:
                     async with found.host.get_or_load(name) as model:

@@ -1,6 +1,7 @@
 """Every family computes what transformers computes, on prompts that lie past every window and rotary boundary.
 
-The cases are tests/models/families; scripts/record_family_references.py recorded them in float32.
+The cases are tests/models/families; scripts/record_family_references.py recorded them in float32. Unless everything is run,
+only cases that together have all there is of attention, positions and states read the long prompt.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from dragoman.models import ModelOptions, load_model
-from dragoman.models.families import FAMILIES, find_family
-from tests.support.family_checkpoint import case_names, first_case_names, write_family_checkpoint
+from dragoman.models.facts import AttentionFacts
+from dragoman.models.families import FAMILIES, find_family, read_model
+from tests.support.family_checkpoint import case_names, first_case_names, read_case, write_family_checkpoint
 from tests.support.family_logits import PROMPTS, error_on_prompt
+from tests.support.tiers import width
 
 CAPPED = "gemma2"  # whose scores are capped, which is left out where anything is compressed
 CUTS = (0, 300, 301, 365, 699, 700)  # a long chunk, single tokens, one that ends in the middle of a block
@@ -25,22 +28,62 @@ def test_the_list_names_the_families_by_their_architectures() -> None:
         assert not isinstance(family, type) or architecture in family.architectures  # type: ignore[attr-defined]
 
 
-@pytest.fixture(scope="module", params=case_names())
-def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    name = str(request.param)
-    return name, write_family_checkpoint(name, tmp_path_factory.mktemp(name))
+def features(name: str) -> frozenset[str]:
+    """What the case has of all that makes a token depend on others: it may be right for short prompts alone."""
+    config = read_case(name)["config"]
+    text_config = config.get("text_config") or config
+    rule = text_config.get("rope_scaling") or text_config.get("rope_parameters") or {}
+    found = {f"rule {rule.get('rope_type') or rule.get('type')}"}
+    facts = read_model(config).facts
+    for layer in facts.layers:
+        mixer = layer.mixer
+        found.add(type(mixer).__name__)
+        if isinstance(mixer, AttentionFacts):
+            kind = [word for word in ("window", "alibi_slopes", "softcap", "has_sinks") if getattr(mixer, word)]
+            turned = mixer.rotary
+            kind += [] if turned is None else [word for word in ("is_interleaved", "axes") if getattr(turned, word)]
+            found.add(" ".join(["turned" if turned else "not turned", *kind]))
+    if facts.long_context_from is not None:
+        found.add("regimes")
+    return frozenset(found)
 
 
-def test_float32_logits_equal_the_reference(checkpoint: tuple[str, Path], record_property: Any) -> None:
-    name, directory = checkpoint
-    loaded = load_model(directory, ModelOptions(weight_type="f32"))
-    errors = {str(num_tokens): error_on_prompt(loaded, name, num_tokens) for num_tokens in PROMPTS}
-    errors["700 in chunks"] = error_on_prompt(loaded, name, 700, CUTS)
+def covering() -> list[str]:
+    """Cases that together have all features, each the one that adds most."""
+    by_name = {name: features(name) for name in case_names()}
+    missing, chosen = set().union(*by_name.values()), []
+    while missing:
+        chosen.append(max(by_name, key=lambda name: len(by_name[name] & missing)))
+        missing -= by_name[chosen[-1]]
+    return chosen
+
+
+LONG = frozenset(width(case_names(), covering()))
+"""Cases that read the long prompt."""
+
+
+def test_the_long_prompt_is_read_with_every_feature() -> None:
+    assert len(LONG) >= 10
+    assert set().union(*map(features, LONG)) == set().union(*map(features, case_names()))
+
+
+@pytest.mark.varies("sums in f32 are of other kernels on other processors")
+@pytest.mark.parametrize("name", case_names())
+def test_float32_logits_equal_the_reference(name: str, tmp_path: Path, record_property: Any) -> None:
+    loaded = load_model(write_family_checkpoint(name, tmp_path), ModelOptions(weight_type="f32"))
+    lengths = [num_tokens for num_tokens in PROMPTS if num_tokens < 700 or name in LONG]
+    errors = {str(num_tokens): error_on_prompt(loaded, name, num_tokens) for num_tokens in lengths}
+    if name in LONG:
+        errors["700 in chunks"] = error_on_prompt(loaded, name, 700, CUTS)
     record_property(f"{name}_f32_relative_error", max(errors.values()))
     assert max(errors.values()) < 1e-4, errors
 
 
-@pytest.mark.parametrize("name", [name for name in first_case_names() if name != CAPPED])
+# Experts, and products that are joined or cut in ways of their own.
+FEW_COMPRESSED = ["deepseek_v2", "gpt2", "gpt_neox", "granite", "phi3", "qwen3_5", "qwen3_moe"]
+
+
+@pytest.mark.parametrize("name", width([name for name in first_case_names() if name != CAPPED], FEW_COMPRESSED))
 def test_compressed_weights_stay_close_to_the_reference(name: str, tmp_path: Path) -> None:
     """In int4, which is int8 where columns are not whole groups; docs/models.md tells both of every case."""
     loaded = load_model(write_family_checkpoint(name, tmp_path), ModelOptions(weight_type="int4"))

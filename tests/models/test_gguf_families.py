@@ -1,11 +1,12 @@
 """Every architecture of GGUF files computes what its Hugging Face checkpoint computes.
 
-The cases of tests/models/families are written as llama.cpp's converter writes them. Where the format can say all that a case
-has, logits are compared with those recorded; where it cannot, the checkpoint is changed, and loaded both ways.
+The cases of tests/models/families are written as llama.cpp's converter writes them. Where the format cannot say all that a
+case has, the checkpoint is changed. Both ways must build the same graph; some models, and at full width all, run as well.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from dragoman.models import ModelOptions, load_model
-from tests.support.family_checkpoint import Array, read_case
+from tests.support.family_checkpoint import Array, Case, read_case
 from tests.support.family_logits import error_on_prompt, logits_of
 from tests.support.gguf_writer import write_gguf
+from tests.support.graphs import difference
+from tests.support.tables import Rows
+from tests.support.tiers import width
 from tests.support.vision_checkpoint import read_vision_case
 
 EXACT = ModelOptions("f32")
@@ -46,37 +50,85 @@ CHANGED: dict[str, dict[str, Any]] = {
 """With what llama.cpp takes for granted in place of the case's own."""
 
 
-@pytest.mark.parametrize("name", WHOLE)
+def case_of(name: str) -> Case:
+    """The case of that name, with what llama.cpp takes for granted."""
+    case = read_case(name)
+    case["config"] |= CHANGED.get(name, {})
+    if name == "glm":
+        case["tensors"] = {tensor: _narrowed(tensor, shape) for tensor, shape in case["tensors"].items()}
+    return case
+
+
+def test_every_architecture_builds_the_graph_of_its_checkpoint(tmp_path: Path) -> None:
+    with Rows() as rows:
+        for name in [*WHOLE, *CHANGED]:
+            with rows.row(name):
+                path = write_gguf(name, case_of(name), tmp_path / name)
+                assert difference(path, tmp_path / name / "checkpoint") is None
+
+
+def test_a_graph_that_computes_otherwise_is_told_apart(tmp_path: Path) -> None:
+    """So that the test above can fail: by a key of the config that becomes a constant, or by one value of a tensor."""
+    path = write_gguf("granite", read_case("granite"), tmp_path)
+    config_path, weights_path = (tmp_path / "checkpoint" / name for name in ("config.json", "model.safetensors"))
+    config, tensors = json.loads(config_path.read_text()), load_file(weights_path)
+    with Rows() as rows:
+        for key in ("rms_norm_eps", "rope_theta", "embedding_multiplier", "residual_multiplier", "logits_scaling"):
+            with rows.row(key):
+                config_path.write_text(json.dumps(config | {key: config[key] * 1.01}))
+                assert difference(path, tmp_path / "checkpoint") is not None
+        config_path.write_text(json.dumps(config))
+        for name in [name for name in tensors if ".0." in name or ".layers." not in name]:
+            with rows.row(name):
+                changed = tensors[name].copy()
+                changed.flat[-1] += 0.01
+                save_file({**tensors, name: changed}, weights_path, metadata={"format": "pt"})
+                assert difference(path, tmp_path / "checkpoint") is not None
+
+
+@pytest.mark.parametrize("name", width(WHOLE, ["llama_llama3", "qwen3_5_moe"]))
 def test_float32_logits_equal_the_recorded_ones(name: str, tmp_path: Path) -> None:
     loaded = load_model(write_gguf(name, read_case(name), tmp_path), EXACT)
     assert error_on_prompt(loaded, name, 700) < 1e-4
 
 
+@pytest.mark.full("whoever builds the checkpoint's graph has its logits")
 @pytest.mark.parametrize("name", CHANGED)
 def test_float32_logits_equal_those_of_the_checkpoint(name: str, tmp_path: Path) -> None:
-    case = read_case(name)
-    case["config"] |= CHANGED[name]
-    if name == "glm":
-        case["tensors"] = {tensor: _narrowed(tensor, shape) for tensor, shape in case["tensors"].items()}
-    path = write_gguf(name, case, tmp_path)
+    path = write_gguf(name, case_of(name), tmp_path)
     token_ids = [(37 * index) % 290 for index in range(200)]
     found, expected = (logits_of(load_model(model, EXACT), token_ids) for model in (path, tmp_path / "checkpoint"))
     assert _error(found, expected) < 1e-4
 
 
 @pytest.mark.parametrize("type_name", ["F32", "Q8_0"])
-def test_gpt_oss_with_experts_in_mxfp4_has_the_logits_of_their_values(type_name: str, tmp_path: Path) -> None:
+def test_gpt_oss_with_experts_in_mxfp4_builds_the_graph_of_their_values(type_name: str, tmp_path: Path) -> None:
     """As its files have them, beside matrices of another type: compared with a checkpoint of what all of them stand for."""
-    case = read_case("gpt_oss")
-    case["config"] |= CHANGED["gpt_oss"]
-    path = write_gguf("gpt_oss", case, tmp_path, type_name, expert_type="MXFP4")
+    path = write_gguf("gpt_oss", case_of("gpt_oss"), tmp_path, type_name, expert_type="MXFP4")
     kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
     assert {kinds[f"blk.0.ffn_{part}_exps.weight"] for part in ("gate", "up", "down")} == {"MXFP4"}
     assert kinds["blk.0.attn_q.weight"] == type_name
+    checkpoint = tmp_path / "checkpoint"
+    assert difference(path, checkpoint) is not None, "rounding changes nothing"
+    _round_experts(checkpoint, type_name)
+    assert difference(path, checkpoint) is None
 
+
+@pytest.mark.full("whoever builds the graph of these values has their logits")
+@pytest.mark.parametrize("type_name", ["F32", "Q8_0"])
+def test_gpt_oss_with_experts_in_mxfp4_has_the_logits_of_their_values(type_name: str, tmp_path: Path) -> None:
+    path = write_gguf("gpt_oss", case_of("gpt_oss"), tmp_path, type_name, expert_type="MXFP4")
     token_ids = [(37 * index) % 290 for index in range(200)]
     checkpoint = tmp_path / "checkpoint"
     before = logits_of(load_model(checkpoint, EXACT), token_ids)
+    _round_experts(checkpoint, type_name)
+    expected = logits_of(load_model(checkpoint, EXACT), token_ids)
+    assert _error(logits_of(load_model(path, EXACT), token_ids), expected) < 1e-4
+    assert _error(before, expected) > 1e-2, "rounding changes nothing"
+
+
+def _round_experts(checkpoint: Path, type_name: str) -> None:
+    """Replace the values of a checkpoint of gpt-oss by those that the types of its file keep."""
     tensors = load_file(checkpoint / "model.safetensors")
     for name, matrix in tensors.items():
         if name.endswith(("gate_up_proj", "down_proj")):  # [experts, in, out]
@@ -84,9 +136,6 @@ def test_gpt_oss_with_experts_in_mxfp4_has_the_logits_of_their_values(type_name:
         elif matrix.ndim == 2 and "router" not in name and not name.endswith("_bias"):
             tensors[name] = _rounded(matrix, type_name)
     save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    expected = logits_of(load_model(checkpoint, EXACT), token_ids)
-    assert _error(logits_of(load_model(path, EXACT), token_ids), expected) < 1e-4
-    assert _error(before, expected) > 1e-2, "rounding changes nothing"
 
 
 def _rounded(matrix: Array, type_name: str) -> Array:
@@ -111,37 +160,56 @@ def test_texts_of_a_model_that_sees_have_the_logits_of_its_checkpoint(tmp_path: 
     assert _error(found, expected) < 1e-4
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("llama_llama3", "qwen3", "gemma", "gpt_neox", "gpt2", "phi3", "mixtral", "granitemoe"),
-        *("qwen3_5_text", "qwen3_next"),
-    ],
-)
-@pytest.mark.parametrize("type_name", ["Q8_0", "Q4_0", "F16", "BF16"])
-def test_other_types_give_the_logits_of_their_values(name: str, type_name: str, tmp_path: Path) -> None:
+TYPED = [
+    *(
+        (name, type_name)
+        for name in (
+            "llama_llama3",
+            "qwen3",
+            "gemma",
+            "gpt_neox",
+            "gpt2",
+            "phi3",
+            "mixtral",
+            "granitemoe",
+            "qwen3_5_text",
+            "qwen3_next",
+        )
+        for type_name in ("Q8_0", "Q4_0", "F16", "BF16")
+    ),
+    *(
+        ("wide", type_name)
+        for type_name in ("Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+    ),
+]
+"""Cases, and types that their matrices are written as. "wide": rows of whole blocks of 256, whose values are computed."""
+
+
+def test_other_types_build_the_graph_of_their_values(tmp_path: Path) -> None:
     """The same file with its matrices' values as f32 is what transformers would compute with."""
-    _compare_with_values(name, type_name, tmp_path)
+    with Rows() as rows:
+        for name, type_name in TYPED:
+            with rows.row(name, type_name):
+                typed, plain = _typed_and_plain(name, type_name, tmp_path / f"{name}-{type_name}")
+                assert difference(typed, plain) is None
 
 
-@pytest.mark.parametrize(
-    "type_name", ["Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
-)
-def test_types_that_are_computed_give_the_logits_of_their_values(type_name: str, tmp_path: Path) -> None:
-    _compare_with_values("wide", type_name, tmp_path)
-
-
-def _compare_with_values(name: str, type_name: str, tmp_path: Path) -> None:
-    case = read_case("qwen3" if name == "wide" else name)
-    if name == "wide":  # rows of whole blocks of 256
-        case = _widened(case)
-    path = write_gguf(name, case, tmp_path, type_name, random_blocks=name == "wide")
-    values = values_of(path)
-    plain = write_gguf(name, case, tmp_path / "plain", "F32", values=values)
+@pytest.mark.parametrize(("name", "type_name"), width(TYPED, [("mixtral", "Q4_0"), ("wide", "Q4_K")]))
+def test_other_types_give_the_logits_of_their_values(name: str, type_name: str, tmp_path: Path) -> None:
     token_ids = [(37 * index) % 290 for index in range(64)]
-    found, expected = (logits_of(load_model(model, EXACT), token_ids) for model in (path, plain))
+    found, expected = (
+        logits_of(load_model(model, EXACT), token_ids) for model in _typed_and_plain(name, type_name, tmp_path)
+    )
     assert np.abs(expected).max() > 0.01
     assert _error(found, expected) < 1e-4
+
+
+def _typed_and_plain(name: str, type_name: str, directory: Path) -> tuple[Path, Path]:
+    """A case's file with matrices of that type, and one that has the values of these as f32."""
+    case = _widened(read_case("qwen3")) if name == "wide" else read_case(name)
+    case["extra_tensors"] = {}  # large ones, which no file has
+    typed = write_gguf(name, case, directory, type_name, random_blocks=name == "wide")
+    return typed, write_gguf(name, case, directory / "plain", "F32", values=values_of(typed))
 
 
 def values_of(path: Path) -> dict[str, Array]:

@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import stat
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -247,6 +248,38 @@ def test_a_graph_that_cannot_be_kept_is_told_and_does_not_stop_the_load(
     loaded = load_model(directory, ModelOptions(cache_dir=tmp_path / "file" / "graphs"))
     assert not loaded.from_cache
     assert "cannot be kept" in caplog.text
+
+
+def test_what_somebody_else_can_have_written_is_not_mapped(
+    directory: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    options = ModelOptions(cache_dir=cache)
+    load_model(directory, options)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert load_model(directory, options).from_cache
+
+    def replace_by_link() -> None:
+        path = kept_file(cache)
+        path.rename(tmp_path / "elsewhere")
+        path.symlink_to(tmp_path / "elsewhere")
+
+    changes: dict[str, Callable[[], object]] = {
+        "by which others may write": lambda: kept_file(cache).chmod(0o620),
+        "Too many levels of symbolic links": replace_by_link,
+        "cache has mode 1777": lambda: cache.chmod(0o1777),
+    }
+    if os.geteuid() == 0:
+        changes = {"belongs to user 65534": lambda: os.chown(kept_file(cache), 65534, -1), **changes}
+    for told, change in changes.items():
+        caplog.clear()
+        change()
+        assert not load_model(directory, options).from_cache
+        [record] = caplog.records
+        assert told in record.getMessage()
+    cache.chmod(0o777)  # no directory that users share: it is closed
+    assert load_model(directory, options).from_cache
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o755
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
 from tests.support.little_memory import Confined, little_memory, read_all
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tiers import examples
 
 SMALL = RandomShape("small", seed=5, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_size=16, bias=True)
 SHARDED = RandomShape("sharded", seed=6, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, num_shards=2)
@@ -36,7 +37,7 @@ LONGEST_S = 20.0  # a load takes a third of a second; a machine may be slow, a b
 MOST_MIB = 400  # by which the process may grow: what compiling leaves behind
 LONGEST_MESSAGE = 3000
 
-few = settings(max_examples=100, deadline=None)
+few = settings(max_examples=examples(100), deadline=None)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -244,7 +245,7 @@ def _integers(tensors: Tensors, name: str) -> None:
     tensors[name] = tensors[name].astype(np.int32)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(NAMES),
     st.sampled_from(

@@ -27,6 +27,7 @@ from tests.support.little_memory import little_memory, read_all
 from tests.support.packed_layouts import LAYOUTS
 from tests.support.packers import write_pair
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tiers import examples
 
 SMALL = RandomShape(
     "small", seed=9, hidden_size=32, num_layers=1, num_heads=2, num_kv_heads=1, head_size=16, vocab_size=64
@@ -36,7 +37,7 @@ WEIGHTS = "model.safetensors"
 
 LONGEST_S = 20.0  # of computing: a load takes a third of a second, a billion of anything more
 
-few = settings(max_examples=30, deadline=None)
+few = settings(max_examples=examples(30), deadline=None)
 Header = dict[str, Any]
 
 
@@ -164,7 +165,7 @@ def test_a_header_may_say_anything(originals: dict[str, tuple[bytes, bytes]], da
     refusal(config, whole(data.draw(changed_entry(header)), tensors))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     data=st.data(),
     layout=st.sampled_from(FILES),

@@ -19,11 +19,14 @@ from safetensors.numpy import load_file, save_file
 from dragoman.engine.rolling.needs import memory_needs
 from dragoman.engine.rolling.options import RollingOptions
 from dragoman.models import ModelError, ModelOptions, load_model
+from tests.support import graphs
 from tests.support.expert_models import write_experts
 from tests.support.family_checkpoint import write_family_checkpoint
 from tests.support.packed_layouts import LAYOUTS, LLAMA, SMALL_GROUPS, difference, prompt_logits
 from tests.support.packers import Packed, PackedPair, Packer, write_pair
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tables import Rows
+from tests.support.tiers import width
 
 Array = np.ndarray[Any, Any]
 
@@ -53,7 +56,29 @@ def pair_of(name: str, directory: Path, layout: str) -> PackedPair:
     return write_pair(source, directory, *(LAYOUTS | SMALL_GROUPS)[layout])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+OF_FAMILIES = [
+    *zip(FAMILIES, cycle(SMALL_GROUPS)),  # each layout with every third family: all would take a minute
+    *((name, "fp8 in blocks that rows do not fill") for name in ("phi3", "deepseek_v3", "qwen3_moe")),
+]
+"""Cases of recorded families, and the layouts that they are packed in."""
+
+
+# Each expert's columns have an order of their own, so that experts are computed apart.
+APART = [("mixtral", "gptq 16"), ("deepseek_v3", "gptq 16")]
+
+
+def test_in_f32_the_graph_is_that_of_the_numbers(tmp_path: Path) -> None:
+    with Rows() as rows:
+        for name, layout in [*((LLAMA.name, layout) for layout in LAYOUTS), *OF_FAMILIES]:
+            if (name, layout) in APART:
+                continue
+            with rows.row(name, layout):
+                pair = pair_of(name, tmp_path / f"{name} {layout}", layout)
+                assert graphs.difference(pair.packed, pair.plain) is None
+
+
+@pytest.mark.varies("packed weights are multiplied by other kernels on other processors")
+@pytest.mark.parametrize("layout", width(list(LAYOUTS), ["awq", "gptq of 8 bits, any order", "w8a8", "fp8 in blocks"]))
 def test_quantised_weights_are_the_numbers_that_they_stand_for(layout: str, tmp_path: Path) -> None:
     pair = pair_of(LLAMA.name, tmp_path, layout)
     plain = prompt_logits(pair.plain, "f32")
@@ -61,13 +86,11 @@ def test_quantised_weights_are_the_numbers_that_they_stand_for(layout: str, tmp_
     assert difference(prompt_logits(pair.packed, "int8"), plain) < 0.05
 
 
-@pytest.mark.parametrize(
-    ("name", "layout"),
-    [
-        *zip(FAMILIES, cycle(SMALL_GROUPS)),  # each layout with every third family: all would take a minute
-        *((name, "fp8 in blocks that rows do not fill") for name in ("phi3", "deepseek_v3", "qwen3_moe")),
-    ],
-)
+# What is fused, experts beside latent attention, and those that are computed apart.
+FEW_FAMILIES = [("phi3", "awq 16"), ("deepseek_v3", "fp8 in blocks that rows do not fill"), *APART[:1]]
+
+
+@pytest.mark.parametrize(("name", "layout"), width(OF_FAMILIES, FEW_FAMILIES))
 def test_families_take_their_matrices_packed(name: str, layout: str, tmp_path: Path) -> None:
     """Fused ones of which rows are taken, experts, latent attention, tied heads; with int4, where products are joined."""
     pair = pair_of(name, tmp_path, layout)
@@ -85,9 +108,10 @@ def test_a_product_of_matrices_that_are_stored_in_different_ways_is_cut(tmp_path
     assert difference(prompt_logits(pair.packed, "int4"), plain) < 0.3
 
 
-@pytest.mark.parametrize(
-    ("layout", "is_mixed"), [("awq", False), ("gptq", False), ("w8a8", False), ("fp8 in blocks", False), ("awq", True)]
-)
+GROUPED = [("awq", False), ("gptq", False), ("w8a8", False), ("fp8 in blocks", False), ("awq", True)]
+
+
+@pytest.mark.parametrize(("layout", "is_mixed"), width(GROUPED, [("w8a8", False), ("awq", True)]))
 def test_many_experts_are_grouped_packed(layout: str, is_mixed: bool, tmp_path: Path) -> None:
     """Unless they are not stored alike: then they are computed apart."""
     source = write_experts("many", tmp_path / "source")
@@ -137,7 +161,10 @@ def test_activations_are_quantised_in_groups_no_larger_than_weights(layout: str,
     assert load_model(pair.packed, ModelOptions("int8")).profile.activation_group == group
 
 
-@pytest.mark.parametrize("layout", ["awq", "gptq", "w8a16, not symmetric", "w8a8", "fp8 in blocks"])
+FORETOLD = ["awq", "gptq", "w8a16, not symmetric", "w8a8", "fp8 in blocks"]
+
+
+@pytest.mark.parametrize("layout", width(FORETOLD, ["awq", "w8a8"]))
 def test_what_a_model_will_take_is_foretold(layout: str, tmp_path: Path) -> None:
     """Compared with the numbers as f32, which all processors keep as such: what graphs have besides hardly counts."""
     pair = write_pair(write_checkpoint(LARGER, tmp_path / "source"), tmp_path, *LAYOUTS[layout])

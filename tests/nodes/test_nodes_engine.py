@@ -25,6 +25,13 @@ PATIENCE_S = 30
 PROMPT = (1, 2, 3)  # less than a block: whoever is idle gets it, the first one first
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes and servers that were lost are tried again at once."""
+    monkeypatch.setattr("dragoman.nodes.engine.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("dragoman.engine.remote.fleet.FIRST_RETRY_S", 0.01)
+
+
 class Gate:
     """What an engine's steps wait at. `is_reached`: a step has come to it."""
 

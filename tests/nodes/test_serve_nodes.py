@@ -66,6 +66,10 @@ def test_nodes_run_on_their_cores_outlive_each_other_and_end_with_the_server() -
         assert not any(map(is_running, nodes))
 
 
+KILLED = pytest.mark.full("kills real processes; test_nodes_engine.py loses nodes that are in this process")
+
+
+@KILLED
 def test_answers_of_which_no_byte_has_gone_out_outlive_the_node_that_computed_them() -> None:
     """Tokens that were lost with it are computed again elsewhere; a seed makes them the same."""
     first, second = sorted(os.sched_getaffinity(0))[:2]
@@ -82,6 +86,7 @@ def test_answers_of_which_no_byte_has_gone_out_outlive_the_node_that_computed_th
         assert len({answer.result() for answer in answers}) == 1
 
 
+@KILLED
 def test_nodes_end_when_the_server_is_killed() -> None:
     first, second = sorted(os.sched_getaffinity(0))[:2]
     with serve("--numa", f"{first}/{second}", "--dtype", "f32", "--max-model-len", "256") as server:

@@ -163,7 +163,10 @@ class HttpRun:
         dialects = {**real_dialects(), "text": TextDialect(TextOptions(hold_ms=0))}  # no timer decides when it sends
         registry = ModelRegistry(dialects, ["fake"])
         service = Service(
-            name="fake", engine=self._engine, tokenizer=ByteTokenizer(), chat_template=ChatTemplate(TEMPLATE)
+            name="fake",
+            engine=self._engine,
+            tokenizer=ByteTokenizer(),
+            chat_template=ChatTemplate(TEMPLATE, is_vouched=True),
         )
         registry.add(ServedModel("fake", service, self._engine, dialects, Admission("fake", max_running=MAX_STREAMS)))
         registry.mark_ready()

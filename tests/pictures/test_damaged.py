@@ -18,7 +18,7 @@ from dragoman.pictures.decoding import decode_picture
 from dragoman.pictures.limits import PictureFault, PictureLimits, PixelBudget
 from tests.pictures.drawing import drawn, encoded, png
 from tests.pictures.test_decoding import chunk, png_file
-from tests.support.tables import table
+from tests.support.tiers import examples
 
 LIMITS = PictureLimits()
 NAME = "messages[0].content[1].image_url.url"
@@ -56,7 +56,7 @@ def gif_screen(width: int, height: int) -> bytes:
 
 
 class TestNoPicture:
-    @table(
+    @pytest.mark.parametrize(
         "data",
         [
             b"", b"x", b"this is text", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b"%PDF-1.7", b"II*\0\x08\0\0\0",
@@ -68,13 +68,13 @@ class TestNoPicture:
         assert fault.problem == "content"
         assert "a png, jpeg, webp, gif or bmp image" in fault.message
 
-    @table("kind", ["tiff", "ppm", "ico", "tga", "eps", "pdf"])
+    @pytest.mark.parametrize("kind", ["tiff", "ppm", "ico", "tga", "eps", "pdf"])
     def test_formats_that_pillow_reads_as_well_are_refused(self, kind: str) -> None:
         assert refused(encoded(drawn(32, 32), kind)).problem == "content"
 
 
 class TestTooLarge:
-    @table(
+    @pytest.mark.parametrize(
         "data",
         [
             png_file(2**31 - 1, 2**31 - 1, 8, 2, b""),
@@ -133,20 +133,20 @@ class TestTooLarge:
 
 
 class TestDamaged:
-    @table("kind", FILES)
+    @pytest.mark.parametrize("kind", FILES)
     def test_a_file_that_is_cut_off_is_refused(self, kind: str) -> None:
         data = FILES[kind]
         for length in (len(data) // 2, 30, 12, 4):
             assert refused(data[:length]).problem == "content"
 
-    @table("kind", FILES)
+    @pytest.mark.parametrize("kind", FILES)
     def test_whole_files_are_taken(self, kind: str) -> None:
         assert decode_picture(FILES[kind], LIMITS, NAME).width in (9, 33)
 
     def test_a_size_of_nothing_is_refused(self) -> None:
         refused(png_file(0, 5, 8, 2, b""))
 
-    @settings(max_examples=400, deadline=None)
+    @settings(max_examples=examples(400), deadline=None)
     @given(data=st.data())
     def test_a_mutated_file_is_a_picture_or_a_fault(self, data: st.DataObject) -> None:
         file = bytearray(FILES[data.draw(st.sampled_from(sorted(FILES)))])
@@ -166,7 +166,7 @@ class TestDamaged:
             file = file or bytearray(b"\0")
         self.check(bytes(file))
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=examples(200), deadline=None)
     @given(head=st.sampled_from([data[:16] for data in FILES.values()]), rest=st.binary(max_size=300))
     def test_anything_behind_a_head_is_a_picture_or_a_fault(self, head: bytes, rest: bytes) -> None:
         self.check(head + rest)

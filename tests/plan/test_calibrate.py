@@ -96,7 +96,12 @@ def test_every_client_has_an_answer_however_slow_the_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    "limits", [{"max_num_seqs": 1}, {"max_batch_tokens": 16}, {"max_num_seqs": 64, "max_batch_tokens": 512}]
+    "limits",
+    [
+        {"max_num_seqs": 1},
+        pytest.param({"max_batch_tokens": 16}, marks=pytest.mark.full("thousands of simulated steps")),
+        pytest.param({"max_num_seqs": 64, "max_batch_tokens": 512}, marks=pytest.mark.full("the same")),
+    ],
 )
 def test_any_limits_can_be_measured(limits: dict[str, int]) -> None:
     found = calibrated(replica(**limits), COSTS)

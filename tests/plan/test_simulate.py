@@ -18,6 +18,7 @@ from dragoman.plan.simulate import Run, latencies, simulate
 from dragoman.plan.sizing import percentile
 from dragoman.plan.workload import Arrival, Workload, arrivals
 from tests.plan.replicas import COSTS, free_of_pace, replica
+from tests.support.tiers import examples
 
 ASKED = Workload(rate=5.0, prompt_tokens=20, output_tokens=6, num_requests=60)
 
@@ -35,7 +36,7 @@ def run(workload: Workload, num_replicas: int = 1, one: Replica | None = None) -
     return simulate(one or replica(), COSTS, workload, arrivals(workload), (LeastOutstanding(), num_replicas))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(workloads, st.integers(1, 3))
 def test_everybody_gets_all_tokens_in_order(workload: Workload, num_replicas: int) -> None:
     found = run(workload, num_replicas)
@@ -47,7 +48,7 @@ def test_everybody_gets_all_tokens_in_order(workload: Workload, num_replicas: in
     assert 0 < found.busy <= 1
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(workloads)
 def test_more_replicas_are_never_worse(workload: Workload) -> None:
     means = [mean(latencies(run(workload, count).times)[0]) for count in (1, 2, 4)]
@@ -55,7 +56,7 @@ def test_more_replicas_are_never_worse(workload: Workload) -> None:
         assert more <= 1.1 * fewer
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(10))
 @given(workloads)
 def test_the_same_seed_gives_the_same_run(workload: Workload) -> None:
     assert run(workload, 2) == run(workload, 2)

@@ -53,13 +53,17 @@ def test_the_table_says_what_is_off() -> None:
     assert report_text(SelfTest("m", "f32 weights", 1.0, checks[:1])).endswith("\nnothing is off\n")
 
 
-def test_the_command_tests_a_model(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command, of the bundled model."""
     monkeypatch.chdir(tmp_path)  # where `demo` is the bundled model
     # what memory and processor do beside other tests is luck; the rest is not
     monkeypatch.setattr("dragoman.selftest.speed.MOST_ROW_COST", 1000.0)
-    words = ["selftest", "demo", "--dtype", "int8", "--json", "--cache-dir", str(tmp_path / "kept")]
+    return ["selftest", "demo", "--dtype", "int8", "--json", "--cache-dir", str(tmp_path / "kept")]
+
+
+@pytest.mark.full("compares with a second model in f32; test_parity.py finds what is off in made-up engines")
+def test_the_command_tests_a_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)
     verdicts = {check["name"]: check["verdict"] for check in found["checks"]}
@@ -68,6 +72,12 @@ def test_the_command_tests_a_model(
     assert main([*words, "--quick"]) == 0
     quick = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
     assert "--quick" in quick["kept graph as built anew"]["why"]
+
+
+def test_a_quick_test_leaves_out_what_takes_another_model(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--quick"]) == 0
+    quick = {check["name"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert quick["batched as alone"]["verdict"] == "ok"
     assert quick["stored weights as f32"]["verdict"] == "skipped"
 
 

@@ -21,7 +21,6 @@ from dragoman.server.run import ListenConfig, bind
 from tests.support.fake_service import PATIENCE_S, FakeEngine, FakeService, Gate, Script
 from tests.support.line_dialect import line_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, read_until, running_server
-from tests.support.tables import table
 
 READINESS = ("/ping", "/health", "/v2/health/ready")
 
@@ -41,12 +40,12 @@ def model(name: str, *aliases: str) -> ServedModel:
 
 
 class TestHealth:
-    @table("path", READINESS)
+    @pytest.mark.parametrize("path", READINESS)
     def test_a_served_model_is_healthy(self, client: httpx.Client, path: str) -> None:
         answer = client.get(path)
         assert (answer.status_code, statuses(path, answer)) == (200, {"fake": {"status": "Healthy"}})
 
-    @table("path", READINESS)
+    @pytest.mark.parametrize("path", READINESS)
     def test_a_dead_engine_is_500(self, server: RunningServer, client: httpx.Client, path: str) -> None:
         server.engine.death = "out of memory"
         answer = client.get(path)
@@ -79,7 +78,7 @@ class TestIndex:
         answer = client.get("/", headers={"accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"})
         assert (answer.status_code, answer.headers["location"]) == (307, "playground")
 
-    @table("accept", ["*/*", "text/html"])
+    @pytest.mark.parametrize("accept", ["*/*", "text/html"])
     def test_it_is_as_healthy_as_the_server(self, server: RunningServer, client: httpx.Client, accept: str) -> None:
         server.engine.death = "out of memory"
         assert client.get("/", headers={"accept": accept}).status_code == 500
@@ -97,12 +96,12 @@ class TestModelLists:
         }  # fmt: skip
         assert client.get("/v3/models").json()["data"][0]["owned_by"] == "OVMS"
 
-    @table("name", ["fake", "nickname", "default"])
-    @table("version", ["v1", "v3"])
+    @pytest.mark.parametrize("name", ["fake", "nickname", "default"])
+    @pytest.mark.parametrize("version", ["v1", "v3"])
     def test_one_model_can_be_looked_up(self, client: httpx.Client, version: str, name: str) -> None:
         assert client.get(f"/{version}/models/{name}").json()["id"] == "fake"
 
-    @table(
+    @pytest.mark.parametrize(
         ("path", "dialect"),
         [
             ("/v1/models/nobody", "openai.completions"),
@@ -287,7 +286,7 @@ sys.exit(run(ModelRegistry(line_dialects()), ServerConfig(), ListenConfig(port=0
 """
 
 
-@table("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_a_signal_ends_the_process_cleanly(number: signal.Signals) -> None:
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}

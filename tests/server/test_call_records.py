@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dragoman.errors import (
     DeadlineTooShort,
     EngineFailed,
@@ -12,10 +14,9 @@ from dragoman.errors import (
     ServerError,
 )
 from dragoman.server.observation.record import CallRecord, Outcome, RequestRecord, SequenceRecord
-from tests.support.tables import table
 
 
-@table(
+@pytest.mark.parametrize(
     ("error", "status", "num_tokens", "outcome"),
     [
         (None, 200, 5, Outcome.FINISHED),

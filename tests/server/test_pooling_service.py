@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from dragoman.server.api import ModelProfile
 from dragoman.server.generation.text_service import text_service
 from dragoman.server.pooling import (
     EmbedRequest,
+    PoolingFacts,
     PoolingKind,
     PoolingService,
     ScoreRequest,
@@ -26,6 +29,8 @@ from dragoman.server.pooling import (
     embedder,
     scorer,
 )
+from dragoman.server.pooling.texts import PairQuestion, TextPreparer
+from dragoman.tokenizer.hf_tokenizer import HfTokenizer, load_tokenizer
 from dragoman.types import GenerationRequest, TextPrompt
 from tests.support.pooling_checkpoint import (
     case_names,
@@ -36,7 +41,6 @@ from tests.support.pooling_checkpoint import (
     words,
     write_pooling_case,
 )
-from tests.support.tables import table
 
 EMBEDDING = [name for name in case_names() if "texts" in read_case(name)]
 SCORING = [name for name in case_names() if "pairs" in read_case(name)]
@@ -80,7 +84,7 @@ def refused(name: str, root: Path, kind: type[ServerError], request: EmbedReques
     return found
 
 
-@table("name", EMBEDDING)
+@pytest.mark.parametrize("name", EMBEDDING)
 def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
     case, reference = read_case(name), recorded(name)
     texts = case_texts(case)
@@ -100,7 +104,7 @@ def test_embeddings_are_those_of_sentence_transformers(name: str, tmp_path: Path
         assert np.ptp(expected, axis=0).max() > 100 * TOLERANCE  # a mistake would be seen
 
 
-@table("name", SCORING)
+@pytest.mark.parametrize("name", SCORING)
 def test_scores_are_those_of_the_reference(name: str, tmp_path: Path) -> None:
     pairs, reference = case_pairs(read_case(name)), recorded(name)
 
@@ -170,7 +174,7 @@ def test_a_prompt_is_put_before_the_text(tmp_path: Path) -> None:
     assert np.abs(without - written).max() > 0.01
 
 
-@table(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
+@pytest.mark.parametrize(("truncation", "kept"), [(Truncation.RIGHT, "the way of"), (Truncation.LEFT, "of water now")])
 def test_a_long_text_loses_its_end_or_its_beginning(truncation: Truncation, kept: str, tmp_path: Path) -> None:
     async def work(service: PoolingService) -> Any:
         asked = EmbedRequest(texts=["the way of water now"], truncation=truncation, max_tokens=5)
@@ -190,7 +194,51 @@ def test_a_text_that_is_too_long_is_refused_with_both_numbers(tmp_path: Path) ->
     assert error.max_model_len == 128
 
 
-@table(
+def test_megabytes_are_neither_tokenised_nor_put_together_for_a_few_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    encode_all = HfTokenizer.encode_all
+
+    def counting(self: HfTokenizer, texts: Sequence[str]) -> list[list[int]]:
+        sizes.append(sum(map(len, texts)))
+        return encode_all(self, texts)
+
+    monkeypatch.setattr(HfTokenizer, "encode_all", counting)
+    tokenizer = load_tokenizer(write_pooling_case("bert_mean", tmp_path))
+    embedding = TextPreparer(tokenizer, PoolingFacts(PoolingKind.EMBED, "x", 128, tokenizer.vocab_size))
+    scoring = replace(embedding, facts=replace(embedding.facts, kind=PoolingKind.SCORE))
+    asking = replace(scoring, question=PairQuestion("a", "{instruction}{query}{document}", "b", "c"))
+    left, longest = Truncation.LEFT, words(600_000)  # three megabytes
+    long = longest[:60_000]
+    embeds = [
+        EmbedRequest(texts=[longest]),
+        EmbedRequest(texts=[long] * 500),
+        EmbedRequest(texts=["a"] * 1000, prompt=longest),
+        EmbedRequest(texts=[(1,) * 300_000]),
+    ]
+    scores = [
+        ScoreRequest(pairs=[(longest, "a")] * 500),
+        ScoreRequest(pairs=[("a", long)] * 500),
+        ScoreRequest(pairs=[("a", long + str(number)) for number in range(500)]),
+    ]
+    for prepare in [
+        *(partial(embedding.embedded, request) for request in embeds),
+        *(partial(preparer.scored, request) for request in scores for preparer in (scoring, asking)),
+    ]:
+        with pytest.raises(CapacityError):
+            prepare()
+    assert sum(sizes) < 20 * 65_536
+    sizes.clear()
+    for truncation, near in ((RIGHT, longest[:4000]), (left, longest[-4000:])):
+        texts = embedding.embedded(EmbedRequest(texts=[longest, near], truncation=truncation))
+        assert texts[0] == texts[1]
+    embedding.embedded(EmbedRequest(texts=["a"] * 50, prompt=longest, truncation=RIGHT))  # equal texts only once
+    scoring.scored(ScoreRequest(pairs=[(long, f"a {number}") for number in range(200)], truncation=RIGHT))
+    assert sum(sizes) < 20 * 65_536
+
+
+@pytest.mark.parametrize(
     ("request_", "param", "told"),
     [
         (EmbedRequest(texts=[]), "texts", "at least one"),
@@ -260,7 +308,7 @@ def test_a_model_says_what_it_does_not_do(tmp_path: Path) -> None:
         scorer(ModelProfile())
 
 
-@table(
+@pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("--pooling max --normalize false", ("max", False)),

@@ -37,7 +37,6 @@ from tests.support.seeing import (
     seeing_service,
     what_it_sees,
 )
-from tests.support.tables import table
 
 PATIENCE_S = 30.0
 
@@ -111,7 +110,7 @@ def test_the_prompt_is_told_with_markers_and_counted_with_placeholders() -> None
     assert result.sequences[0].text == "3x3 auto at 8+11"
 
 
-@table("max_inline_chars", [0, 10**9])
+@pytest.mark.parametrize("max_inline_chars", [0, 10**9])
 def test_a_conversation_with_pictures_can_be_tokenised_without_running_it(max_inline_chars: int) -> None:
     service = seeing_service(limits=ServiceLimits(max_inline_chars=max_inline_chars))
     tokens = asyncio.run(service.tokenize(asking(image(2, 1)).prompt))
@@ -149,7 +148,7 @@ def test_texts_around_pictures_may_each_begin_as_texts_do() -> None:
     assert [(span.begin, span.length) for span in request.pictures] == [(8, 2), (13, 1)]
 
 
-@table(
+@pytest.mark.parametrize(
     "prompt",
     [
         ChatPrompt(({"role": "user", "content": f"<image>{PLACEHOLDER}"},)),
@@ -176,7 +175,7 @@ TALKATIVE = ChatTemplate("{% for m in messages %}{{ m.content }}{{ m.content }}{
 DEAF = ChatTemplate("{% for m in messages %}[{{ m.role }}]{% endfor %}")
 
 
-@table(
+@pytest.mark.parametrize(
     ("parts", "options", "service", "error", "says"),
     [
         ([image(), image(), image()], {}, {"max_pictures": 2}, InvalidParameter, r"at most 2 images .* got 3"),
@@ -238,7 +237,7 @@ def test_too_many_pictures_are_refused_before_any_is_brought() -> None:
     asyncio.run(test())
 
 
-@table("content", [[text("a"), image()], [image()]])
+@pytest.mark.parametrize("content", [[text("a"), image()], [image()]])
 def test_a_model_that_takes_text_only_says_so_and_names_the_part(content: list[Any]) -> None:
     service = Service(name="m", engine=FakeEngine(saying("x")), tokenizer=ByteTokenizer(), chat_template=STRINGS)
     with pytest.raises(TextOnly, match=r"messages\[0\].content\[\d\] of type image_url is not supported") as caught:

@@ -32,9 +32,9 @@ from dragoman.types import (
 )
 from tests.support.byte_tokenizer import BOS_ID, EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
-from tests.support.tables import table
 
-TEMPLATE = ChatTemplate("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+CHAT = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+TEMPLATE = ChatTemplate(CHAT)
 CONTEXT = replace(ABILITIES, max_model_len=10)
 
 
@@ -74,7 +74,7 @@ class RecordingTokenizer(ByteTokenizer):
 # --- prompts ----------------------------------------------------------------------------------------------------------
 
 
-@table(
+@pytest.mark.parametrize(
     ("prompt", "expected"),
     [
         (TextPrompt("Hi"), [BOS_ID, *b"Hi"]),
@@ -110,20 +110,23 @@ def test_truncation_keeps_the_last_tokens() -> None:
     assert prepared(asking("Hello", truncate_prompt_tokens=9)).prompt_ids == tuple(b"Hello")
 
 
-def test_short_prompts_are_prepared_in_place_and_long_ones_on_the_pool() -> None:
+def test_only_short_prompts_of_templates_that_somebody_vouches_for_are_prepared_in_place() -> None:
     tokenizer = RecordingTokenizer()
     messages = ({"role": "user", "content": "x" * 31},)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenise") as pool:
         for prompt in (TextPrompt("x" * 30), TextPrompt("x" * 31), ChatPrompt(messages)):
             limits = ServiceLimits(max_inline_chars=30)
             run(asking(prompt), tokenizer=tokenizer, limits=limits, pool=pool, chat_template=TEMPLATE)
-    assert tokenizer.threads == [current_thread().name, "tokenise_0", "tokenise_0"]
+        for template in (ChatTemplate(CHAT, is_vouched=True), TEMPLATE):
+            run(asking(ChatPrompt(messages)), tokenizer=tokenizer, chat_template=template)
+    here = current_thread().name
+    assert tokenizer.threads == [here, "tokenise_0", "dragoman-templates_0", here, "dragoman-templates_0"]
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-@table(
+@pytest.mark.parametrize(
     ("num_prompt", "max_tokens", "on_overflow", "expected"),
     [
         (4, None, "refuse", 6),
@@ -145,7 +148,7 @@ def test_a_clipped_sequence_ends_with_length() -> None:
     assert (sequence.text, sequence.finish_reason) == ("a long", FinishReason.LENGTH)
 
 
-@table(
+@pytest.mark.parametrize(
     ("num_prompt", "max_tokens", "on_overflow", "says", "param"),
     [
         (
@@ -174,7 +177,7 @@ def test_what_exceeds_the_context_is_refused_with_both_numbers(
     assert engine.requests == []
 
 
-@table(("limit", "expected"), [(None, 10), (7, 7), (50, 10)])
+@pytest.mark.parametrize(("limit", "expected"), [(None, 10), (7, 7), (50, 10)])
 def test_the_operator_can_only_shorten_the_context(limit: int | None, expected: int) -> None:
     engine = FakeEngine(saying("ok"), capabilities=CONTEXT)
     service = Service(name="m", engine=engine, tokenizer=ByteTokenizer(), limits=ServiceLimits(max_model_len=limit))
@@ -270,7 +273,7 @@ NOTHING = replace(ABILITIES, beam_search=False, best_of=False, grammar=False, pr
 OUTSIDE = VOCAB_SIZE
 
 
-@table(
+@pytest.mark.parametrize(
     ("request_", "error", "param", "says"),
     [
         (asking(num_beams=4), UnsupportedFeature, "num_beams", "num_beams 4 .* must be 1"),
@@ -309,7 +312,7 @@ def test_a_grammar_that_the_service_cannot_judge_is_left_to_the_engine() -> None
 # --- tokenising for its own sake --------------------------------------------------------------------------------------
 
 
-@table("max_inline_chars", [0, 1000])
+@pytest.mark.parametrize("max_inline_chars", [0, 1000])
 def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) -> None:
     service = Service(
         name="m",
@@ -323,7 +326,7 @@ def test_prompts_can_be_tokenised_without_running_them(max_inline_chars: int) ->
     assert asyncio.run(service.tokenize(TextPrompt("Hi"))).token_ids == (BOS_ID, *b"Hi")
 
 
-@table("max_inline_chars", [0, 2_000])
+@pytest.mark.parametrize("max_inline_chars", [0, 2_000])
 def test_token_ids_can_be_made_text_again(max_inline_chars: int) -> None:
     limits = ServiceLimits(max_inline_chars=max_inline_chars)
     service = Service(name="m", engine=FakeEngine(saying("ok")), tokenizer=ByteTokenizer(), limits=limits)
@@ -343,7 +346,7 @@ class Untouchable(ByteTokenizer):
         raise AssertionError("token ids were decoded")
 
 
-@table(
+@pytest.mark.parametrize(
     ("prompt", "told"),
     [
         (TextPrompt("x" * 100_000), "your prompt alone has at least 100000 tokens"),
@@ -360,7 +363,7 @@ def test_what_cannot_fit_is_refused_before_it_is_tokenised(prompt: Prompt, told:
         asyncio.run(service.generate(GenerationRequest("r", prompt)))
 
 
-@table("keep", [None, 5])
+@pytest.mark.parametrize("keep", [None, 5])
 def test_a_text_of_many_megabytes_is_not_tokenised_at_all(keep: int | None) -> None:
     engine = FakeEngine(saying("ok"), capabilities=replace(ABILITIES, max_model_len=10**9))
     service = Service(name="m", engine=engine, tokenizer=Untouchable())

@@ -19,7 +19,6 @@ from tests.support.byte_tokenizer import BOS_ID, EOS_ID, VOCAB_SIZE, ByteTokeniz
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import running_server
-from tests.support.tables import table
 
 TEMPLATE = ChatTemplate(
     "{% if tools %}T{{ tools[0].function.name }}{% endif %}"
@@ -73,7 +72,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-@table("path", BODIES)
+@pytest.mark.parametrize("path", BODIES)
 def test_what_has_no_effect_is_named_or_refused_as_the_operator_wants(
     path: str, client: httpx.Client, strict_client: httpx.Client
 ) -> None:
@@ -111,7 +110,7 @@ def test_a_prompt_is_told_in_tokens(client: httpx.Client) -> None:
     assert (bare["tokens"], bare["token_strs"]) == ([*b"Hi"], ["H", "i"])
 
 
-@table(
+@pytest.mark.parametrize(
     ("options", "text"),
     [
         ({}, "[user]Hi[go]"),
@@ -146,7 +145,7 @@ def test_the_tokenizer_describes_itself(client: httpx.Client) -> None:
     assert client.get("/tokenizer_info", params={"model": "plain"}).json()["chat_template"] is None
 
 
-@table(
+@pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"text": "Hi"}, tokens("Hi")),
@@ -168,7 +167,7 @@ def test_model_server_clients_get_tokens_cut_and_padded_as_they_ask(
     assert post(client, "/v3/tokenize", model="bytes", **options) == {"tokens": expected}
 
 
-@table(
+@pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
         ("/tokenize", {}, 400, "prompt is missing"),
@@ -193,6 +192,12 @@ def test_what_is_wrong_is_told_in_the_routes_own_shape(
     assert answer.status_code == status
     error = answer.json()["error"]
     assert words in (error if path.startswith("/v3") else error["message"])
+
+
+def test_texts_together_are_bounded(client: httpx.Client) -> None:
+    answer = client.post("/v3/tokenize", json={"model": "fake", "text": ["a" * 500_000] * 9})
+    assert answer.status_code == 400
+    assert "text must have at most 4000000 characters in all, got 4500000" in answer.text
 
 
 def test_a_body_that_is_too_large_is_refused() -> None:

@@ -31,7 +31,6 @@ from dragoman.types import ChatPrompt, GenerationRequest, GenerationResult, Gram
 from tests.server.output_texts import USER, request, tool
 from tests.support.byte_tokenizer import EOS_ID, FIM_IDS, VOCAB_SIZE, ByteTokenizer
 from tests.support.fake_engine import ABILITIES, FakeEngine, saying
-from tests.support.tables import table
 from tests.tokenizer.conversations import FOLDER, SPECIAL_TOKENS
 
 TOOL_LOOP = "{% for tool in tools or [] %}{{ tool }}{% endfor %}"
@@ -54,7 +53,7 @@ class Tokens:
         return token_id in self._special.values()
 
 
-@table(
+@pytest.mark.parametrize(
     ("template", "tools", "reasoning"),
     [
         (HERMES, "hermes", None),
@@ -75,7 +74,7 @@ def test_the_chat_template_tells_the_formats(template: str | None, tools: str | 
     assert found.names == (tools, reasoning)
 
 
-@table(
+@pytest.mark.parametrize(
     ("family", "tools", "reasoning"),
     [
         ("command_r7b", "cohere", "cohere"),
@@ -135,7 +134,9 @@ def test_the_operator_chooses_by_name_or_chooses_none() -> None:
     assert none.parser(request(), "") is None
 
 
-@table(("option", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)])
+@pytest.mark.parametrize(
+    ("option", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)]
+)
 def test_the_options_name_every_format(option: str, formats: Mapping[str, object]) -> None:
     (row,) = [one.row for one in OPTIONS if one.name == option]
     assert isinstance(row.kind, Choice)
@@ -157,7 +158,7 @@ def test_marks_that_are_control_tokens_are_known_by_their_id() -> None:
     assert control.opens == Marker("<tool_call>", 3)
 
 
-@table(
+@pytest.mark.parametrize(
     ("ending", "prompt_text", "opening"),
     [
         (OPENED_BY_TEMPLATE, "[user]", "closed"),
@@ -174,7 +175,9 @@ def test_prompts_tell_where_the_reasoning_begins(ending: str, prompt_text: str, 
     assert found.reasoning.opening(prompt_text) == opening
 
 
-@table(("said", "opening"), [("<think>Hm", "open"), ("<think>Hm</think>Ye", "closed"), ("Ye", "maybe")])
+@pytest.mark.parametrize(
+    ("said", "opening"), [("<think>Hm", "open"), ("<think>Hm</think>Ye", "closed"), ("Ye", "maybe")]
+)
 def test_a_continued_message_tells_where_its_reasoning_stands(said: str, opening: Opening) -> None:
     assert REASONING_FORMATS["think"].opening(f"[assistant]{said}", said) == opening
 
@@ -237,7 +240,7 @@ def answer(
 OSLO_CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
-@table("choice", ["auto", "required", "weather"])
+@pytest.mark.parametrize("choice", ["auto", "required", "weather"])
 def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> None:
     grammars: list[Grammar] = []
     result = answer(request(choice), OSLO_CALL, compile_grammar=compiler(grammars))
@@ -247,7 +250,7 @@ def test_the_engine_gets_a_grammar_and_the_client_gets_calls(choice: str) -> Non
     assert [grammar.covers_tool_calls for grammar in grammars] == [True]
 
 
-@table("tools", [(), (tool("f"),)], ids=["no tools", "tools"])
+@pytest.mark.parametrize("tools", [(), (tool("f"),)], ids=["no tools", "tools"])
 def test_a_form_behind_reasoning_that_has_begun_is_refused_where_no_grammar_has_a_frame(tools: Any) -> None:
     """An engine that follows the form alone would have to reason in it."""
     sampling = SamplingParams(grammar=Grammar("json_object"))

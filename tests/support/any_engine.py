@@ -29,9 +29,10 @@ def write_weightless(directory: Path) -> Path:
 def serve_demo(engine: str, directory: Path, *arguments: str) -> Iterator[ServerProcess]:
     """A server on that engine, whose model is called demo; behind `remote` is a second one on the built-in engine.
 
-    `directory`: an empty one, for files that the server needs. `arguments`: what is in front of the engine.
+    It writes a line of each call. `directory`: an empty one, for files that the server needs. `arguments`: what is in front
+    of the engine.
     """
-    named = ("--name", "demo", "--max-num-seqs", "96")
+    named = ("--name", "demo", "--max-num-seqs", "96", "--log-requests", "json")
     if engine == "vllm":
         with serve(
             *_ON_VLLM, *named, "--dtype", "f32", *arguments, environ={"HF_HUB_OFFLINE": "1"}, patience_s=600

@@ -15,7 +15,7 @@ class Collector(http.server.HTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.spans: list[Any] = []
         self.resources: list[Any] = []
-        self._thread = threading.Thread(target=self.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
 
     @property

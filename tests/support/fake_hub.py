@@ -93,6 +93,7 @@ def fake_hub() -> Iterator[FakeHub]:
 class _Handler(BaseHTTPRequestHandler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or heads and bodies wait for each other
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nobody reads it."""

@@ -28,7 +28,7 @@ from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.server import apis
 from dragoman.server.admission import Admission
-from dragoman.server.api import Dialect
+from dragoman.server.api import Call, Dialect
 from dragoman.server.app import App, ServerConfig, build_app
 from dragoman.server.generation.pictures import PicturePrompts
 from dragoman.server.generation.service import Extensions, Service
@@ -47,6 +47,7 @@ from tests.support.real_dialects import fake_profile
 PATIENCE_S = 20.0
 SETTLING_STEPS = 2
 PROFILE = fake_profile()
+DIALECTS = dialects_of(PROFILE)
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 _LETTERS = range(ord("a"), ord("z") + 1)
 
@@ -94,7 +95,7 @@ class Parts:
     runner: LetterRunner = field(default_factory=LetterRunner)
     sampler: Sampler = field(default_factory=lambda: Sampler(VOCAB_SIZE))
     tokenizer: Tokenizer = field(default_factory=ByteTokenizer)
-    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(TEMPLATE, special_tokens={}))
+    template: ChatTemplate = field(default_factory=lambda: ChatTemplate(TEMPLATE, is_vouched=True))
     tools: EngineTools = field(default_factory=byte_tools)
     config: RollingConfig = field(default_factory=RollingConfig)
     drain_s: float = 0.0
@@ -304,27 +305,39 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
         asyncio.run(bounded())
 
 
+def parsed(calling: Calling) -> Call | None:
+    """What the dialect reads, None if nothing is generated: Ollama's calls without text. Raises: what the dialect does."""
+    dialect, wrap = DIALECTS[name_of_dialect(calling)], calling.operation.wrap
+    opening = (dialect if wrap is None else wrap(dialect)).open(calling.http)
+    call = opening.parse()
+    return call if opening.answer is None else None
+
+
 def generating_calls() -> list[Calling]:
     """A call of every operation that generates, of every API, in each dialect that it can choose, streamed and whole."""
-    dialects = dialects_of(PROFILE)
     found: dict[tuple[str, str, bool], Calling] = {}
     for api in APIS:
         for calling in callings(api):
-            name = name_of_dialect(calling)
             try:
-                wrap = calling.operation.wrap
-                dialect = dialects[name] if wrap is None else wrap(dialects[name])
-                opening = dialect.open(calling.http)
-                call = opening.parse()
+                call = parsed(calling)
             except Exception:
                 continue  # an example of another operation
-            if opening.answer is not None:
-                continue  # nothing is generated: Ollama's calls without text
-            found.setdefault((calling.operation.path, name, call.stream), calling)
+            if call is not None:
+                found.setdefault((calling.operation.path, name_of_dialect(calling), call.stream), calling)
     return list(found.values())
 
 
 CALLS = generating_calls()
+
+
+def of_each_encoder(calls: Sequence[Calling]) -> list[Calling]:
+    """One call for each class that writes answers, streamed or whole: the first of those that `distinct` tells apart."""
+    kinds: dict[tuple[type, bool], Calling] = {}
+    for calling in calls:
+        call = parsed(calling)
+        assert call is not None
+        kinds.setdefault((type(call.encoder), call.stream), calling)
+    return list(kinds.values())
 
 
 def distinct(calls: Sequence[Calling]) -> list[Calling]:

@@ -7,6 +7,7 @@ A test that only the second runs is marked `@pytest.mark.full("its reason")`. A 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,8 +23,14 @@ _chosen = _Chosen()
 
 
 def choose(*, everything: bool) -> None:
-    """Set the tier for this process."""
+    """Set the tier for this process, and how many examples properties have that do not say it."""
     _chosen.everything = everything
+    with suppress(ImportError):  # environments for clients of other projects have no Hypothesis
+        from hypothesis import settings
+
+        usual = settings.get_profile("default")
+        settings.register_profile("tier", usual, max_examples=examples(usual.max_examples))
+        settings.load_profile("tier")
 
 
 def everything() -> bool:

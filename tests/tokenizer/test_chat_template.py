@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tracemalloc
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,6 @@ from dragoman.tokenizer.chat_template import ChatTemplate, load_chat_template
 from dragoman.tokenizer.hf_tokenizer import load_tokenizer
 from dragoman.tokenizer.template_environment import RenderLimits
 from dragoman.types import ChatPrompt
-from tests.support.tables import table
 from tests.tokenizer.vocabularies import byte_level, write_model_dir
 
 CHATML = """
@@ -73,7 +72,7 @@ def rendered(source: str, *messages: Mapping[str, Any], **options: Any) -> str:
     return template.render(ChatPrompt(messages, **options))
 
 
-@table(
+@pytest.mark.parametrize(
     ("source", "messages", "expected"),
     [
         (CHATML, [message("user", "Hi")], "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
@@ -104,7 +103,7 @@ def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> 
     assert caught.value.param == "messages"
 
 
-@table(
+@pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("a", "a"),
@@ -115,7 +114,7 @@ def test_messages_that_the_template_forbids_are_refused_with_its_own_words() -> 
         (["a", {"type": "text", "text": "b"}], "a\nb"),
     ],
 )
-@table("source", [CHATML, PARTS_ONLY], ids=["strings", "parts"])
+@pytest.mark.parametrize("source", [CHATML, PARTS_ONLY], ids=["strings", "parts"])
 def test_content_reaches_the_template_in_the_form_it_understands(source: str, content: Any, expected: str) -> None:
     wrap = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n" if source == CHATML else "user:{}"
     assert rendered(source, message("user", content)) == wrap.format(expected)
@@ -126,7 +125,7 @@ def test_a_template_that_prints_parts_as_python_values_gets_strings() -> None:
     assert rendered(source, message("user", [{"type": "text", "text": "a"}])) == "a"
 
 
-@table(
+@pytest.mark.parametrize(
     ("content", "error", "says"),
     [
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}], UnsupportedFeature, "image_url"),
@@ -153,8 +152,8 @@ def test_the_developer_is_the_system_unless_the_template_knows_developers() -> N
     assert rendered(knowing, said) == "DEV"
 
 
-@table("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
-@table("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, PARTS_ONLY], ids=["chatml", "llama3", "parts"])
+@pytest.mark.parametrize("words", ["The answer is", "The answer is ", "a", "x\n\ny"])
 def test_a_final_message_is_continued_where_it_stopped_and_trimmed_where_the_template_trims(
     source: str, words: str
 ) -> None:
@@ -185,7 +184,7 @@ def test_the_template_for_tools_is_used_only_when_there_are_tools() -> None:
     assert template.render(ChatPrompt((message("user"),), tools=({}, {}))) == "with 2 tools"
 
 
-@table(
+@pytest.mark.parametrize(
     ("arguments", "expected"),
     [('{"a": 1}', '{"a": 1}'), ({"a": 1}, '{"a": 1}'), ("", "{}"), ("not json", '"not json"'), ("[1]", '"[1]"')],
 )
@@ -195,20 +194,22 @@ def test_arguments_of_tool_calls_reach_the_template_as_objects(arguments: Any, e
     assert rendered(source, message("assistant", None, tool_calls=[call])) == expected
 
 
-@table(
+@pytest.mark.parametrize(
     "source",
     [
         "{% for m in messages if m.tool_calls %}{{ '#' + m.tool_calls[0].function.arguments }}{% endfor %}",
         "{% for m in messages if m.tool_calls %}#{{ m.tool_calls[0].function.arguments }}{% endfor %}",
     ],
 )
-@table(("arguments", "expected"), [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), ("", "{}")])
+@pytest.mark.parametrize(
+    ("arguments", "expected"), [('{"a":  1}', '{"a":  1}'), ({"a": "é"}, '{"a": "é"}'), ("", "{}")]
+)
 def test_templates_that_take_arguments_for_text_get_text(source: str, arguments: Any, expected: str) -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
     assert rendered(source, message("assistant", None, tool_calls=[call])) == f"#{expected}"
 
 
-@table("given", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("given", ["reasoning_content", "reasoning", "thinking"])
 def test_templates_find_reasoning_under_the_name_they_know(given: str) -> None:
     source = "{% for m in messages %}{{ m.reasoning_content }} {{ m.thinking }}{% endfor %}"
     assert rendered(source, message("assistant", "x", **{given: "Hm."})) == "Hm. Hm."
@@ -220,7 +221,7 @@ def test_template_kwargs_reach_the_template_but_replace_neither_messages_nor_tok
     assert rendered(source, message("user", "yes"), template_kwargs=kwargs) == "fine <s> yes None"
 
 
-@table(
+@pytest.mark.parametrize(
     ("source", "expected"),
     [
         ("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}{{ i }}"
@@ -239,141 +240,79 @@ def test_templates_have_what_hugging_face_gives_them(source: str, expected: str)
     assert rendered(source, message("user")) == expected
 
 
-@table(
+@pytest.mark.parametrize(
     ("source", "says"),
     [
-        ("{% for i in range(999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "more than 1000 loop rounds"),
-        ("{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}", "loop rounds"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion|loop rounds"),
         ("{% for i in range(900) %}{{ 'aaaaaaaaaaaaaaaa' }}{% endfor %}", "rendered more than 10000 characters"),
-        ("{{ 'a' * 10 ** 9 }}", "value of more than 10000"),
-        ("{{ 10 ** 9 * 'a' }}", "value of more than 10000"),
-        ("{{ 10 ** 9999 }}", "value of more than 10000"),
-        (
-            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s + n.s %}{% endfor %}",
-            "value of more",
-        ),
-        (
-            "{% set n = namespace(s='a') %}{% for i in range(99) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
-            "value of more",
-        ),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages[0].content.nope.nope }}", "UndefinedError"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{{ messages[0].content / 0 }}", "TypeError"),
     ],
 )
-def test_a_template_that_runs_away_or_fails_is_an_error_of_the_request(source: str, says: str) -> None:
-    limits = RenderLimits(max_rounds=1000, max_size=10_000)
-    with pytest.raises(InvalidRequest, match=says):
-        ChatTemplate(source, limits=limits).render(ChatPrompt((message("user", "Hi"),)))
-
-
-@table(
-    "expression",
-    [
-        "'x'.center(300000000)",
-        "'x'.ljust(300000000)",
-        "'x'.rjust(300000000)",
-        "'x'.zfill(300000000)",
-        "'x'['ljust'](300000000)",
-        "('x' | attr('ljust'))(300000000)",
-        "'x'.encode().ljust(300000000)",
-        "('x' | safe).ljust(300000000)",
-        "'\\t'.expandtabs(300000000)",
-        "'\\t'.expandtabs(tabsize=300000000)",
-        "k.replace('x', m)",
-        "k.replace('', m)",
-        "m.join(k)",
-        "m.join(t)",
-        "k.translate({120: m})",
-        "(m + m).encode('ascii', 'namereplace')",
-        "m.split('x')",
-        "(' ' * 1000000).split()",
-        "('\\n' * 1000000).splitlines()",
-        "(1).to_bytes(300000000, 'big')",
-        "''.maketrans(m, m)",
-        "{}.fromkeys(m)",
-        "'%300000000d' % 1",
-        "'%.300000000f' % 1",
-        "'%(a(b)c)300000000d' % {'a(b)c': 1}",
-        "'%*d' % (300000000, 1)",
-        "('%(a)s' * 1000) % {'a': m}",
-        "'%s' % (t,)",
-        "'{:300000000d}'.format(1)",
-        "'{:{}}'.format(1, 300000000)",
-        "'{a:.300000000f}'.format_map({'a': 1})",
-        "('{0}' * 1000).format(m)",
-        "'{!r}'.format(t)",
-        "'x' | center(300000000)",
-        "'x' | center(width=300000000)",
-        "'%300000000d' | format(1)",
-        "k | replace('x', m)",
-        "k | replace(old='x', new=m)",
-        "k | replace('x', t)",
-        "t | join(',')",
-        "k | join(m)",
-        "range(1000) | map('center', 1000000) | join",
-        "range(1000) | map('center', 1000000) | list",
-        "('x\\n' * 10000) | indent(60000)",
-        "('x\\n' * 10000) | indent(m)",
-        "k | wordwrap(1, wrapstring=m)",
-        "k | urlize(target=m)",
-        "(m * 9) | urlencode",
-        "m | title",
-        "m | list",
-        "'x' | batch(300000000, 'x') | list",
-        "'x' | slice(300000000) | list",
-        "range(1000) | list | tojson(indent=300000000)",
-        "t | tojson",
-        "t | string",
-        "t | upper",
-        "t | pprint",
-        "([[1] * 100000] * 100) | sum(start=[])",
-        "1 | round(300000000, 'ceil')",
-        "t",
-        "namespace(a=t)",
-        "t ~ ''",
-        "m.upper().lower() * 1000",
-        "[1] * 300000000",
-        "strftime_now(m)",
-        "((m | safe) + '<' * 5000000)",
-    ],
-)
-def test_a_huge_value_is_refused_before_it_takes_memory(expression: str) -> None:
-    """`k` is a text of a thousand characters, `m` one of a million; `t` holds the latter a thousand times."""
-    source = f"{{% set k = 'x' * 1000 %}}{{% set m = k * 1000 %}}{{% set t = [m] * 1000 %}}{{{{ {expression} }}}}"
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest, match="made a value of more than 20000000") as caught:
-            rendered(source, message("user"))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 64_000_000
+@pytest.mark.parametrize("is_vouched", [True, False], ids=["here", "in a process"])
+def test_a_template_that_fails_is_an_error_of_the_request(source: str, says: str, is_vouched: bool) -> None:
+    guarded = f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}"  # else it would not even load
+    template = ChatTemplate(guarded, limits=RenderLimits(max_size=10_000), is_vouched=is_vouched)
+    with pytest.raises(InvalidRequest, match=says) as caught:
+        template.render(ChatPrompt((message("user", "Hi"),)))
     assert "\n" not in str(caught.value)
 
 
-@table(
-    "source",
-    [
-        "{% macro f() %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endmacro %}{% set a = f() %}",
-        "{% set a %}{% for i in range(1000) %}{{ 'x'.ljust(100000) }}{% endfor %}{% endset %}",
-    ],
-    ids=["macro", "block"],
-)
-def test_text_that_is_kept_counts_as_rendered(source: str) -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(InvalidRequest, match="rendered more than 1000000 characters"):
-            ChatTemplate(source, limits=RenderLimits(max_size=1_000_000)).render(ChatPrompt((message("user"),)))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 64_000_000
+RUNAWAYS = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "calls": "{% macro f(n) %}{% if n %}{{ f(n-1) }}{{ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+    "a comparison that holds the interpreter's lock": "{% set ns = namespace(a=1, b=1) %}{% for i in range(40) %}"
+    "{% set ns.a = [ns.a, ns.a] %}{% set ns.b = [ns.b, ns.b] %}{% endfor %}{{ ns.a == ns.b }}",
+    "a number that holds the interpreter's lock": "{% set n = 7 ** (9999999 + messages | length) %}{{ n // 3 }}",
+    "a text": "{% set ns = namespace(a='a') %}{% for i in range(99) %}{% set ns.a = ns.a ~ ns.a %}{% endfor %}",
+    "a list": "{{ ([1] * 10 ** 9) | length }}",
+    "a kept text": "{% set a %}{% for i in range(99999) %}{{ 'x'.ljust(99999) }}{% endfor %}{% endset %}",
+    "a date": "{{ strftime_now('%c' * 99999999) | length }}",
+}
 
 
-@table(
+def test_a_template_that_runs_away_is_ended_from_outside() -> None:
+    """Whatever it does: time and memory are bounded by the kernel. The next conversation is rendered."""
+    limits = RenderLimits(max_cpu_s=0.1, max_bytes=64 << 20)
+    for name, source in RUNAWAYS.items():
+        template = ChatTemplate(f"{{% if messages[0].content == 'Hi' %}}{source}{{% endif %}}", limits=limits)
+        with pytest.raises(InvalidRequest, match=r"it took (more than 0\.1 s or 64 MiB|too much memory)") as caught:
+            template.render(ChatPrompt((message("user", "Hi"),)))
+        assert str(caught.value).startswith("messages cannot be rendered by the model's chat template: "), name
+        assert template.render(ChatPrompt((message("user", "Hello"),))) == "", name
+
+
+def test_a_template_that_takes_too_much_for_a_word_stops_the_start() -> None:
+    limits = RenderLimits(max_cpu_s=0.1)
+    for source, says in {
+        RUNAWAYS["loops"]: "of a few words, it took more",
+        "{{ 7 ** 99999999 }}": "not compile: it took",
+    }.items():
+        with pytest.raises(ValueError, match=says):
+            ChatTemplate(source, limits=limits)
+
+
+def test_a_vouched_template_is_bounded_too_where_a_client_made_the_conversation_large() -> None:
+    template = ChatTemplate(
+        RUNAWAYS["loops"].replace("99999", "messages | length * 200"),
+        is_vouched=True,
+        limits=RenderLimits(max_cpu_s=0.1),
+    )
+    assert template.render(ChatPrompt((message("user"),))) == ""
+    with pytest.raises(InvalidRequest, match=r"it took more than 0\.1 s"):
+        template.render(ChatPrompt((message("user", "a long word " * 10),) * 99))
+
+
+def test_a_conversation_may_be_of_any_mappings_and_is_refused_if_json_cannot_say_it() -> None:
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}, {{ m.more }}{% endfor %}"
+    assert rendered(source, OrderedDict(message("user", "\ud800", more=OrderedDict(a=1)))) == "user: \ud800, {'a': 1}"
+    with pytest.raises(InvalidRequest, match="messages must hold what JSON can say"):
+        rendered(source, message("user", "a", more=object()))
+
+
+@pytest.mark.parametrize(
     ("expression", "expected"),
     [
         ("'a-b'.replace('-', '+') ~ 'aa'.replace('a', 'b', 1)", "a+bba"),
@@ -391,18 +330,14 @@ def test_text_that_is_kept_counts_as_rendered(source: str) -> None:
         ("nothing ~ none ~ true", "NoneTrue"),
     ],
 )
-@table("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
+@pytest.mark.parametrize("place", ["{{ @ }}", "{% for m in messages %}{{ @ }}{% endfor %}"], ids=["plain", "loop"])
 def test_what_makes_values_works_within_the_bounds(place: str, expression: str, expected: str) -> None:
     assert rendered(place.replace("@", expression), message("user")) == expected
 
 
-def test_a_template_that_takes_too_long_is_stopped() -> None:
-    template = ChatTemplate("{% for i in range(9999) %}{% endfor %}", limits=RenderLimits(max_duration_s=0.0))
-    with pytest.raises(InvalidRequest, match="longer than 0 s"):
-        template.render(ChatPrompt((message("user"),)))
-
-
-@table(("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")])
+@pytest.mark.parametrize(
+    ("source", "says"), [("{% if %}", "default does not compile: line 1"), ({"tool_use": "x"}, "named default")]
+)
 def test_a_template_that_cannot_be_used_stops_the_start(source: str | dict[str, str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         ChatTemplate(source)

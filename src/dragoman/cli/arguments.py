@@ -8,8 +8,10 @@ standard library would word unknown and bad options differently from the other s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from types import MappingProxyType
 
 from dragoman.config.kinds import FALSE_WORDS, TRUE_WORDS
@@ -18,11 +20,16 @@ from dragoman.config.options import OPTIONS
 from dragoman.config.sources import Given
 
 SOURCE = "command line"
+_LISTS_MODELS = re.compile(r"[=,\s]|^(ALL|NONE)$", re.IGNORECASE)
 
 FLAG_KEYS: Mapping[str, str] = MappingProxyType(
-    {flag: option.name for option in OPTIONS for flag in option.row.flags} | {"-w": "workflows"}
+    {flag: option.name for option in OPTIONS for flag in option.row.flags}
+    | {"-w": "workflows", "--model": "option.model_id"}
 )
-"""Flags of LMI's command line whose key does not follow from their name."""
+"""Flags whose key does not follow from their name: those of LMI, and `--model`, which is also an option of vLLM."""
+
+ONE_OR_MORE = "-m"
+"""The flag that names a model, as llama.cpp and vLLM have it, or several models in the form of LMI's front end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,9 @@ class _Reader:
 
     def _flag(self, word: str) -> None:
         name, has_value, value = word.partition("=")
+        if not has_value and self._is_one_model(name):
+            self.givens.append(Given(name, FLAG_KEYS["--model"], self._words.pop(0), SOURCE))
+            return
         given = self._named(name, value)
         matches = self._names.find(given)
         if not matches and name.startswith("--no-"):
@@ -82,6 +92,11 @@ class _Reader:
 
     def _named(self, name: str, value: str) -> Given:
         return Given(name, FLAG_KEYS.get(name) or key_of(name.lstrip("-").replace("-", "_")), value, SOURCE)
+
+    def _is_one_model(self, name: str) -> bool:
+        """True for `-m PATH`, where what follows is not in the form that only LMI's list of models has."""
+        followers = list(takewhile(lambda word: not _is_flag(word), self._words))
+        return name == ONE_OR_MORE and len(followers) == 1 and not _LISTS_MODELS.search(followers[0])
 
     def _add(self, given: Given, match: Match) -> None:
         """Note one value; lists that are given in parts become one."""
@@ -111,7 +126,12 @@ class _Reader:
         if len(self._arguments) > 1:
             stray = " ".join(self._arguments[1:])
             self.problems.append(f"{stray} ({SOURCE}): unexpected; one model directory at most may be given")
-        self.givens += [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in self._arguments[:1]]
+        models = [Given("MODEL_DIR", "option.model_id", text, SOURCE) for text in self._arguments[:1]]
+        models += [given for given in self.givens if given.key == "option.model_id"]
+        if len(models) > 1:
+            named = " and ".join(f"{given.name}={given.text}" for given in models)
+            self.problems.append(f"{named} ({SOURCE}): one model at most may be named; --load-models takes several")
+        self.givens += [given for given in models[:1] if given.name == "MODEL_DIR"]
 
 
 def _is_flag(word: str) -> bool:

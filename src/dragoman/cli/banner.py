@@ -24,7 +24,8 @@ class BannerFacts:
     """What the banner tells. `host` and `port` are where the server listens; `details` are short facts of the model.
 
     `others`: one line for each further model. `can_generate` False = the model has only an operator's own handler.
-    `chat_format`: the option of that name. `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
+    `chat_format`: the option of that name, `has_lmi_signs`: whether `auto` means LMI's there.
+    `is_tls`: HTTPS is spoken. `has_playground`: there is a page to
     try the model in a browser. `pooling`: what the model does with texts if it generates none.
     """
 
@@ -38,6 +39,7 @@ class BannerFacts:
     others: tuple[str, ...] = ()
     can_generate: bool = True
     chat_format: str = "auto"
+    has_lmi_signs: bool = False
     is_tls: bool = False
     has_playground: bool = True
     pooling: PoolingKind | None = None
@@ -96,9 +98,15 @@ def _shape_line(facts: BannerFacts) -> str:
     if facts.chat_format in shapes:
         changes = " or ".join(name for name in ("auto", *shapes) if name != facts.chat_format)
         return f"  /v1/chat/completions answers in {shapes[facts.chat_format]}; change it with --chat-format {changes}"
-    if facts.needs_key:  # a key is what only OpenAI's clients send
+    if facts.has_lmi_signs:
+        return (
+            "  /v1/chat/completions answers in LMI's shape, as it is configured so; change it with --chat-format openai"
+        )
+    if facts.needs_key:  # LMI's example has none
         return "  /v1/chat/completions answers in OpenAI's shape to calls with a key; change it with --chat-format lmi"
-    return "  /v1/chat/completions answers a plain curl in LMI's shape, OpenAI clients in theirs; --chat-format openai: all"
+    return (
+        "  /v1/chat/completions answers a plain curl in LMI's shape, all others in OpenAI's; --chat-format openai: all"
+    )
 
 
 def _curl_lines(facts: BannerFacts, url: str) -> list[str]:

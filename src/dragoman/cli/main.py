@@ -124,6 +124,27 @@ def main(words: Sequence[str] | None = None) -> int:
         return run(arguments[1:])
     except KeyboardInterrupt:
         return INTERRUPTED
+    except (OSError, MemoryError, RuntimeError) as error:
+        problem = _machine_problem(error)
+        if not problem:
+            raise
+        sys.stderr.write(f"dragoman: {command}: {problem}\n")
+        return 1
+
+
+def _machine_problem(error: Exception) -> str:
+    """One line on a file that cannot be read, or on memory that is not there; "" if the error is of another kind."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}; check the path, and that this user may read it"
+    # The runtime's own word, and the interpreter's where a thread's stack cannot be mapped.
+    if not isinstance(error, MemoryError) and not any(one in str(error) for one in ("bad_alloc", "start new thread")):
+        return ""
+    import resource
+
+    most_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most_bytes == resource.RLIM_INFINITY:
+        return "the memory does not suffice; serve a smaller model, or choose --dtype int4 and a smaller --kv-cache-gb"
+    return f"the memory does not suffice: the process may map {most_bytes >> 20} MiB at most; raise it with ulimit -v"
 
 
 def _python_problem(version: tuple[int, ...]) -> str:

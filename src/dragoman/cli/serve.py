@@ -130,6 +130,7 @@ class _Startup:
             is_tls=server.tls_cert is not None,
             has_playground=server.playground,
             chat_format=first.clients.chat_format,
+            has_lmi_signs=first.has_lmi_signs,
             others=tuple(
                 f"{config.name}: {config.model_dir} ({', '.join(model.facts)})"
                 for config, model in zip(self.serving.configs[1:], composed[1:], strict=True)

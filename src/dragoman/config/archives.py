@@ -1,7 +1,9 @@
 """Model archives: packed model directories as LMI's model stores hold them.
 
-Does: unpack one into a cache directory, once, and refuse members that would land anywhere else. Does not: download, or
-look into the model. Called by `several`, at start-up.
+Does: unpack one into a cache directory, once; files and directories only, none of which lands anywhere else. Does not:
+download, or look into the model. Called by `several`, at start-up.
+
+The libraries' own unpacking makes links, and what checks where these lead can be led astray by a chain of them.
 """
 
 from __future__ import annotations
@@ -13,10 +15,15 @@ import stat
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import IO, NamedTuple
 
+from dragoman.ownership import own_directory
 from dragoman.scratch import scratch_directory
 
+_PIECE = 1 << 20  # bytes that are copied at a time
 SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
 
 _UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
@@ -45,9 +52,10 @@ def unpack(archive: Path, cache: Path) -> Path:
     """
     try:
         target = cache / f"{archive_stem(archive)}-{_version(archive)}"
+        own_directory(cache)  # what is unpacked there may run
         if not target.is_dir():
-            cache.mkdir(parents=True, exist_ok=True)
             _unpack_into(target, archive)
+        own_directory(target)
         children = list(target.iterdir())
     except _UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -65,11 +73,13 @@ def _unpack_into(target: Path, archive: Path) -> None:
     """Unpack beside `target` and rename, so that nobody ever finds half a model there."""
     with scratch_directory(target.parent) as work:
         unpacked = work / "model"
-        unpacked.mkdir()
+        unpacked.mkdir(mode=0o700)
         if archive.name.lower().endswith(".zip"):
-            _unzip(archive, unpacked)
+            with zipfile.ZipFile(archive) as packed:
+                _write(map(partial(_zipped, packed), packed.infolist()), unpacked)
         else:
-            _untar(archive, unpacked)
+            with tarfile.open(archive) as tar:
+                _write(map(partial(_tarred, tar), tar), unpacked)
         try:
             os.rename(unpacked, target)
         except OSError:
@@ -77,36 +87,52 @@ def _unpack_into(target: Path, archive: Path) -> None:
                 raise
 
 
-def _untar(archive: Path, directory: Path) -> None:
-    if not hasattr(tarfile, "data_filter"):
-        raise RuntimeError("this needs Python 3.11.4 or newer, which refuses unsafe members")
+class _Member(NamedTuple):
+    """A file or directory of an archive. `open` None = a directory."""
+
+    name: str
+    size: int
+    open: Callable[[], IO[bytes] | None] | None
+
+
+def _tarred(packed: tarfile.TarFile, member: tarfile.TarInfo) -> _Member:
+    """Raises: ValueError if it is anything but a file or a directory."""
+    if not member.isreg() and not member.isdir():
+        raise _neither(member.name)
+    return _Member(member.name, member.size, None if member.isdir() else partial(packed.extractfile, member))
+
+
+def _zipped(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> _Member:
+    """Raises: as above."""
+    if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise _neither(member.filename)
+    return _Member(member.filename, member.file_size, None if member.is_dir() else partial(packed.open, member))
+
+
+def _neither(name: str) -> ValueError:
+    return ValueError(f"member {name} must be a file or a directory, not a link or a device")
+
+
+def _write(members: Iterable[_Member], directory: Path) -> None:
+    """Write the members below `directory`, which holds no links.
+
+    Raises: ValueError for a name that leads out, or if there is no room.
+    """
     free = shutil.disk_usage(directory).free
     size = 0
-    with tarfile.open(archive) as packed:
-        for member in packed:
-            size += member.size
-            _check_size(size, free)
-            packed.extract(member, directory, filter="data")  # no links or names that lead out, no devices, no owners
-
-
-def _unzip(archive: Path, directory: Path) -> None:
-    with zipfile.ZipFile(archive) as packed:
-        for member in packed.infolist():
-            _check_member(member)
-        _check_size(sum(member.file_size for member in packed.infolist()), shutil.disk_usage(directory).free)
-        packed.extractall(directory)
-
-
-def _check_size(size: int, free: int) -> None:
-    """Raises: ValueError if there is no room: an archive of a few bytes can hold more than any disk."""
-    if size > free:
-        raise ValueError(f"its contents need at least {size} bytes, and {free} are free")
-
-
-def _check_member(member: zipfile.ZipInfo) -> None:
-    """Raises: ValueError for a name that leads out, or a link: zipfile would unpack both as something else."""
-    path = PurePosixPath(member.filename)
-    if path.is_absolute() or PureWindowsPath(member.filename).anchor or ".." in path.parts:
-        raise ValueError(f"member {member.filename} must be a relative path without ..")
-    if stat.S_ISLNK(member.external_attr >> 16):
-        raise ValueError(f"member {member.filename} must be a file or a directory, not a link")
+    for member in members:
+        name = PurePosixPath(member.name)
+        if name.is_absolute() or PureWindowsPath(member.name).anchor or ".." in name.parts:
+            raise ValueError(f"member {member.name} must be a relative path without ..")
+        size += member.size
+        if size > free:  # an archive of a few bytes can hold more than any disk
+            raise ValueError(f"its contents need at least {size} bytes, and {free} are free")
+        path = directory / name
+        if member.open is None:
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = member.open()
+        assert source is not None  # it is a file
+        with source, path.open("wb") as target:
+            shutil.copyfileobj(source, target, _PIECE)

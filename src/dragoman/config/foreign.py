@@ -31,6 +31,16 @@ class ForeignOption:
 OTHER_TASK = ForeignOption("option.task", "this server generates text, embeds and reranks")
 """Any other word for what a model is for: there option.task is no option of ours, and a model.py may read it."""
 
+OPTIONS_OF_LMI = (
+    "model_id", "revision", "name", "dtype", "max_model_len", "chat_template", "tool_call_parser", "reasoning_parser",
+    "task", "normalize", "engine", "max_batch_tokens", "max_num_seqs", "prefix_cache", "draft_model", "num_assistant_tokens",
+    "enable_lora", "max_loras", "max_lora_rank", "limit_mm_per_prompt", "max_request_size", "job_queue_size",
+    "predict_timeout", "load_models", "model_store", "cors_allowed_origin", "cors_allowed_methods", "cors_allowed_headers",
+    "rolling_batch", "batch_size", "output_formatter", "enable_streaming", "tgi_compat", "entry_point", "handler",
+    "max_logprobs",
+)  # fmt: skip
+"""Options of ours that LMI has as well: a variable of one is a sign of a server configured as LMI's containers are."""
+
 OFF = ("false", "0", "none", "")
 NOTHING = ("", "none", "null", "{}", "[]")
 MANAGEMENT_ADDRESS = "management_address"  # not mentioned where it is the address there is

@@ -1,6 +1,7 @@
-"""Symbolic links in a model's directory: none may lead out of it.
+"""Symbolic links in a model's directory, at any depth: none may lead out of it.
 
-Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up.
+Does: find the ones that do. Does not: follow them, or read files. Called by `resolve`, at start-up, and before an adapter is
+loaded at run time.
 
 A directory that was packed or cloned elsewhere may hold a link to any file of this machine, which would then be read as
 a chat template, or served as one. The hub's cache is the exception: its snapshots are links to blobs of the same
@@ -9,12 +10,11 @@ repository.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from dragoman.hub.cache import repo_of
-
-_FOLDERS = ("additional_chat_templates",)  # of which the files are read, too
 
 
 def links_out(directory: Path) -> list[str]:
@@ -22,9 +22,8 @@ def links_out(directory: Path) -> list[str]:
     if not directory.is_dir():
         return []
     root = directory.resolve()
-    allowed = [root]
-    if repo_of(root) is not None:
-        allowed.append(root.parent.parent / "blobs")
+    snapshots = [place for place in (root, *root.parents) if repo_of(place) is not None]  # the model may lie below one
+    allowed = [root, *(place.parent.parent / "blobs" for place in snapshots[:1])]
     return [
         f"{path}: leads to {target}, out of the model's directory; put the file itself there"
         for path, target in _targets(root)
@@ -33,13 +32,10 @@ def links_out(directory: Path) -> list[str]:
 
 
 def _targets(root: Path) -> Iterator[tuple[Path, Path]]:
-    """The links among a directory's entries, with where they lead; a circle leads to itself."""
-    for folder in (root, *(root / name for name in _FOLDERS if (root / name).is_dir())):
-        try:
-            entries = sorted(folder.iterdir())
-        except OSError:  # whoever reads a file of it tells
-            continue
-        for path in entries:
+    """The links below a directory, with where they lead; a circle leads to itself. What cannot be read, its reader tells."""
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for path in (Path(folder, name) for name in sorted([*folders, *files])):
             if path.is_symlink():
                 try:
                     yield path, path.resolve()

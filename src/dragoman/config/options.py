@@ -120,7 +120,7 @@ class ModelSettings:
         "Directory of the model, a GGUF file, or its name on the hub (ORG/NAME or ORG/NAME@REVISION) where no such path is "
         "there. A directory may hold a serving.properties, whose option.model_id may name another model. "
         "demo and demo-vision are the bundled models, where no directory of that name is there.",
-        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"),),
+        unset="the bundled demo model", env=(Alias("HF_MODEL_ID"), Alias("MODEL_ID")),
     )  # fmt: skip
     revision: str | None = option(
         None, Text("REVISION"), "Branch, tag or commit of a model of the hub, where its name says none.",
@@ -204,7 +204,8 @@ class ModelSettings:
     cache_dir: Path | None = option(
         None,
         FilePath(),
-        "Directory where built models are kept, so that the next start only maps them.",
+        "Directory where built models are kept, so that the next start only maps them. It is made for the server's user "
+        "alone; nothing is kept in one that others may write to.",
         unset="dragoman in the user's cache directory, if it can be written",
     )
 
@@ -488,7 +489,8 @@ class ClientSettings:
     chat_format: str = option(
         "auto",
         Choice(("auto", "lmi", "openai")),
-        "Shape of /v1/chat/completions; auto decides by the client.",
+        "Shape of /v1/chat/completions. auto: LMI's where the server is configured as LMI's containers are (a "
+        "serving.properties, or an OPTION_ or SERVING_ variable that LMI has) and for curl without a key; else OpenAI's.",
     )
     max_stored_responses: int = option(
         1000,

@@ -10,7 +10,7 @@ SERVING_ names go before the names other servers use; 5. config.properties; 6. t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +28,7 @@ from dragoman.config.foreign import (
     NO_CHOICE,
     NO_GPU,
     OF_ENGINES,
+    OPTIONS_OF_LMI,
     OTHER_TASK,
     ForeignOption,
 )
@@ -75,6 +76,10 @@ class ConfigError(Exception):
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels to another process."""
+        return type(self), (self.problems,)
+
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -84,6 +89,7 @@ class Config:
     `origins` has an entry for every option. `notices`: one line for each value that was given and has no effect here.
     `version` is what `load_models` says, "" where there are no versions. `own_options`: what only the operator's
     model.py can make sense of, by its name without `option.`; `engine_options`: what only the engine can, likewise.
+    `has_lmi_signs`: it is written as for LMI's containers, in a serving.properties or in variables that LMI has.
     """
 
     model: ModelSettings
@@ -101,6 +107,7 @@ class Config:
     version: str = ""
     own_options: Mapping[str, str] = field(default_factory=dict)
     engine_options: Mapping[str, str] = field(default_factory=dict)
+    has_lmi_signs: bool = False
 
     @property
     def name(self) -> str:
@@ -169,7 +176,8 @@ def resolve(
     findings.notices += without_effect(values, origins, has_operator_file=has_code)
     own_options = findings.pass_on() if has_code else {}
     findings.notices += _useless_revision(values, origins, model_dir)
-    findings.check_places(directory, model_dir, Origin(entry.source, "directory") if entry else origins["model_id"])
+    named_as = Origin(entry.source, "directory") if entry else origins["model_id"]
+    findings.check_places(model_dir, named_as, (directory, model_dir, *_places_beside(values, model_dir)))
     values["cache_dir"] = values["cache_dir"] or cache_home(environ) / "dragoman"
     if entry and entry.name:
         values["name"] = _renamed(entry.name, values["name"])
@@ -194,6 +202,7 @@ def resolve(
         version=entry.version if entry else "",
         own_options=own_options,
         engine_options=engine_options,
+        has_lmi_signs=(directory / PROPERTIES_NAME).is_file() or findings.has_lmi_variables(),
     )
 
 
@@ -272,6 +281,16 @@ def _adapters(values: Mapping[str, Value], origins: Origins, directory: Path, mo
         folders = sorted(path for path in (model_dir / ADAPTERS).iterdir() if path.is_dir())
         pairs += [(path.name, path) for path in folders if path.name not in named]
     return tuple(f"{name}={path}" for name, path in pairs)
+
+
+def _places_beside(values: Mapping[str, Value], model_dir: Path) -> list[Path]:
+    """The directories of the adapters and of the model that guesses, unless they are part of the model's."""
+    adapters, draft = values["lora"], values["draft_model"]
+    assert isinstance(adapters, tuple)
+    places = [Path(path) for _, _, path in (pair.partition("=") for pair in adapters)]
+    if isinstance(draft, Path):
+        places.append(draft)
+    return [place for place in places if not place.is_relative_to(model_dir)]
 
 
 def _has_operator_file(
@@ -375,11 +394,13 @@ class _Findings:
         self.problems += graph.problems
         self._read_files(directory, graph.givens)
 
-    def check_places(self, directory: Path, model_dir: Path, origin: Origin) -> None:
-        """Raises: ConfigError with all that was found, also if the model is missing or has links that lead out of it."""
+    def check_places(self, model_dir: Path, origin: Origin, places: Iterable[Path]) -> None:
+        """Raises: ConfigError with all that was found, also if the model is missing.
+
+        `places`: the directories of the model and of what is read with it, out of which no links may lead.
+        """
         self.problems += _missing(model_dir, origin)
-        for place in dict.fromkeys((directory, model_dir)):
-            self.problems += links_out(place)
+        self.problems += dict.fromkeys(line for place in dict.fromkeys(places) for line in links_out(place))
         if self.problems:
             raise ConfigError(self.problems)
 
@@ -392,6 +413,12 @@ class _Findings:
         counted, notices = trusted(directory, givens, self._index)
         self.notices += notices
         self.read(FILE, counted)
+
+    def has_lmi_variables(self) -> bool:
+        """True if the environment holds an OPTION_ or SERVING_ variable of an option that LMI has, too."""
+        ours = [one.given for name in OPTIONS_OF_LMI for one in self._candidates[name] if one.layer == ENVIRONMENT]
+        foreign = [given for layer, _, given in self._foreign if layer == ENVIRONMENT]
+        return any(given.name.startswith(("OPTION_", "SERVING_")) for given in (*ours, *foreign))
 
     def directory(self) -> Path | None:
         """The model directory that the command line or the environment names."""

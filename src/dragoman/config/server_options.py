@@ -163,6 +163,14 @@ class ServerSettings:
             Alias("SAGEMAKER_MAX_PAYLOAD_IN_MB", _mebibytes, "an integer >= 1, in MiB"),
         ),
     )
+    max_body_memory: int = option(
+        268_435_456,
+        Integer(1),
+        "Most that the bodies of all requests take together, from their first bytes until they are answered; more get "
+        "503, or 429 by APIs that have it.",
+        unit="bytes",
+        key="max_body_memory",
+    )
     job_queue_size: int = option(
         1000,
         Integer(0),

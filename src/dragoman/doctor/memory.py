@@ -98,7 +98,10 @@ def _bandwidth(num_threads: int, available: int) -> float | None:
     except ImportError:  # numpy is what is wrong here
         return None
     size = min(BUFFER_BYTES, available // 4)
-    return memory_bandwidth(num_threads, size) if size >= _SMALLEST_BUFFER else None
+    try:
+        return memory_bandwidth(num_threads, size) if size >= _SMALLEST_BUFFER else None
+    except MemoryError:  # a limit that nothing tells
+        return None
 
 
 def _total(places: Places) -> int | None:

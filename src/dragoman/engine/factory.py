@@ -116,6 +116,10 @@ class EngineOptionError(ValueError):
         super().__init__(problem)
         self.option = option
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How it travels to another process."""
+        return type(self), (self.option, str(self))
+
 
 def find_factory(name: str) -> EngineFactory:
     """The factory of a built-in engine, or the one at the address `module:factory`, which is imported.

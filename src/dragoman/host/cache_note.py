@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from dragoman.config.resolve import Config
+from dragoman.ownership import own_directory
 
 
 def cache_note(config: Config) -> str:
@@ -17,10 +18,10 @@ def cache_note(config: Config) -> str:
     if path is None or config.origins["cache_dir"].is_given:
         return ""
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        own_directory(path)
         if os.access(path, os.W_OK | os.X_OK):
             return ""
         reason = "Permission denied"
     except OSError as error:
         reason = error.strerror or str(error)
-    return f"{path} cannot be written ({reason}): each start builds its model anew; --cache-dir names another directory"
+    return f"{path} cannot be used ({reason}): each start builds its model anew; --cache-dir names another directory"

@@ -215,7 +215,7 @@ def _cache_dir(config: Config) -> Path | None:
     if path is None:
         return None
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         if origin.source == "default":
             return None  # a read-only home, as containers have it: loading takes longer, nothing else

@@ -32,6 +32,7 @@ def server_config(config: Config) -> ServerConfig:
     server = config.server
     made = ServerConfig(
         max_request_size_bytes=server.max_request_size,
+        max_body_memory_bytes=server.max_body_memory,
         api_keys=frozenset({server.api_key} if server.api_key else ()),
         key_sources=KeySources(
             key_file=server.api_key_file,

@@ -44,6 +44,7 @@ from dragoman.models.vision.described import NO_DESCRIPTION, is_described, read_
 from dragoman.models.vision.placeholders import read_seeing_config
 from dragoman.models.vision.tower import Tower
 from dragoman.models.weights import Weights
+from dragoman.ownership import own_directory
 
 logger = logging.getLogger(__name__)
 
@@ -242,7 +243,14 @@ class _Plan:
             logger.info("the compiled graph is not kept: its experts are grouped, which the runtime cannot read again")
             return None
         name = kept_name(self.model_dir, self.files, self.profile, self.properties, part)
-        return None if name is None else self.options.cache_dir / name
+        if name is None:
+            return None
+        try:
+            own_directory(self.options.cache_dir)
+        except OSError as error:
+            logger.warning("the compiled graph cannot be kept, and the model is built: %s", error)
+            return None
+        return self.options.cache_dir / name
 
 
 def compile_source(model: Family, source: WeightSource, options: ModelOptions) -> LoadedModel:

@@ -6,7 +6,8 @@ does) or know an API. Used on the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,13 +33,17 @@ class ServedAdapters:
         first: Mapping[str, str],
         roots: Sequence[Path] = (),
         taken: Iterable[str] = (),
+        links_out: Callable[[Path], Sequence[str]] = lambda directory: (),
     ) -> None:
-        """`taken`: names that adapters cannot have, as they are the model's."""
+        """`taken`: names that adapters cannot have, as they are the model's. `links_out`: a line for each link that leads
+        out of a directory.
+        """
         self._engine = engine
         self._loading = loading
         self._sources = dict(first)
         self._roots = roots
         self._taken = frozenset(taken)
+        self._links_out = links_out
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +72,10 @@ class ServedAdapters:
             raise InvalidRequest(f"Adapter name {name!r} must be one word of at most 256 characters", param="name")
         if name in self._taken:
             raise Conflict(f"Adapter {name} cannot be loaded: that is the model's own name", param="name")
-        await loading.load_adapter(name, self._allowed(source), is_replacing=is_replacing)
+        directory = self._allowed(source)
+        if lines := await asyncio.to_thread(self._links_out, directory):
+            raise InvalidRequest(f"Adapter directory {source!r} cannot be loaded: {lines[0]}", param="src")
+        await loading.load_adapter(name, directory, is_replacing=is_replacing)
         self._sources[name] = source
 
     async def unload(self, name: str) -> None:

@@ -6,8 +6,10 @@ Imported by all of `server`. Dialects and encoders are called on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
@@ -15,10 +17,14 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from dragoman.errors import ServerError
-from dragoman.server.json_body import NotJson, decode_json
+from dragoman.server.json_body import NotJson, check_fields, decode_json
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Limits, SamplingParams, TraceContext
 
 T = TypeVar("T")
+
+
+MAX_INLINE_BYTES = 64 * 1024
+"""Of bodies that are decoded on the event loop: at most some milliseconds."""
 
 
 # --- calls and answers ------------------------------------------------------------------------------------------------
@@ -54,13 +60,22 @@ class HttpCall(msgspec.Struct, frozen=True):
         """The body's JSON value, decoded once however many ask; not to be changed. Raises: NotJson."""
         if not self._decoded:
             try:
-                self._decoded.append(decode_json(self.body))
+                decoded = decode_json(self.body)
+                if isinstance(decoded, dict):
+                    check_fields(decoded)
+                self._decoded.append(decoded)
             except NotJson as error:
                 self._decoded.append(error)
         value = self._decoded[0]
         if isinstance(value, NotJson):
             raise value
         return value
+
+    async def decoded(self) -> None:
+        """Decode a large body on a thread, so that others are served meanwhile; `json` then has it, or its error."""
+        if len(self.body) > MAX_INLINE_BYTES and self.media_type not in ("text/plain", "multipart/form-data"):
+            with suppress(NotJson):
+                await asyncio.to_thread(self.json)
 
     def field(self, name: str) -> Any:
         """The top-level field of a JSON object, None where there is none or the body is no such object."""
@@ -225,7 +240,7 @@ class Opening(msgspec.Struct, frozen=True):
     """How one call is to be understood.
 
     `parse`: the call in neutral words; raises ServerError for anything the client did wrong. `run_off_loop`: how to call
-    it, because it runs an operator's code; None = in place. `answer`: who is asked before; None = nobody.
+    it, because it runs an operator's code or takes long; None = in place. `answer`: who is asked before; None = nobody.
     """
 
     parse: Callable[[], Call]
@@ -244,16 +259,21 @@ class Dialect(ErrorTeller, Protocol):
         ...
 
 
+async def on_thread(work: Callable[[], T]) -> T:
+    """A `Runner` for work that only computes: others are served in between. Raises: what `work` raises."""
+    return await asyncio.to_thread(work)
+
+
 class PureDialect:
-    """A dialect that only translates: it has `parse`, which takes no time."""
+    """A dialect that only translates: it has `parse`, which takes no time unless the body is large."""
 
     def parse(self, http: HttpCall) -> Call:
         """The call in neutral words. Raises: ServerError for anything the client did wrong."""
         raise NotImplementedError
 
     def open(self, http: HttpCall) -> Opening:
-        """The call, to be parsed in place."""
-        return Opening(partial(self.parse, http))
+        """The call, to be parsed in place, or on a thread if it may have thousands of messages."""
+        return Opening(partial(self.parse, http), on_thread if len(http.body) > MAX_INLINE_BYTES else None)
 
 
 Dialects = Mapping[str, Dialect]

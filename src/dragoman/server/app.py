@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dragoman.errors import TooLarge, WrongMethod
+from dragoman.errors import WrongMethod
 from dragoman.server.apis import all_apis
 from dragoman.server.describe.components import HEADERS
 from dragoman.server.endpoints import Endpoints
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES
 from dragoman.server.http.exchange import ClientGone, Exchange, HeaderRules, Receive, Scope, Send
 from dragoman.server.http.replies import json_reply
 from dragoman.server.http.routes import RouteTable, joined_routes, shown
@@ -47,6 +48,7 @@ class ServerConfig:
     """
 
     max_request_size_bytes: int = 64 * 1024 * 1024  # LMI's max_request_size default
+    max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES
     api_keys: frozenset[str] = field(default=frozenset(), repr=False)
     key_sources: KeySources = NO_FILES
     open_scopes: frozenset[KeyScope] = frozenset()
@@ -62,6 +64,15 @@ class ServerConfig:
     def read_keys(self) -> Keyring | None:
         """All keys as they are now; None = nobody asks for keys. Reads files. Raises: KeysError."""
         return self.key_sources.read(self.api_keys)
+
+    def gate(self) -> Gate:
+        """What every call has to pass. Reads files. Raises: KeysError."""
+        return Gate(
+            self.max_request_size_bytes,
+            self.read_keys(),
+            self.open_scopes,
+            max_body_memory_bytes=self.max_body_memory_bytes,
+        )
 
 
 class App:
@@ -95,7 +106,7 @@ class App:
                 await exchange.cut()
             else:
                 reply = error_reply(self._endpoints.owner(exchange.path), failure, http)
-                await (exchange.refuse_upload if isinstance(failure, TooLarge) else exchange.send_reply)(reply)
+                await exchange.send_reply(reply)
                 if exchange.api:
                     self._endpoints.watch.refused(exchange.api, exchange, failure)
 
@@ -127,7 +138,7 @@ def build_app(
     `hosting` None = models do not come and go. `pulling` None = clients bring none to this machine.
     Reads the files of keys. Raises: KeysError.
     """
-    gate = gate or Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
+    gate = gate or config.gate()
     apis = tuple(api for api in all_apis() if api.name not in config.left_out)
     rules = HeaderRules(
         sent=CACHE_HEADERS,

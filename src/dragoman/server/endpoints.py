@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from dragoman.errors import NotFound, ServerError
 from dragoman.server.api import Dialect, Dialects, ErrorTeller, HttpCall, Reply, StreamedReply
 from dragoman.server.hosting import ModelHosting
+from dragoman.server.http.bodies import Body
 from dragoman.server.http.deadlines import name_of, patience_of, timeout_of
 from dragoman.server.http.exchange import ClientGone, Exchange
 from dragoman.server.http.replies import json_reply
@@ -116,10 +118,13 @@ class Endpoints:
                     check_body(b"")
                 made = await operation.answer(exchange.http_call(path_params=path_params), self)
             else:
-                body = await exchange.read_body(self._gate.max_request_size_bytes)
-                if check_body is not None:
-                    check_body(body)
-                made = await run_unless_gone(exchange, operation.answer(exchange.http_call(body, path_params), self))
+                with self._gate.bodies.hold() as held:
+                    body = await exchange.read_body(self._gate.max_request_size_bytes, held)
+                    if check_body is not None:
+                        check_body(body)
+                    call = exchange.http_call(body, path_params)
+                    await call.decoded()
+                    made = await run_unless_gone(exchange, operation.answer(call, self))
             if isinstance(made, StreamedReply):
                 await send_streamed(exchange, made, early)
             else:
@@ -132,33 +137,46 @@ class Endpoints:
             exchange.api = api.name
             early = exchange.http_call(path_params=path_params)
             check_body = self._gate.check(exchange, early.headers, operation.scope)
-            body = await exchange.read_body(self._gate.max_request_size_bytes)
-            if check_body is not None:
-                check_body(body)
-
-            async def proceed(waiting: Exchange) -> None:
-                call_id = self._responder.claim_id(waiting.request_id)
-                try:
-                    http = waiting.http_call(body, path_params, call_id)
-                    record = self.watch.begin(api.name, waiting, http)
-                    try:
-                        await self._generate(waiting, http, operation, record)
-                    except ClientGone:
-                        record.is_client_gone = True
-                        raise
-                    finally:
-                        if record.caller:
-                            num_tokens = record.num_prompt_tokens + record.num_completion_tokens
-                            self._gate.limits.spend(record.caller, num_tokens)
-                        self.watch.end(record, waiting)
-                finally:
-                    self._responder.free_id(call_id)
-
-            # `before` does not go round the rest: each coroutine that waits for another costs something for every token
-            if operation.before is None or not await operation.before(exchange, early, self, proceed):
-                await proceed(exchange)
+            held = self._gate.bodies.hold()
+            with held:
+                body = await exchange.read_body(self._gate.max_request_size_bytes, held)
+                if check_body is not None:
+                    check_body(body)
+                proceed = partial(self._proceed, api, operation, body, path_params, held)
+                # `before` does not go round the rest: each coroutine that waits for another costs something for every token
+                if operation.before is None or not await operation.before(exchange, early, self, proceed):
+                    await proceed(exchange)
 
         return handle
+
+    async def _proceed(
+        self,
+        api: Api,
+        operation: GenerateOperation,
+        body: bytes,
+        path_params: PathParams,
+        held: Body,
+        waiting: Exchange,
+    ) -> None:
+        """Answer a call whose body is here, which goes on being `held`; perhaps later, while nobody waits."""
+        call_id = self._responder.claim_id(waiting.request_id)
+        try:
+            with held:
+                http = waiting.http_call(body, path_params, call_id)
+                record = self.watch.begin(api.name, waiting, http)
+                try:
+                    await http.decoded()
+                    await self._generate(waiting, http, operation, record)
+                except ClientGone:
+                    record.is_client_gone = True
+                    raise
+                finally:
+                    if record.caller:
+                        num_tokens = record.num_prompt_tokens + record.num_completion_tokens
+                        self._gate.limits.spend(record.caller, num_tokens)
+                    self.watch.end(record, waiting)
+        finally:
+            self._responder.free_id(call_id)
 
     async def _generate(
         self, exchange: Exchange, http: HttpCall, operation: GenerateOperation, record: CallRecord

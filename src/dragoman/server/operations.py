@@ -161,7 +161,8 @@ class Api:
     `schemas`, `parameters`, `headers`: components that its descriptions refer to, for the default model's profile.
     `needs_engine` False = its operations work where only an operator's code answers. `request_id_headers`: header fields by
     which its clients name a request where they send no `x-request-id`. `folded_headers`: those in which they send others,
-    as `name=value;name=value`. Both count on all paths.
+    as `name=value;name=value`. Both count on all paths. `joint`: operations of another API that this one's document
+    describes as well: each takes the place of the other's with the same method and path, and serves both.
     """
 
     name: str
@@ -177,3 +178,4 @@ class Api:
     needs_engine: bool = True
     request_id_headers: tuple[str, ...] = ()
     folded_headers: tuple[str, ...] = ()
+    joint: tuple[Operation, ...] = ()

@@ -27,9 +27,9 @@ from dragoman.server.http.attempts import Attempts
 from dragoman.server.http.protocol import DEFAULT_ARRIVAL_TIMEOUT_S, DEFAULT_STALL_TIMEOUT_S, protocol_class
 from dragoman.server.pulling import ModelPulling
 from dragoman.server.registry import ModelRegistry
-from dragoman.server.security.gate import Gate
 from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
 from dragoman.server.security.tls import Tls
+from dragoman.server.signals import Watchdog, handle_once
 
 logger = logging.getLogger("dragoman.server")
 
@@ -40,6 +40,7 @@ OnListening = Callable[[str, int], None]
 CLOSE_TIMEOUT_S = 5  # after the engines have stopped nothing more can come; this only bounds writes to slow clients
 FORCED_END_S = 1.0  # after a second signal: for engines to stop, so that whoever is cut is told
 FORCED_EXIT_S = 3.0  # after a second signal the process ends by then, whatever hangs
+FROZEN_EXIT_S = 10.0  # after a first signal, when the loop has stood still for so long: it would not see a second one
 
 EXIT_LOADING_FAILED = 1
 EXIT_ENGINE_FAILED = 70  # sysexits.h: an internal software error, which another start may not meet
@@ -108,7 +109,7 @@ class HttpServer:
         self._on_listening = on_listening
         self._config = config
         self._reloader = Reloader(list(self._reloadables()), listen.reload_s)  # first: what changes from now on is seen
-        self._gate = Gate(config.max_request_size_bytes, config.read_keys(), config.open_scopes)
+        self._gate = config.gate()
         self._app = build_app(registry, config, owner.hosting, self._gate, owner.pulling)
         self._uvicorn = _Uvicorn(_uvicorn_config(Attempts(self._app) if config.asks_again else self._app, listen))
         self._stop: asyncio.Event | None = None
@@ -268,25 +269,34 @@ def run(
 
 
 async def _serve_with_signals(server: HttpServer) -> int:
+    """The exit code. A second signal of one kind always ends the process: at once if the loop has not seen the first."""
     loop = asyncio.get_running_loop()
+    watchdog = Watchdog(FROZEN_EXIT_S)
     num_signals = 0
 
-    def stop() -> None:
+    def listen(number: signal.Signals) -> None:
+        loop.add_signal_handler(number, stop, number)
+        handle_once(number)
+
+    def stop(number: signal.Signals) -> None:
         nonlocal num_signals
         num_signals += 1
-        if num_signals == 2:
+        if num_signals == 1:
+            listen(number)
+            watchdog.watch()
+        elif num_signals == 2:
             _exit_later()
         server.stop()
 
-    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop}
+    listen(signal.SIGTERM)
+    listen(signal.SIGINT)
     if server.can_reload:
-        handlers[signal.SIGHUP] = server.reload
-    for number, handler in handlers.items():
-        loop.add_signal_handler(number, handler)
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:
         return await server.serve()
     finally:
-        for number in handlers:
+        watchdog.stop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
 
 

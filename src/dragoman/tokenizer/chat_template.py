@@ -1,19 +1,18 @@
 """Turns a conversation into the prompt text its model was trained on.
 
-Does: choose among a model's templates, fit messages to what the template understands, render, continue a last message.
-Does not: tokenise, or fetch images. Called by the service, on the event loop or on a tokenise thread.
+Does: choose among a model's templates, fit messages to what the template understands, have them rendered, continue a last
+message. Does not: tokenise, or fetch images. Called by the service, on a thread that may wait, or on the event loop where
+`renders_at_once` says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from itertools import accumulate
 from typing import Any
-
-import jinja2
 
 from dragoman.errors import InvalidRequest, UnsupportedFeature
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
@@ -27,7 +26,16 @@ from dragoman.tokenizer.message_content import (
     refuse_pictures,
 )
 from dragoman.tokenizer.picture_markers import PictureMarker
-from dragoman.tokenizer.template_environment import CompiledTemplate, RenderLimits, TemplateLimit, TemplateRejection
+from dragoman.tokenizer.template_environment import (
+    LIMIT,
+    REJECTION,
+    TEXT,
+    CompiledTemplate,
+    RenderLimits,
+    outcome,
+    told,
+)
+from dragoman.tokenizer.template_process import ask, size_of
 from dragoman.types import ChatPrompt
 
 TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used when there are tools
@@ -35,22 +43,29 @@ TOOL_TEMPLATE = "tool_use"  # Hugging Face's name for the template that is used 
 _PROBE = "dragoman-probe"
 _PROBE_ARGUMENTS = {_PROBE: "é"}
 _END_MARK = "\ue000dragoman-end\ue000"  # private-use characters: no conversation and no template has them
+_SMALL_BYTES = 8 << 10  # of a conversation, up to which a vouched template is surely done at once
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")  # of a message; templates read one of the first two
 
 
-def load_chat_template(tokenizer: HfTokenizer) -> ChatTemplate | None:
-    """The chat template that came with the tokenizer, None if there is none. Raises: ValueError if it does not compile."""
-    if not tokenizer.facts.chat_templates:
+def load_chat_template(tokenizer: HfTokenizer, vouched: Collection[str] = ()) -> ChatTemplate | None:
+    """The chat template that came with the tokenizer, None if there is none. `vouched`: templates that are known to be good.
+
+    Raises: ValueError if it does not compile.
+    """
+    sources, special_tokens = tokenizer.facts.chat_templates, tokenizer.facts.special_tokens
+    if not sources:
         return None
-    return ChatTemplate(tokenizer.facts.chat_templates, special_tokens=tokenizer.facts.special_tokens)
+    is_vouched = all(source in vouched for source in sources.values())
+    return ChatTemplate(sources, special_tokens=special_tokens, is_vouched=is_vouched)
 
 
 class ChatTemplate:
     """A model's chat template, or its templates by name (`default`, `tool_use`). Immutable: every thread may use it.
 
     `special_tokens`: `bos_token` and the like, for the template. `now`: the clock that templates may ask for the date.
-    `sources` are the templates' texts by name.
-    Raises: ValueError if a template does not compile or none is the default.
+    `sources` are the templates' texts by name. `is_vouched`: somebody says that it is no trap; then it renders small
+    conversations here, and only large ones, which a client may have made for it, in a process that is limited.
+    Raises: ValueError if a template does not compile, takes too much for a word, or none is the default.
     """
 
     def __init__(
@@ -60,14 +75,19 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         limits: RenderLimits | None = None,
         now: Callable[[], datetime] = datetime.now,
+        is_vouched: bool = False,
     ) -> None:
         sources = {"default": source} if isinstance(source, str) else dict(source)
         self.sources: Mapping[str, str] = sources
         self._special_tokens = dict(special_tokens or {})
         self._limits = limits or RenderLimits()
-        self._templates = {name: self._compile(name, text, now) for name, text in sources.items()}
-        if "default" not in self._templates:
+        self._now = now
+        self._vouched = {name: _compiled_here(name, text) for name, text in sources.items()} if is_vouched else {}
+        if "default" not in sources:
             raise ValueError(f"the chat templates {', '.join(sources)} are not enough: one must be named default")
+        if not is_vouched:
+            for name in sources:
+                self._check(name)
         self._tool_templates = frozenset(name for name, text in sources.items() if "tools" in text)
         self._knows_developer = "developer" in sources["default"]
         self._marker: PictureMarker | None = None
@@ -84,11 +104,19 @@ class ChatTemplate:
         seeing._writes_markers = self._writes_marker(seeing._marker)
         return seeing
 
+    def renders_at_once(self, prompt: ChatPrompt) -> bool:
+        """Whether `render` waits for no process: a small conversation, and a template that somebody has vouched for."""
+        if not self._vouched:
+            return False
+        size = size_of((prompt.messages, prompt.tools, dict(prompt.template_kwargs)))
+        return size is not None and size <= _SMALL_BYTES
+
     def render(self, prompt: ChatPrompt) -> str:
         """The prompt text of a conversation, with a marker for each of its pictures.
 
-        Raises: InvalidRequest if the template does not take these messages, TextOnly for pictures that the model does not
-        take, UnsupportedFeature for parts of other kinds.
+        Raises: InvalidRequest if the template does not take these messages, or takes too much for them, TextOnly for
+        pictures that the model does not take, UnsupportedFeature for parts of other kinds, Overloaded if no process can be
+        started to render them in.
         """
         contents = [read_content(message.get("content"), i) for i, message in enumerate(prompt.messages)]
         told = zip(prompt.messages, contents, self._markers(contents), strict=True)
@@ -97,7 +125,7 @@ class ChatTemplate:
             raise InvalidRequest("messages must hold at least one message, got none", param="messages")
         if prompt.continue_final_message:
             messages[-1] = _marked(messages[-1])
-        name = TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self._templates else "default"
+        name = TOOL_TEMPLATE if prompt.tools and TOOL_TEMPLATE in self.sources else "default"
         if prompt.tools and name not in self._tool_templates:
             raise UnsupportedFeature(
                 "tools are not supported: the model's chat template has no place for them", param="tools"
@@ -111,26 +139,28 @@ class ChatTemplate:
             "tools": list(prompt.tools) or None,
             "add_generation_prompt": bool(add_generation_prompt) and not prompt.continue_final_message,
         }
-        text = self._render(self._templates[name], variables)
+        text = self._render(name, variables, is_here=self.renders_at_once(prompt))
         self._check_markers(text, contents)
         return _up_to_mark(text) if prompt.continue_final_message else text
 
-    def _compile(self, name: str, text: str, now: Callable[[], datetime]) -> CompiledTemplate:
-        try:
-            return CompiledTemplate(text, self._limits, now)
-        except jinja2.TemplateSyntaxError as error:
-            raise ValueError(f"chat template {name} does not compile: line {error.lineno}: {error.message}") from error
+    def _check(self, name: str) -> None:
+        """Raises: ValueError if the template does not compile."""
+        kind, words = ask(self.sources[name], None, self._now(), self._limits)
+        if kind != TEXT:
+            raise ValueError(f"chat template {name} does not compile: {words}")
 
-    def _render(self, template: CompiledTemplate, variables: Mapping[str, Any]) -> str:
-        try:
-            return template.render(variables)
-        except TemplateRejection as error:
-            problem = f"messages are not allowed by the model's chat template: {error}"
-        except TemplateLimit as error:
-            problem = f"messages cannot be rendered by the model's chat template: {error}"
-        except Exception as error:  # a template is the model author's code: it may raise anything
-            problem = f"messages cannot be rendered by the model's chat template: {type(error).__name__}: {error}"
-        raise InvalidRequest(problem, param="messages")
+    def _render(self, name: str, variables: Mapping[str, Any], *, is_here: bool) -> str:
+        kind, text = self._outcome(name, variables, is_here=is_here)
+        if kind == TEXT:
+            return text
+        verb = "are not allowed" if kind == REJECTION else "cannot be rendered"
+        raise InvalidRequest(f"messages {verb} by the model's chat template: {text}", param="messages")
+
+    def _outcome(self, name: str, variables: Mapping[str, Any], *, is_here: bool) -> tuple[int, str]:
+        """The text, or in which way the template failed and its words."""
+        if is_here:
+            return outcome(self._vouched[name], variables, self._now(), self._limits.max_size)
+        return ask(self.sources[name], variables, self._now(), self._limits)
 
     def _markers(self, contents: Sequence[Sequence[Part]]) -> list[list[str]]:
         """Those of each message's pictures."""
@@ -165,19 +195,20 @@ class ChatTemplate:
 
     def _probed(self, content: str | list[dict[str, str]]) -> str:
         """What the template makes of one message, "" if it does not take it."""
-        messages = [{"role": "user", "content": content}]
-        try:
-            return self._render(
-                self._templates["default"],
-                {**self._special_tokens, "messages": messages, "tools": None, "add_generation_prompt": True},
-            )
-        except InvalidRequest:
-            return ""
+        return self._probe("default", [{"role": "user", "content": content}], None)
+
+    def _probe(self, name: str, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
+        """What the template of that name makes of a short conversation, "" if it does not take it. Raises: ValueError."""
+        variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
+        kind, text = self._outcome(name, variables, is_here=bool(self._vouched))
+        if kind == LIMIT:
+            raise ValueError(f"chat template {name} cannot be used: of a few words, {text}")
+        return text if kind == TEXT else ""
 
     def _writes_arguments(self, arguments: dict[str, str] | str) -> bool:
         """Whether the template writes a call with these arguments, and not as the Python value that they are."""
         call = {"id": "probe0000", "type": "function", "function": {"name": "probe", "arguments": arguments}}
-        messages = [
+        messages: list[dict[str, Any]] = [
             {"role": "user", "content": "?"},
             {"role": "assistant", "content": "", "tool_calls": [call]},
             {"role": "tool", "name": "probe", "tool_call_id": "probe0000", "content": "!"},
@@ -185,11 +216,7 @@ class ChatTemplate:
         tools = [
             {"type": "function", "function": {"name": "probe", "parameters": {"type": "object", "properties": {}}}}
         ]
-        variables = {**self._special_tokens, "messages": messages, "tools": tools, "add_generation_prompt": True}
-        try:
-            text = self._render(self._templates.get(TOOL_TEMPLATE, self._templates["default"]), variables)
-        except InvalidRequest:
-            return False
+        text = self._probe(TOOL_TEMPLATE if TOOL_TEMPLATE in self.sources else "default", messages, tools)
         return _PROBE in text and (isinstance(arguments, str) or repr(arguments) not in text)
 
     def _message(
@@ -216,6 +243,14 @@ class ChatTemplate:
             return as_parts(parts)
         text = as_text(parts, markers, found, position)
         return [{"type": "text", "text": text}] if self._wants_parts else text
+
+
+def _compiled_here(name: str, source: str) -> CompiledTemplate:
+    """Raises: ValueError if the template does not compile."""
+    try:
+        return CompiledTemplate(source)
+    except Exception as error:  # compiling evaluates what is constant
+        raise ValueError(f"chat template {name} does not compile: {told(error)[1]}") from error
 
 
 def _tool_call(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.scripted_chat_server import HANG, ScriptedChatServer, said, scripted_chat_server
+from tests.support.tiers import width
 from tests.support.tmux import HAS_TMUX, Pane, terminal
 
 pytestmark = [pytest.mark.skipif(not HAS_TMUX, reason="tmux is not installed")]
@@ -194,7 +195,7 @@ def test_what_was_typed_is_there_the_next_time(server: ScriptedChatServer, tmp_p
         pane.wait_for_end()
     assert kept.stat().st_mode & 0o777 == 0o600
     before = kept.read_bytes()
-    for has_extra in (True, False):
+    for has_extra in width((True, False), (True,)):
         with chat(tmp_path, server.url, has_extra=has_extra) as pane:
             pane.wait_for_prompt()
             pane.press("Up")
@@ -216,6 +217,7 @@ def test_what_was_typed_is_there_the_next_time(server: ScriptedChatServer, tmp_p
     assert kept.read_bytes() == before  # the same entry is kept once; the last chat kept nothing
 
 
+@pytest.mark.full("loads the bundled model; test_chat_messages.py chats with it, and the scripted server is stopped")
 def test_the_bundled_model_answers_and_stops(tmp_path: Path) -> None:
     words = ("--dtype", "f32", "--temperature", "0", "--ignore-eos", "--max-tokens", "1900")
     with chat(tmp_path, *words) as pane:

@@ -27,6 +27,7 @@ from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, make_request
 from tests.support.adapters import matrices_of, write_adapter, write_merged
 from tests.support.family_checkpoint import write_family_checkpoint
+from tests.support.tiers import width
 
 EXACT = ModelOptions("f32", num_threads=1)
 NUM_ADAPTERS, NUM_REQUESTS, NUM_IDS = 4, 32, 300
@@ -103,9 +104,11 @@ def apart(checkpoint: tuple[Path, list[Path]], tmp_path_factory: pytest.TempPath
     return found
 
 
+COMPANIES = [(1024, 256, "prompt", False), (60, 24, "all", False), (1024, 256, "prompt", True)]
+
+
 @pytest.mark.parametrize(
-    ("max_batch_tokens", "num_blocks", "prefix_cache", "drafts"),
-    [(1024, 256, "prompt", False), (60, 24, "all", False), (1024, 256, "prompt", True)],
+    ("max_batch_tokens", "num_blocks", "prefix_cache", "drafts"), width(COMPANIES, [(60, 24, "all", False)])
 )
 def test_adapters_mixed_in_a_batch_answer_as_merged_servers_do(
     checkpoint: tuple[Path, list[Path]],

@@ -29,7 +29,9 @@ from dragoman.types import EngineRequest
 from tests.engine.naive import Collector, Generated, make_request
 from tests.support.adapters import matrices_of, write_adapter
 from tests.support.cpu import EXACT_PACKED, HAS_BF16
+from tests.support.tiers import width
 
+pytestmark = pytest.mark.varies("which kernels keep every bit depends on the processor")
 AROUND_AN_ACTIVATION = ("gate_proj", "up_proj")
 OTHERS = ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj")
 EVERY = (*OTHERS, *AROUND_AN_ACTIVATION)
@@ -66,7 +68,7 @@ def adapters_of(root: Path, endings: tuple[str, ...]) -> AdapterOptions:
     return AdapterOptions(tuple(paths.items()))
 
 
-@pytest.fixture(scope="module", params=["auto", "int4", "bf16", "f32"])
+@pytest.fixture(scope="module", params=width(["auto", "int4", "bf16", "f32"], ["auto", "f32"]))
 def options(request: pytest.FixtureRequest) -> ModelOptions:
     """As a server has it by default, and with other weights."""
     if request.param == "bf16" and not HAS_BF16:

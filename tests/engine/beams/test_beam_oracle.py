@@ -26,6 +26,7 @@ from tests.engine.naive import Collector, Generated, make_request, naive_sequenc
 from tests.engine.test_oracle import runners
 from tests.support.live_parts import masker_of, with_criterion, with_masker
 from tests.support.maskers import ByForks
+from tests.support.tiers import examples
 
 VOCAB_SIZE = 24
 NUM_SLOTS = 240
@@ -164,7 +165,9 @@ plain_requests = st.builds(
     ),
     speculates=st.booleans(),
 )
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_every_search_gives_the_hypotheses_of_a_naive_one(
     requests: list[EngineRequest],
     abort_step: int | None,

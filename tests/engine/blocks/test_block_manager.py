@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dragoman.engine.rolling.blocks.block_manager import BlockManager, extend_digests
+from tests.support.tiers import examples
 
 
 def digests_of(token_ids: list[int], block_size: int) -> list[bytes]:
@@ -289,5 +290,5 @@ class BlockManagerMachine(RuleBasedStateMachine):
             assert content[: len(token_ids)] == token_ids
 
 
-BlockManagerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+BlockManagerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestBlockManager = BlockManagerMachine.TestCase

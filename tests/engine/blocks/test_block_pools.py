@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dragoman.engine.rolling.blocks.block_manager import extend_digests
 from dragoman.engine.rolling.blocks.block_pools import BlockPools, Prefix
 from dragoman.engine.rolling.blocks.window import CachePool
+from tests.support.tiers import examples
 
 SIZE = 2
 
@@ -245,5 +246,5 @@ class BlockPoolsMachine(RuleBasedStateMachine):
                 assert content[: len(token_ids) - begin] == token_ids[begin:]
 
 
-BlockPoolsMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+BlockPoolsMachine.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=30, deadline=None)
 TestBlockPools = BlockPoolsMachine.TestCase

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from tests.engine.test_core import BrokenMasker
 from tests.support.forward import forward_batch
 from tests.support.hybrid_checkpoint import VOCAB_SIZE, write_hybrid, write_stateful
 from tests.support.live_parts import LIVE_TOOLS, with_masker
+from tests.support.tiers import width
 
 STREAM = np.random.RandomState(4)
 SHARED_PREFIX = tuple(int(token_id) for token_id in STREAM.randint(0, VOCAB_SIZE, 70))
@@ -138,8 +140,11 @@ def check(loaded: LoadedModel, requests: Sequence[EngineRequest], answers: Answe
     assert len(different) > len(requests) // 2, "the model says the same to everybody"
 
 
-@pytest.mark.parametrize("prefix_cache", ["off", "prompt", "all"])
-@pytest.mark.parametrize("max_batch_tokens", [4096, 67])
+CHUNKINGS = list(product([4096, 67], ["off", "prompt", "all"]))
+
+
+@pytest.mark.varies("sums are of other kernels on other processors")
+@pytest.mark.parametrize(("max_batch_tokens", "prefix_cache"), width(CHUNKINGS, [(67, "all")]))
 def test_in_company_and_with_any_chunking(loaded: LoadedModel, max_batch_tokens: int, prefix_cache: Any) -> None:
     requests = make_requests(16)
     answers = run(loaded, requests, replace(CONFIG, max_batch_tokens=max_batch_tokens, prefix_cache=prefix_cache))
@@ -175,13 +180,13 @@ def test_sequences_that_fork(loaded: LoadedModel) -> None:
     assert all(len({tuple(ids) for ids in answers.token_ids[request.request_id].values()}) == 4 for request in requests)
 
 
-@pytest.mark.parametrize("num_blocks", [MANY_BLOCKS, 28])
+@pytest.mark.parametrize("num_blocks", width([MANY_BLOCKS, 28], [28]))
 def test_beams(loaded: LoadedModel, num_blocks: int) -> None:
     requests = make_requests(4, temperature=1.0, num_beams=4, n=2)
     check(loaded, requests, run(loaded, requests, replace(CONFIG, assumed_output_tokens=1), num_blocks))
 
 
-@pytest.mark.parametrize("drafts", ["prompt lookup", "draft model"])
+@pytest.mark.parametrize("drafts", width(["prompt lookup", "draft model"], ["draft model"]))
 def test_drafts_that_are_accepted_and_refused(drafts: str, tmp_path: Path) -> None:
     directory = write_hybrid(tmp_path)
     loaded = load_model(directory, ModelOptions(weight_type="f32"))

@@ -6,6 +6,7 @@ With packed weights only some processors give that (tests/models/test_determinis
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.cpu import EXACT_F32, EXACT_PACKED
 from tests.support.expert_models import write_experts
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tiers import width
 
 SHAPE = RandomShape("kernels", seed=6, hidden_size=256, head_size=64, intermediate_size=512, head_std=0.3)
 OPTIONS = ModelOptions(weight_type="int8" if EXACT_PACKED else "f32")
@@ -91,8 +93,11 @@ def alone(loaded: LoadedModel) -> dict[str, Answer]:
     return answers
 
 
-@pytest.mark.parametrize("prefix_cache", ["off", "prompt"])
-@pytest.mark.parametrize("max_batch_tokens", [4096, 200, 67])
+CHUNKINGS = list(product([4096, 200, 67], ["off", "prompt"]))
+
+
+@pytest.mark.varies("which kernels keep every bit depends on the processor")
+@pytest.mark.parametrize(("max_batch_tokens", "prefix_cache"), width(CHUNKINGS, [(4096, "off"), (67, "prompt")]))
 def test_among_63_others_and_with_any_chunking_every_bit_is_the_same(
     loaded: LoadedModel, alone: dict[str, Answer], max_batch_tokens: int, prefix_cache: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from dragoman.models import LoadedModel, ModelOptions, load_model
 from dragoman.types import EngineOutput, EngineRequest, SamplingParams
 from tests.support.cpu import EXACT_F32
 from tests.support.random_checkpoint import RandomShape, write_checkpoint
+from tests.support.tiers import width
 from tests.support.windowed_model import windows_in_layers
 
 SHAPE = RandomShape("windows", seed=8, hidden_size=128, head_size=32, num_layers=4, head_std=0.3)
@@ -135,8 +137,11 @@ def num_blocks(loaded: LoadedModel, full: int, windowed: int) -> list[int]:
     return [windowed if kind.window else full for kind in loaded.facts.cache_kinds]
 
 
-@pytest.mark.parametrize("prefix_cache", ["off", "prompt"])
-@pytest.mark.parametrize("max_batch_tokens", [4096, 200, 67])
+CHUNKINGS = list(product([4096, 200, 67], ["off", "prompt"]))
+
+
+@pytest.mark.varies("which kernels keep every bit depends on the processor")
+@pytest.mark.parametrize(("max_batch_tokens", "prefix_cache"), width(CHUNKINGS, [(67, "prompt")]))
 def test_every_bit_is_that_of_a_cache_that_keeps_everything(
     loaded: LoadedModel, kept: dict[tuple[str, int], Answer], max_batch_tokens: int, prefix_cache: Any
 ) -> None:

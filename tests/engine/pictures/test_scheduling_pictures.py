@@ -21,6 +21,7 @@ from dragoman.models.facts import PictureFacts
 from dragoman.types import EngineRequest, Picture, PictureSpan
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
+from tests.support.tiers import examples
 
 PLACEHOLDER = 30
 MAX_BATCH_TOKENS = 24
@@ -68,7 +69,7 @@ def prepared(request: EngineRequest, plain: EngineRequest) -> Prepared:
     return Prepared(pictures=PromptPictures(request, embedded, FACTS) if embedded else None)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(st.tuples(LAYOUT, st.integers(1, 6), st.sampled_from([1, 1, 2, 3])), min_size=1, max_size=5),
     st.sampled_from(["prompt", "all", "off"]),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dragoman.engine.factory import EngineOptionError
+from dragoman.engine.remote import fleet
 from dragoman.engine.remote.factory import factory
 from dragoman.errors import UnsupportedFeature
 from dragoman.types import TraceContext
@@ -230,7 +231,9 @@ def test_the_context_is_what_llama_cpp_says_of_one_sequence() -> None:
     run(test())
 
 
-def test_a_server_that_comes_later_joins_if_it_can_do_the_same() -> None:
+def test_a_server_that_comes_later_joins_if_it_can_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CHECK_EVERY_S", "FIRST_RETRY_S", "LAST_RETRY_S"):
+        monkeypatch.setattr(fleet, name, 0.02)
     first, same, poor = rich(), rich(), FakeUpstream()
 
     async def test() -> None:

@@ -25,6 +25,7 @@ from dragoman.engine.rolling.sample.logits_filters import (
 )
 from dragoman.types import SamplingParams
 from tests.support.sampling import chi_square, chi_square_limit, logits_of, probabilities
+from tests.support.tiers import examples
 
 FILTERS: dict[str, LogitsFilter] = {"top_k": TopK(), "top_p": TopP(), "min_p": MinP(), "typical_p": TypicalP()}
 
@@ -140,7 +141,7 @@ def check_prefix(kept: DoubleArray, order: npt.NDArray[np.intp], probabilities: 
     assert kept[order[:number]] == pytest.approx(probabilities[order[:number]] / mass[number - 1], rel=1e-4)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(rows, st.integers(1, 8) | st.integers(1, 25_000))
 def test_top_k_keeps_exactly_the_k_best(row: npt.NDArray[np.float32], k: int) -> None:
     expected = by_rank(row)[: min(k, int(np.isfinite(row).sum()))]
@@ -148,7 +149,7 @@ def test_top_k_keeps_exactly_the_k_best(row: npt.NDArray[np.float32], k: int) ->
     assert ranked(row, k).tolist() == expected.tolist()
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(rows, st.sampled_from([0.01, 0.5, 0.9, 0.99, 0.9999]))
 def test_top_p_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.float32], top_p: float) -> None:
     scores = row - row.max()
@@ -156,7 +157,7 @@ def test_top_p_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.
     check_prefix(filtered(row, top_p=top_p), by_rank(scores), plain / plain.sum(), top_p)
 
 
-@settings(max_examples=70, deadline=None)
+@settings(max_examples=examples(70), deadline=None)
 @given(rows, st.sampled_from([0.01, 0.5, 0.9, 0.99]))
 def test_typical_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[np.float32], typical_p: float) -> None:
     scores = row.astype(np.float64) - float(row.max())
@@ -175,7 +176,7 @@ def test_typical_keeps_the_smallest_sufficient_set_of_any_row(row: npt.NDArray[n
     assert mass - farthest < typical_p + 1e-3  # and none could be spared
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows, st.sampled_from([1e-6, 0.01, 0.3, 1.0]))
 def test_min_p_compares_with_the_most_likely_token_of_any_row(row: npt.NDArray[np.float32], min_p: float) -> None:
     ratio = np.exp(row.astype(np.float64) - float(row.max()))
@@ -184,7 +185,7 @@ def test_min_p_compares_with_the_most_likely_token_of_any_row(row: npt.NDArray[n
     assert not kept[ratio < min_p * (1 - 1e-4)].any()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows, st.floats(0.3, 3.0), st.integers(0, 300), st.floats(0.05, 1), st.floats(0, 0.5), st.floats(0.1, 1))
 def test_any_combination_leaves_a_proper_distribution_without_masked_tokens(
     row: npt.NDArray[np.float32], temperature: float, top_k: int, top_p: float, min_p: float, typical_p: float

@@ -16,6 +16,7 @@ from dragoman.engine.rolling.sequence import SequenceGroup
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request
 from tests.engine.schedule.bench import Bench
+from tests.support.tiers import examples
 
 VOCAB_SIZE = 16
 
@@ -222,7 +223,7 @@ def backlogs(draw: st.DrawFn) -> dict[str, list[tuple[int, int]]]:
     return {caller: draw(st.lists(sizes, min_size=6, max_size=14)) for caller in "abc"[: draw(st.integers(2, 3))]}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(backlogs(), st.integers(1, 4), st.sampled_from([8, 32]))
 def test_while_callers_wait_none_was_given_more_than_a_batch_more(
     backlog: dict[str, list[tuple[int, int]]], max_num_seqs: int, max_batch_tokens: int

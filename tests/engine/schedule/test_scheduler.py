@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,8 @@ from dragoman.engine.rolling.scheduled_batch import ScheduledBatch
 from dragoman.engine.rolling.sequence import SequenceGroup, SequenceStatus
 from tests.engine.naive import make_request
 from tests.engine.schedule.bench import Bench
+from tests.support.tables import table
+from tests.support.tiers import examples
 
 
 def planned(batch: ScheduledBatch) -> list[tuple[int, int]]:
@@ -57,9 +60,7 @@ def test_running_sequences_spend_the_budget_first_and_prompts_get_the_rest() -> 
     assert planned(bench.step()) == [(0, 1), (1, 10)]
 
 
-@pytest.mark.parametrize("num_prompt_tokens", range(2, 40))
-@pytest.mark.parametrize("max_batch_tokens", [4, 5, 9])
-@pytest.mark.parametrize("block_size", [1, 4, 32])
+@table("num_prompt_tokens, max_batch_tokens, block_size", product(range(2, 40), [4, 5, 9], [1, 4, 32]))
 def test_a_prompt_is_cut_without_a_lone_token(num_prompt_tokens: int, max_batch_tokens: int, block_size: int) -> None:
     bench = Bench(RollingConfig(max_batch_tokens=max_batch_tokens), block_size=block_size)
     sequence = bench.add(num_prompt_tokens).sequences[0]
@@ -223,7 +224,7 @@ def test_a_budget_for_prompts_does_not_stop_them_when_nobody_decodes_any_more() 
     assert planned(bench.step(0)) == [(1, 1)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     prompts=st.lists(st.integers(1, 20), min_size=1, max_size=30),
     max_tokens=st.integers(1, 24),
@@ -329,5 +330,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.bench.blocks.num_used_blocks == 0
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 TestScheduler = SchedulerMachine.TestCase

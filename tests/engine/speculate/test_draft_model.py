@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from dragoman.engine.rolling.core import EngineCore
 from dragoman.engine.rolling.forward.runner import ForwardBatch
 from dragoman.engine.rolling.sample.sampler import Sampler
 from dragoman.engine.rolling.speculate.draft_model import DraftModelProposer
+from dragoman.engine.rolling.speculate.proposer import Proposal, Wish
 from dragoman.engine.rolling.speculate.speculation import MAX_CONFIDENT_TOKENS
 from dragoman.types import EngineRequest
 from tests.engine.fake_runner import PLAIN, FakeModel, FakeRunner, last_logits
@@ -48,6 +50,7 @@ class Drafted:
         config: SpeculationConfig = FIVE,
         num_blocks: int = 64,
         model: FakeModel = PLAIN,
+        proposer: type[CheckedDraft] = CheckedDraft,
         **draft_sizes: Any,
     ) -> None:
         runner = FakeRunner(
@@ -55,14 +58,25 @@ class Drafted:
             num_blocks=num_blocks,
             max_model_len=2048,
             long_context_from=model.long_context_from,
+            before_forward=self._count,
         )
+        self.num_forwards = 0
         self.model = model
         self.draft = CountingRunner(**{"num_blocks": num_blocks, "max_model_len": 2048, **draft_sizes})
-        self.proposer = CheckedDraft(self.draft, runner)
+        self.proposer = proposer(self.draft, runner)
         limits = RollingConfig(max_num_seqs=16, assumed_output_tokens=1)
-        core = EngineCore(runner, Sampler(VOCAB_SIZE), replace(limits, speculation=config), [self.proposer])
+        core = EngineCore(
+            runner, Sampler(VOCAB_SIZE), replace(limits, speculation=config), [self.proposer], clock=self._seconds
+        )
         self.stats = core.stats
         self.collector = Collector(core)
+
+    def _count(self, batch: ForwardBatch) -> None:
+        self.num_forwards += 1
+
+    def _seconds(self) -> float:
+        """The engine's clock: the draft is as slow as the model, so that guesses pay only where they were asked for."""
+        return self.num_forwards + len(self.draft.num_tokens)
 
     def run(self, *requests: EngineRequest) -> None:
         """Run the requests together, and check their tokens."""
@@ -146,6 +160,25 @@ def test_a_sequence_that_paused_speculating_catches_up() -> None:
     assert drafted.collector.sequence(0).token_ids == naive_sequence(unending(max_tokens=120), 0, VOCAB_SIZE).token_ids
     assert drafted.stats.num_accepted_tokens == drafted.stats.num_draft_tokens > num_before > 0
     assert max(drafted.draft.num_tokens) > 40, "the pause was not computed in one go"
+
+
+class Unheard(CheckedDraft):
+    """A draft model of which every second proposal is dropped, as the scheduler drops those that cost too much."""
+
+    is_heard = False
+
+    def propose(self, wishes: Sequence[Wish]) -> list[Proposal]:
+        """As the draft model does, or nothing."""
+        self.is_heard = not self.is_heard
+        proposals = super().propose(wishes)
+        return proposals if self.is_heard else [Proposal(array("q"), []) for _ in wishes]
+
+
+def test_drafts_that_nobody_verified_may_have_been_right(caplog: pytest.LogCaptureFixture) -> None:
+    drafted = Drafted(proposer=Unheard)
+    drafted.run(unending(max_tokens=120))
+    assert drafted.stats.num_accepted_tokens == drafted.stats.num_draft_tokens > 60
+    assert not caplog.records, "the draft model was switched off"
 
 
 def test_when_blocks_run_short_sequences_go_on_without_drafts() -> None:

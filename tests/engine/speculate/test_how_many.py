@@ -19,6 +19,7 @@ from dragoman.types import EngineRequest
 from tests.engine.fake_runner import FakeRunner
 from tests.engine.naive import Collector, make_request, naive_sequence
 from tests.engine.proposers import FunctionProposer
+from tests.support.tiers import examples, width
 
 VOCAB_SIZE = 24
 
@@ -199,6 +200,7 @@ class SlowGuesser:
         return self._guesser(wish)
 
 
+@pytest.mark.full("the economy of 4,800 simulated steps; that wrong guesses are given up is asked above")
 def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_contexts_are_taken_for() -> None:
     """Of a small model with long contexts they were taken for all of a step: it was looked in every one, for nothing."""
     asked = requests(16, 300)
@@ -209,6 +211,7 @@ def test_looking_for_guesses_takes_hardly_any_time_where_nothing_holds_whatever_
     assert seconds < 1.1 * plain_s
 
 
+@pytest.mark.full("the economy of 1,900 simulated steps; that guesses are found to pay again is asked below")
 def test_guesses_are_found_to_pay_although_looking_takes_long_after_a_pause() -> None:
     """A look that takes in what came in a pause may take more than guesses save in the step; the next one does not."""
     asked = requests(1, 1_900)
@@ -318,8 +321,15 @@ def in_a_bad_moment(
     return of_now, steps
 
 
-@pytest.mark.parametrize(("share", "pads"), [(0.05, True), (0.1, False), (0.5, True)])
-@pytest.mark.parametrize("lengths", [[10] * 15 + [300], [20] * 40 + [200] * 8], ids=["to one", "to eight"])
+TO_ONE, TO_EIGHT = [10] * 15 + [300], [20] * 40 + [200] * 8
+DRAINS = [
+    (share, pads, lengths)
+    for share, pads in ((0.05, True), (0.1, False), (0.5, True))
+    for lengths in (TO_ONE, TO_EIGHT)
+]
+
+
+@pytest.mark.parametrize(("share", "pads", "lengths"), width(DRAINS, [(0.1, False, TO_ONE), (0.5, True, TO_ONE)]))
 def test_a_batch_that_drains_does_not_stay_as_wide_as_it_was(share: float, pads: bool, lengths: list[int]) -> None:
     """Fewer rows than had ever been measured were taken to cost as much, so that nobody tried them."""
     asked = [
@@ -420,7 +430,7 @@ def test_guesses_that_paid_only_because_plain_steps_were_slow_for_a_moment_are_g
     assert steps[-100:].count(1) > 95
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     count=st.sampled_from([1, 3, 8]),
     base=st.floats(0.005, 0.5),

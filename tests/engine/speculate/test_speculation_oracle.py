@@ -24,6 +24,7 @@ from tests.engine.proposers import CheckedDraft, FunctionProposer, NoSumOfThree,
 from tests.engine.test_oracle import VOCAB_SIZE, Arrival, check_aborted, check_finished, runners, workloads
 from tests.support.live_parts import with_masker
 from tests.support.sampling import chi_square, chi_square_limit
+from tests.support.tiers import examples
 
 KINDS = ("right", "half right", "wrong", "lookup", "recent", "same draft", "other draft")
 
@@ -80,7 +81,9 @@ def make_proposer(kind: str, runner: FakeRunner) -> Proposer:
     prefix_cache=st.sampled_from(["prompt", "all", "off"]),
     num_guesses=st.sampled_from([None, 4]),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 def test_every_request_gets_the_tokens_of_a_naive_loop(
     arrivals: list[Arrival],
     kind: str,

@@ -10,7 +10,6 @@ import pytest
 from dragoman.server.security.callers import KeysError, Limits
 from dragoman.server.security.keyring import Keyring, KeySources
 from dragoman.server.security.scopes import ALL_SCOPES, read_scopes
-from tests.support.tables import table
 
 
 def keyring(path: Path, text: str, usual: Limits | None = None) -> Keyring:
@@ -70,12 +69,12 @@ def test_a_caller_may_have_two_keys_while_one_is_replaced(path: Path) -> None:
     assert found.find(b"old") == found.find(b"new") is not None
 
 
-@table("key", [b"", b"S3cret", b"s3cre", b"s3cret ", b"alice", b"alice: s3cret", b"\xff"])
+@pytest.mark.parametrize("key", [b"", b"S3cret", b"s3cre", b"s3cret ", b"alice", b"alice: s3cret", b"\xff"])
 def test_nothing_else_is_a_key(path: Path, key: bytes) -> None:
     assert keyring(path, "alice: s3cret").find(key) is None
 
 
-@table(
+@pytest.mark.parametrize(
     ("line", "told"),
     [
         ("s3cret and more", "line 1: must be a key, or `NAME: KEY`"),
@@ -104,7 +103,7 @@ def test_a_file_that_cannot_be_read_is_told(path: Path) -> None:
     assert "s3cret" not in str(caught.value)
 
 
-@table(
+@pytest.mark.parametrize(
     ("text", "told"),
     [
         ("", "at least one key pair"),

@@ -29,7 +29,7 @@ from dragoman.server.security.sigv4 import RawHead, read_signature
 from tests.support.aws import aws_runtime
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, running_server
-from tests.support.tables import table
+from tests.support.tiers import examples
 
 ALICE = KeyPair("ALICE", "s3cret/+=", Caller("alice"))
 CAROL = KeyPair("CAROL", "other", Caller("carol"), session_token="to/ken==")
@@ -123,7 +123,7 @@ TAMPERED: Mapping[str, Callable[[RawHead], RawHead]] = {
 }
 
 
-@table("part", TAMPERED)
+@pytest.mark.parametrize("part", TAMPERED)
 def test_whatever_is_changed_on_the_way_is_refused(part: str) -> None:
     head, body = signed()
     with pytest.raises(BadSignature) as caught:
@@ -131,7 +131,7 @@ def test_whatever_is_changed_on_the_way_is_refused(part: str) -> None:
     assert ALICE.secret not in str(caught.value)
 
 
-@table("body", [b"", BODY + b" ", BODY.replace(b"hi", b"ho")])
+@pytest.mark.parametrize("body", [b"", BODY + b" ", BODY.replace(b"hi", b"ho")])
 def test_another_body_is_refused(body: bytes) -> None:
     with pytest.raises(BadSignature):
         taken(signed()[0], body)
@@ -142,18 +142,18 @@ def test_another_secret_is_refused() -> None:
         taken(*signed(pair=replace(ALICE, secret="guessed")))
 
 
-@table("skew_s", [-301, 301, -90_000])
+@pytest.mark.parametrize("skew_s", [-301, 301, -90_000])
 def test_an_old_signature_is_refused(skew_s: float) -> None:
     with pytest.raises(BadSignature, match="5 minutes"):
         taken(*signed(), skew_s)
 
 
-@table("skew_s", [-290, 0, 290])
+@pytest.mark.parametrize("skew_s", [-290, 0, 290])
 def test_clocks_may_differ_by_some_minutes(skew_s: float) -> None:
     assert taken(*signed(), skew_s).name == "alice"
 
 
-@table("told", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"])
+@pytest.mark.parametrize("told", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"])
 def test_a_body_that_is_not_signed_whole_is_refused_by_name(told: str) -> None:
     with pytest.raises(BadSignature, match=f"must be signed.*{told}"):
         taken(*signed(headers={"X-Amz-Content-SHA256": told}))
@@ -173,7 +173,7 @@ def test_what_load_balancers_add_needs_no_signature() -> None:
 SEGMENTS = st.text("abzAZ09-_.~ +/%é:@", min_size=1, max_size=8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(SEGMENTS.filter(lambda text: text not in (".", "..")), min_size=1, max_size=3),
     st.lists(st.tuples(SEGMENTS, SEGMENTS), max_size=3),
@@ -229,7 +229,7 @@ def test_boto3_calls_a_protected_server(credentials: Path) -> None:
         assert b"".join(event["PayloadPart"]["Bytes"] for event in stream["Body"])
 
 
-@table(
+@pytest.mark.parametrize(
     ("key_id", "secret", "code"),
     [
         ("ALICE", "wrong", "InvalidSignatureException"),

@@ -19,6 +19,7 @@ from dragoman.batch.senders import HttpSender
 from dragoman.cli.batch.arguments import BatchArguments
 from dragoman.cli.progress import REDRAW_S, ProgressDisplay
 from dragoman.config.resolve import Config, ConfigError
+from dragoman.server.signals import handle_once
 
 FAILED, HAS_ERRORS = 1, 3
 SIGNALLED = 128  # as shells report a process that a signal ended: this and its number
@@ -70,6 +71,7 @@ async def _run(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+        handle_once(number)
     try:
         await _asked_all(config, asked, files, api_key, out)
     except asyncio.CancelledError:

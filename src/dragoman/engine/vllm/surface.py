@@ -26,7 +26,6 @@ from dragoman.types import Picture
 ENVIRONMENT = {
     "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process has threads, which a fork would cut off
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is the server's
-    "VLLM_NO_USAGE_STATS": "1",  # nothing is sent anywhere
 }
 """Variables that vLLM reads, where the operator has not set them."""
 

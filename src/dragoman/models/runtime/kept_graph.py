@@ -27,6 +27,7 @@ from dragoman.models.blocks.delta import OPERATION, delta_operation
 from dragoman.models.blocks.step import BlockTables, cache_parameter
 from dragoman.models.facts import AttentionFacts, ModelFacts
 from dragoman.models.runtime.seal import SealedBytes, append_seal
+from dragoman.ownership import open_own
 from dragoman.scratch import scratch_directory
 
 logger = logging.getLogger(__name__)
@@ -95,11 +96,13 @@ def map_kept(
     """The compiled graph of `path` and the mapping that must live as long as the graph; None if it cannot be used.
 
     Every byte has been checked when it returns, unless this process has just sealed them (`is_new`). What describes the
-    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads. `progress` is
-    told which fraction has been checked.
+    graph stands at the file's ends, which are checked before the runtime reads them: it trusts what it reads. Checksums keep
+    nobody out, so a file that somebody else can have written is not used. `progress` is told which fraction has been
+    checked.
     """
     try:
-        mapping = np.memmap(path, dtype=np.uint8, mode="c")  # the runtime takes no read-only memory; nothing writes
+        with open_own(path) as file:  # mapped for copying: the runtime takes no read-only memory; nothing writes
+            mapping = np.memmap(file, dtype=np.uint8, mode="c")
         with SealedBytes(mapping) as sealed:
             if not is_new:
                 sealed.begin_check()

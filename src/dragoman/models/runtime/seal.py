@@ -38,7 +38,7 @@ def append_seal(path: Path) -> None:
     path.chmod(mode | stat.S_IWUSR)  # the plugin's files are for reading only
     with path.open("ab") as file:
         file.write(_seal(digests, contents.size))
-    path.chmod(mode)
+    path.chmod(mode & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
 class SealedBytes:

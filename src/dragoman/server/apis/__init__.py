@@ -5,6 +5,7 @@ Does: find them. Does not: know what they do. Called by the composition root and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
@@ -36,8 +37,12 @@ def all_apis() -> tuple[Api, ...]:
 
 @cache
 def load_apis(names: tuple[str, ...]) -> tuple[Api, ...]:
-    """The APIs of these modules. Raises: as `all_apis`."""
-    return tuple(import_module(name).API for name in names)
+    """The APIs of these modules, with joint operations in their places. Raises: as `all_apis`."""
+    apis: list[Api] = [import_module(name).API for name in names]
+    joint = {(one.method, one.path): one for api in apis for one in api.joint}
+    return tuple(
+        replace(api, operations=tuple(joint.get((one.method, one.path), one) for one in api.operations)) for api in apis
+    )
 
 
 def set_up_all(profile: ModelProfile) -> dict[str, Dialect]:

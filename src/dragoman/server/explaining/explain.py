@@ -16,7 +16,7 @@ import msgspec
 
 from dragoman.engine.base import check_request
 from dragoman.errors import InvalidPayload, ServerError, WrongMethod
-from dragoman.server.api import Call, ErrorTeller, HttpCall, ModelProfile
+from dragoman.server.api import Call, ErrorTeller, HttpCall, ModelProfile, on_thread
 from dragoman.server.endpoints import check_call, dialect_of
 from dragoman.server.explaining.report import (
     ExplainedCall,
@@ -33,6 +33,7 @@ from dragoman.server.http.exchange import unfolded
 from dragoman.server.http.framing import JSON_MEDIA_TYPE
 from dragoman.server.http.routes import Route, RouteTable
 from dragoman.server.http.switches import refuse_ignored
+from dragoman.server.json_body import NotJson, decode_json
 from dragoman.server.observation.record import CallRecord, enter_call
 from dragoman.server.operations import Api, GenerateOperation, Server
 from dragoman.server.registry import ServedModel
@@ -72,6 +73,9 @@ class _Routes:
         return msgspec.structs.replace(http, path_params=match.path_params), api, operation
 
 
+MAX_PATH = 65_536  # with its query: more than a head may have
+
+
 @dataclass(slots=True)
 class _Way:
     """How far a call has come, and who would tell its errors. `record`: what would be observed of it."""
@@ -89,8 +93,8 @@ async def explain(http: HttpCall, server: Server) -> Explanation:
     Raises: InvalidPayload if it describes none, UnknownPath and WrongMethod for paths that nobody answers.
     """
     try:
-        asked = msgspec.json.decode(http.body, type=ExplainedCall)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        asked: ExplainedCall = decode_json(http.body, ExplainedCall)
+    except (NotJson, msgspec.ValidationError) as error:
         raise InvalidPayload(f"the body must be an object with path and body: {error}") from error
     call, api, operation = server.shared(_Routes).find(_http_call(asked, http.request_id, server.apis))
     record = CallRecord(call.request_id, api.name, call.path)
@@ -106,10 +110,12 @@ async def explain(http: HttpCall, server: Server) -> Explanation:
 
 def _http_call(asked: ExplainedCall, request_id: str, apis: Sequence[Api]) -> HttpCall:
     """The call as the server would read it."""
+    if len(asked.path) > MAX_PATH:
+        raise InvalidPayload(f"path must have at most {MAX_PATH} characters, got {len(asked.path)}", param="path")
     url = urlsplit(asked.path)
     body, media_type = bytes(asked.body), JSON_MEDIA_TYPE
     if body.startswith(b'"'):
-        body, media_type = msgspec.json.decode(body, type=str).encode(), "text/plain"
+        body, media_type = str(decode_json(body)).encode(), "text/plain"
     headers = {"content-type": media_type, **{name.lower(): value for name, value in asked.headers.items()}}
     folded = [name for api in apis for name in api.folded_headers]
     return HttpCall(
@@ -142,7 +148,7 @@ async def _follow(way: _Way, server: Server) -> None:
         call = opening.parse() if opening.run_off_loop is None else await opening.run_off_loop(opening.parse)
         explanation.stream = call.stream
         explanation.ignored = [Ignored(name, call.reasons.get(name, UNKNOWN)) for name in call.ignored]
-        if opening.run_off_loop is None:
+        if opening.run_off_loop in (None, on_thread):
             await _tell_parameters(way, call, model, server.apis)
         else:
             explanation.notes.append("the operator's formatter reads the call: it decides every parameter")

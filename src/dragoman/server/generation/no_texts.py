@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import NoReturn
 
 from dragoman.errors import InvalidParameter, UnsupportedFeature
-from dragoman.server.generation.prepare import PromptTokens
+from dragoman.server.generation.prepare import PromptTokens, check_num_chars
 from dragoman.server.pooling.base import PoolingKind, PoolingService
 from dragoman.tokenizer.base import Tokenizer
 from dragoman.types import GenerationEvent, GenerationRequest, GenerationResult, Prompt, TextPrompt
@@ -49,9 +49,10 @@ class NoTexts:
         self._refuse()
 
     async def tokenize(self, prompt: Prompt) -> PromptTokens:
-        """A text's tokens. Raises: UnsupportedFeature for anything but a text."""
+        """A text's tokens. Raises: UnsupportedFeature for anything but a text, CapacityError for too long a one."""
         if not isinstance(prompt, TextPrompt):
             self._refuse()
+        check_num_chars(len(prompt.text))
         token_ids = await self._service.tokenize(prompt.text, add_special_tokens=prompt.add_special_tokens)
         return PromptTokens(prompt.text, token_ids)
 

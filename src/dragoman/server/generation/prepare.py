@@ -8,7 +8,7 @@ thread for long prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +34,7 @@ from dragoman.types import (
     TextPrompt,
     TokenMasker,
     TokenPrompt,
+    id_outside,
 )
 
 MAX_TEXT_CHARS = Limits().max_text_chars
@@ -114,9 +115,16 @@ class Preparer:
         return self.capabilities.max_model_len if own is None else min(own, self.capabilities.max_model_len)
 
     def is_long(self, request: GenerationRequest) -> bool:
-        """Whether preparing would hold up the event loop: a long prompt, or a grammar to compile."""
+        """Whether preparing would hold up the event loop: a long prompt, or what waits for a process."""
+        if self.has_grammar(request) or self.has_process(request.prompt):
+            return True
         num_chars = num_characters(request.prompt) + sum(map(len, request.sampling.bad_words))
-        return self.has_grammar(request) or num_chars > self.limits.max_inline_chars
+        return num_chars > self.limits.max_inline_chars
+
+    def has_process(self, prompt: Prompt) -> bool:
+        """Whether a process renders the prompt, for which a thread has to wait."""
+        template = self.chat_template
+        return isinstance(prompt, ChatPrompt) and template is not None and not template.renders_at_once(prompt)
 
     def has_grammar(self, request: GenerationRequest) -> bool:
         """Whether there may be a grammar to compile."""
@@ -190,15 +198,14 @@ class Preparer:
                 ids = tuple(self.tokenizer.encode(text, add_special_tokens=False))
                 return PromptTokens(text, self._after(prompt.before_ids, ids) or self._empty_prompt())
 
-    def check_vocabulary(self, token_ids: Iterable[int], name: str) -> None:
-        """Raises: InvalidRequest naming the first id that the model has no row for."""
+    def check_vocabulary(self, token_ids: Collection[int], name: str) -> None:
+        """Raises: InvalidRequest naming an id that the model has no row for."""
         size = self.capabilities.vocab_size
-        for token_id in token_ids:
-            if not 0 <= token_id < size:
-                raise InvalidRequest(
-                    f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
-                    param=name,
-                )
+        if (token_id := id_outside(token_ids, size)) is not None:
+            raise InvalidRequest(
+                f"{name} holds token id {token_id}, which is outside the vocabulary: allowed are 0 to {size - 1}",
+                param=name,
+            )
 
     # --- prompts ------------------------------------------------------------------------------------------------------
 
@@ -228,7 +235,7 @@ class Preparer:
             num_chars += len(placed[-1].text.text)
             if most is not None and num_embeddings > most:
                 raise self._too_long(f"the pictures of your prompt alone have {num_embeddings} tokens", num_embeddings)
-            self._check_num_chars(num_chars)
+            check_num_chars(num_chars)
         placed = self.pictures.ordered(placed, text)
         pieces = self.pictures.pieces(text, placed)
         self._check_text("".join(pieces), most)
@@ -280,11 +287,7 @@ class Preparer:
             least = len(text) // self.tokenizer.max_token_chars
             if least > most:
                 raise self._too_long(f"your prompt alone has at least {least} tokens", least)
-        self._check_num_chars(len(text))
-
-    def _check_num_chars(self, count: int) -> None:
-        if count > MAX_TEXT_CHARS:
-            raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
+        check_num_chars(len(text))
 
     def _too_long(self, problem: str, num_prompt: int) -> CapacityError:
         most = self.limits.max_prompt_tokens
@@ -346,11 +349,10 @@ class Preparer:
             "stop_token_ids": sampling.stop_token_ids,
         }
         for name, token_ids in named.items():
-            for token_id in token_ids:
-                if not 0 <= token_id < size:
-                    raise InvalidParameter(
-                        f"{name} must hold token ids from 0 to {size - 1} only, got {token_id}", param=name
-                    )
+            if (token_id := id_outside(token_ids, size)) is not None:
+                raise InvalidParameter(
+                    f"{name} must hold token ids from 0 to {size - 1} only, got {token_id}", param=name
+                )
         if sampling.allowed_token_ids == ():
             raise InvalidParameter(
                 "allowed_token_ids must hold at least one token id, got []", param="allowed_token_ids"
@@ -409,6 +411,12 @@ class Preparer:
 
     def _can_follow(self, grammar: Grammar) -> bool:
         return self.compile_grammar is not None and self.capabilities.can_follow(grammar)
+
+
+def check_num_chars(count: int) -> None:
+    """Raises: CapacityError for more characters than are tokenised at all."""
+    if count > MAX_TEXT_CHARS:
+        raise CapacityError(f"A prompt must have at most {MAX_TEXT_CHARS} characters, got {count}", param="prompt")
 
 
 def _check_truncation(request: GenerationRequest) -> None:

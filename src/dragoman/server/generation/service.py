@@ -50,6 +50,7 @@ from dragoman.types import (
 
 T = TypeVar("T")
 
+_NUM_TEMPLATE_THREADS = 4  # and so many processes at most that render one model's conversations
 _NUM_GRAMMAR_THREADS = 16  # more than costly grammars can take up, so that others never wait for those
 _SEED_BITS = 53  # every JSON reader keeps such an integer exact, so a client can send it back
 
@@ -92,6 +93,7 @@ class Service:
         self._pool = pool
         # Its threads start when they are needed. Prompts without a grammar are tokenised elsewhere, and do not wait here.
         self._grammar_pool = ThreadPoolExecutor(_NUM_GRAMMAR_THREADS, thread_name_prefix="dragoman-grammars")
+        self._template_pool = ThreadPoolExecutor(_NUM_TEMPLATE_THREADS, thread_name_prefix="dragoman-templates")
         self._limits = limits or ServiceLimits()
         self._pieces = TokenPieces(tokenizer)
         self._extensions = extensions
@@ -178,10 +180,11 @@ class Service:
         """A prompt as the model would see it. Raises: InvalidRequest, CapacityError, what bringing its pictures raises."""
         if self._may_hold_pictures(prompt):
             prompt = await self._with_pictures(prompt, self._deadline())
-        if num_characters(prompt) <= self._limits.max_inline_chars:
+        has_process = self._preparer.has_process(prompt)
+        if not has_process and num_characters(prompt) <= self._limits.max_inline_chars:
             return self._preparer.tokenize(prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._preparer.tokenize, prompt)
+        pool = self._template_pool if has_process else self._pool
+        return await asyncio.get_running_loop().run_in_executor(pool, self._preparer.tokenize, prompt)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included. Raises: InvalidRequest for ids outside the vocabulary."""
@@ -226,11 +229,18 @@ class Service:
         if not self._preparer.is_long(request):
             prepared = self._preparer.prepare(request, turn)
         else:
-            pool = self._grammar_pool if self._preparer.has_grammar(request) else self._pool
-            work = asyncio.get_running_loop().run_in_executor(pool, self._preparer.prepare, request, turn)
+            work = asyncio.get_running_loop().run_in_executor(
+                self._pool_of(request), self._preparer.prepare, request, turn
+            )
             prepared = await (work if deadline is None else deadline.run(work))
         record.prepared_s = perf_counter()
         return prepared
+
+    def _pool_of(self, request: GenerationRequest) -> Executor | None:
+        """The threads that prepare the request, which keep those of others free while they wait."""
+        if self._preparer.has_grammar(request):
+            return self._grammar_pool
+        return self._template_pool if self._preparer.has_process(request.prompt) else self._pool
 
     def _turn(self, deadline: _Deadline | None) -> Turn:
         """Whose request it is that comes now, and until when it may begin and end."""

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 from dragoman.errors import ServerError, TooLarge
 from dragoman.server.api import Head, HttpCall, Reply
+from dragoman.server.http.bodies import Body
 from dragoman.server.http.protocol import CUT_EXTENSION, TRAILERS_EXTENSION
 
 Message = MutableMapping[str, Any]
@@ -27,7 +28,6 @@ Send = Callable[[Message], Awaitable[None]]
 MAX_REQUEST_ID_LENGTH = 256  # longer ids are replaced: they would travel through every log line and answer
 BODILESS = (204, 304)  # RFC 9110, 15.3.5 and 15.4.5: no body, so no length either
 _CONTROLS = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")  # all but the tab (RFC 9110, 5.5)
-LINGER_S = 2.0  # how long an over-long upload is still read after it was refused, so that the client sees the answer
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,16 @@ class Exchange:
         twin.caller = self.caller
         return twin
 
-    async def read_body(self, max_size_bytes: int) -> bytes:
-        """The whole body. Raises: TooLarge as soon as it is known to exceed the limit; ClientGone."""
+    async def read_body(self, max_size_bytes: int, held: Body) -> bytes:
+        """The whole body, counted as it comes.
+
+        Raises: TooLarge as soon as it is known to exceed the limit, Overloaded if all bodies together do; ClientGone.
+        """
         declared = self.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > max_size_bytes:
-            raise _too_large(int(declared), max_size_bytes)
+        if declared.isdigit():
+            if int(declared) > max_size_bytes:
+                raise _too_large(int(declared), max_size_bytes)
+            held.check(int(declared))
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -117,6 +122,7 @@ class Exchange:
             if message["type"] == "http.disconnect":
                 raise ClientGone
             chunks.append(message.get("body", b""))
+            held.add(len(chunks[-1]))
             size += len(chunks[-1])
             if size > max_size_bytes:
                 raise _too_large(size, max_size_bytes)
@@ -157,22 +163,6 @@ class Exchange:
         body, length = (b"", None) if is_bodiless else (reply.body, len(reply.body))
         await self._start(reply.status, reply.media_type, {**reply.headers, **(headers or {})}, length)
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-    async def refuse_upload(self, reply: Reply) -> None:
-        """Answer a request whose body was not read, then close the connection.
-
-        The rest of the body is discarded for a moment first: closing with unread data resets the connection, and
-        the client would lose the answer that waits in its own buffers.
-        """
-        await self._start(reply.status, reply.media_type, {**reply.headers, "connection": "close"}, len(reply.body))
-        await self._send({"type": "http.response.body", "body": reply.body, "more_body": True})
-        try:
-            async with asyncio.timeout(LINGER_S):
-                while (message := await self._receive())["type"] == "http.request" and message.get("more_body", False):
-                    pass
-        except TimeoutError:
-            pass
-        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def send_head(self, head: Head, headers: Mapping[str, str] | None = None) -> None:
         """Begin a streamed answer. Trailers that the head announces are kept only if the client takes them."""

@@ -1,38 +1,72 @@
 """HTTP/1.1 for uvicorn with what it lacks: trailers, a cut connection, bounds on slow and endless clients, HTTP/1.0.
 
 Does: offer two ASGI extensions, `http.response.trailers` (to clients that sent `TE: trailers`) and
-`dragoman.response.cut`; refuse endless request heads; drop clients that stop reading, or send too slowly; answer clients
-of HTTP/1.0 without chunks, and keep their connection if they ask for it.
+`dragoman.response.cut`; read one request at a time, and keep the bytes behind it unparsed until it is answered; refuse heads
+that are endless or ambiguous, and endless chunk heads and trailers; discard trailers; close the connection behind an answer
+that is earlier than its request's body; drop clients that stop reading, or send too slowly; answer clients of HTTP/1.0
+without chunks, and keep their connection if they ask for it.
 Does not: know the application. Used by uvicorn, one instance per connection, on the event loop.
-Source: ASGI HTTP trailers extension; RFC 9112, sections 6.3 (bodies that end with the connection), 7.1.2 (chunked trailers),
-9.3 (persistence), appendix C.2 (keep-alive in HTTP/1.0); RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
+Source: ASGI HTTP trailers extension; RFC 9112, sections 2.3 (versions), 3.2 (Host), 6.1 (Transfer-Encoding), 6.3 (bodies
+that end with the connection), 7.1.2 (chunked trailers), 9.3 (persistence), 9.6 (closing), appendix C.2 (keep-alive in
+HTTP/1.0); RFC 9110, section 10.1.1 (Expect), 10.1.4 (TE).
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import re
+import select
 import socket
 import struct
-import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from typing import Any, cast
 
 import httptools
 from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 TRAILERS_EXTENSION = "http.response.trailers"
 CUT_EXTENSION = "dragoman.response.cut"
 
-MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; the parser itself has no limit
+MAX_HEAD_SIZE_BYTES = 65_536  # request line and headers; trailers, and a chunk's head; the parser itself has no limit
+FULL_BYTES = 65_536  # behind a request that is being answered; then reading goes on by a piece at each look
+MAX_BEHIND_BYTES = 1_048_576  # a client that sends more before it has the answer is dropped
+MAX_FRAMING_RATIO = 8  # bytes of chunk heads for each byte of a body; chunks of one byte come with five
 DEFAULT_STALL_TIMEOUT_S = 120.0  # LMI 0.31 drops a connection after as long a silence (`chunked_read_timeout`)
 DEFAULT_ARRIVAL_TIMEOUT_S = 30.0  # for a head, and for a body beyond what its size needs at the least rate
 LEAST_BODY_RATE = 1024  # bytes a second
-
+LINGER_S = 2.0  # how long a connection whose request was answered early stays open, so that the client sees the answer
+MAX_LINGER_BYTES = 262_144  # that are read and discarded meanwhile
+LOOK_S = 1.0  # between looks at a connection that is not read from
 
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # the value of SO_LINGER that makes closing a reset
 STALLED = "Dropped a client that read nothing for %g s."
+HASTY = "Dropped a client that sent more than %d bytes behind a request without an answer."
+
+_END_OF_HEAD = b"\r\n\r\n"  # of trailers as well
+_HOST = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+,;=%-]*)(:[0-9]*)?")
+
+
+class Refusal(Exception):
+    """A request is not read any further; `reason` says why, in words of ours."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+class Flow(FlowControl):
+    """uvicorn's flow control that does not resume reading while much waits behind a request."""
+
+    is_full = False
+
+    def resume_reading(self) -> None:
+        """Read on, unless there is enough to do."""
+        if not self.is_full:
+            super().resume_reading()
 
 
 class DragomanCycle(RequestResponseCycle):
@@ -43,6 +77,8 @@ class DragomanCycle(RequestResponseCycle):
     _expects_trailers: bool = False
     _is_body_complete: bool = False
     _trailers: bytes = b""
+    ends_connection: bool = False  # once the answer is complete: it began before all of the request was here
+    is_rest_short: Callable[[], bool] = lambda: False  # whether what is missing of the body is soon read over
 
     async def send(self, message: ASGISendEvent) -> None:
         """Handle our own messages and hand every other one to uvicorn."""
@@ -59,7 +95,11 @@ class DragomanCycle(RequestResponseCycle):
         elif event["type"] == "http.response.start":
             self._expects_trailers = bool(event.get("trailers", False))
             headers = event.get("headers", ())
+            is_early = self.more_body and not self.is_rest_short()
+            self.keep_alive = self.keep_alive and not is_early
             await super().send({**event, "headers": [*headers, *self._connection_headers(headers)]})  # type: ignore[arg-type]
+            if is_early:  # uvicorn would close at once, and a client that still sends lose the answer
+                self.ends_connection = self.keep_alive = True
         else:
             if self._is_close_delimited:
                 self.expected_content_length = len(event.get("body", b""))  # whatever comes belongs to the body
@@ -103,37 +143,46 @@ class DragomanCycle(RequestResponseCycle):
         except TimeoutError:
             self.logger.warning(STALLED, self.stall_timeout_s)
             _reset(self.transport)
-            self._mark_disconnected()
+            self.mark_disconnected()
 
     def _drop_connection(self) -> None:
         if self._is_close_delimited:  # its end looks like any other: a reset is all that can tell
             _reset_on_close(self.transport)
         self.transport.close()  # what was written still goes out, the final chunk does not follow
-        self._mark_disconnected()
+        self.mark_disconnected()
 
-    def _mark_disconnected(self) -> None:
+    def mark_disconnected(self) -> None:
+        """Tell the application that nobody waits for the answer any more."""
         self.disconnected = True
         self.message_event.set()
 
 
 class DragomanProtocol(HttpToolsProtocol):
-    """uvicorn's httptools protocol whose responses are `DragomanCycle`s."""
+    """uvicorn's httptools protocol, one request at a time, whose responses are `DragomanCycle`s."""
 
     stall_timeout_s: float = DEFAULT_STALL_TIMEOUT_S
     arrival_timeout_s: float = DEFAULT_ARRIVAL_TIMEOUT_S
     _is_reading_head: bool = False
+    _is_in_message: bool = False  # a request has begun and not all of it is here
     _head_size_bytes: int = 0
+    _body_left: int | None = None  # bytes of a body of known length; None = what comes next ends with an empty line
+    _num_body_bytes: int = 0  # of the request that is read
+    _num_framing_bytes: int = 0  # of its chunk heads and trailers
+    _num_bare_bytes: int = 0  # of these, since there was something of the body
     _due_s: float | None = None  # when a head or a body must be here, on the loop's clock; None = none is on its way
     _timer: asyncio.TimerHandle | None = None
     _num_unread: float = math.inf  # bytes of a closing connection that waited when it was last looked at
-    _received: bytes = b""
-    _rest: bytes = b""
+    _last_bytes: bytes = b""  # that were parsed: the line that ends a head may come in two pieces
     _framing: bytes = b""  # of a body that the parser leaves alone
     _is_framing: bool = False
+    _num_discarded: int | None = None  # bytes that came after the last answer; None = there will be another one
+    flow: Flow
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Give the first request as long to begin as a later one has."""
         super().connection_made(transport)
+        self.flow = Flow(transport)
+        self._behind = bytearray()  # what came and is not parsed yet
         self._due_s = self.loop.time() + self.timeout_keep_alive
         self._timer = self.loop.call_at(self._due_s, self._check_arrival)
 
@@ -143,6 +192,231 @@ class DragomanProtocol(HttpToolsProtocol):
             self._timer.cancel()
         super().connection_lost(exc)
 
+    # --- what comes in ------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse `data` up to the end of a request; what is behind it waits until that one is answered."""
+        if self._num_discarded is not None:
+            self._num_discarded += len(data)
+            if self._num_discarded > MAX_LINGER_BYTES:
+                self.flow.pause_reading()
+            return
+        self._behind += data
+        self._read_on()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or end the connection if not all of this one has been read."""
+        if cast(DragomanCycle, self.cycle).ends_connection:
+            self.server_state.total_requests += 1
+            if self._is_in_message:
+                self._linger()
+            else:
+                self.transport.close()
+            return
+        super().on_response_complete()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Parse what there is, request by request: the next one only when the last one has been answered."""
+        try:
+            while self._behind and self._num_discarded is None and not self._is_answering():
+                if self.transport.is_closing():
+                    return
+                piece = bytes(self._behind[: self._end_of_piece()])
+                del self._behind[: len(piece)]
+                self._parse(piece)
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        is_full, was_full = len(self._behind) > FULL_BYTES, self.flow.is_full
+        self.flow.is_full = is_full
+        if is_full and not was_full:
+            self.flow.pause_reading()
+            self.loop.call_later(LOOK_S, self._look_behind)
+        elif was_full and not is_full:
+            self.flow.resume_reading()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self._is_in_message and not self.cycle.response_complete
+
+    def _end_of_piece(self) -> int:
+        """How much of `_behind` may be parsed at once, so that it does not reach into the next request."""
+        if self._body_left is not None:
+            return self._body_left
+        place = (self._last_bytes + self._behind[:3]).find(_END_OF_HEAD)
+        if place >= 0:
+            return place + len(_END_OF_HEAD) - len(self._last_bytes)
+        place = self._behind.find(_END_OF_HEAD)
+        return len(self._behind) if place < 0 else place + len(_END_OF_HEAD)
+
+    def _parse(self, piece: bytes) -> None:
+        """Raises: Refusal."""
+        is_body = self._is_in_message and not self._is_reading_head
+        if not is_body:
+            self._head_size_bytes += len(piece)
+            if self._head_size_bytes > MAX_HEAD_SIZE_BYTES:
+                raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too large.")
+        is_chunked, num_body_bytes = is_body and self._body_left is None, self._num_body_bytes
+        if self._body_left is not None:
+            self._body_left -= len(piece)
+        self._feed(piece)
+        self._last_bytes = (self._last_bytes + piece[-3:])[-3:]
+        if is_chunked:
+            self._check_framing(len(piece), self._num_body_bytes - num_body_bytes)
+
+    def _feed(self, piece: bytes) -> None:
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._stay_with_http_1()
+        except httptools.HttpParserError as error:
+            reason = "Invalid HTTP request received."
+            known = error.__context__
+            raise known if isinstance(known, Refusal) else Refusal(HTTPStatus.BAD_REQUEST, reason) from error
+
+    def _check_framing(self, num_bytes: int, num_body_bytes: int) -> None:
+        """Raises: Refusal for trailers or chunk heads without end."""
+        self._num_framing_bytes += num_bytes - num_body_bytes
+        self._num_bare_bytes = 0 if num_body_bytes else self._num_bare_bytes + num_bytes
+        is_endless = self._num_framing_bytes > MAX_HEAD_SIZE_BYTES + MAX_FRAMING_RATIO * self._num_body_bytes
+        if is_endless or self._num_bare_bytes > MAX_HEAD_SIZE_BYTES:
+            raise Refusal(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The trailers or chunk heads of the request are too large."
+            )
+
+    def _stay_with_http_1(self) -> None:
+        """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
+
+        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to whoever
+        takes over: another one reads it, and what follows.
+        """
+        self.parser = httptools.HttpRequestParser(self)
+        if self._framing:
+            head, self._framing, self._is_framing = b"POST / HTTP/1.1\r\n" + self._framing + b"\r\n", b"", True
+            self._feed(head)
+            self._is_framing = False
+
+    # --- called by the parser -----------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Start a request; its head is counted from here."""
+        if self._is_framing:
+            return
+        self._unset_keepalive_if_required()
+        super().on_message_begin()
+        self._is_in_message = self._is_reading_head = True
+        self._num_body_bytes = self._num_framing_bytes = self._num_bare_bytes = 0
+        self._expect_arrival()
+
+    def on_url(self, url: bytes) -> None:
+        """A part of the path."""
+        if not self._is_framing:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head. Trailers are discarded: nothing of the application may trust what comes so late."""
+        if self._is_reading_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Offer the extensions in the scope and start the response. Raises: Refusal."""
+        if self._is_framing:
+            return
+        http_version = self.parser.get_http_version()
+        check_head(http_version, self.headers)
+        self._is_reading_head, self._head_size_bytes = False, 0
+        length = next((value for name, value in self.headers if name == b"content-length"), None)
+        self._body_left = None if length is None else int(length)
+        if self.parser.should_upgrade():
+            framing = (pair for pair in self.headers if pair[0] in (b"content-length", b"transfer-encoding"))
+            self._framing = b"".join(b"%s: %s\r\n" % pair for pair in framing)
+        self._expect_arrival()
+        extensions: dict[str, dict[object, object]] = {CUT_EXTENSION: {}}
+        if http_version == "1.1" and _accepts_trailers(self.headers):
+            extensions[TRAILERS_EXTENSION] = {}
+        self.scope["extensions"] = extensions
+        super().on_headers_complete()
+        # uvicorn names its own class in there. The task that runs the response was only scheduled, so nothing of
+        # the cycle was used yet and it can become ours, whichever way this uvicorn starts it.
+        self.cycle.__class__ = DragomanCycle
+        cycle = cast(DragomanCycle, self.cycle)
+        cycle.stall_timeout_s = self.stall_timeout_s
+        cycle.is_rest_short = self._is_rest_short
+        if http_version == "1.0":
+            cycle.begin_http_1_0(keep_alive=self.parser.should_keep_alive())
+
+    def on_body(self, body: bytes) -> None:
+        """Give time for more, at most as much as there was at the beginning."""
+        self._num_body_bytes += len(body)
+        if self._due_s is not None:
+            most_s = self.loop.time() + self.arrival_timeout_s
+            self._due_s = min(self._due_s + len(body) / LEAST_BODY_RATE, most_s)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All of the request is here."""
+        if self._framing:
+            return
+        self._is_in_message, self._body_left, self._due_s = False, None, None
+        super().on_message_complete()
+
+    def _is_rest_short(self) -> bool:
+        """Whether little is missing of the body, and surely comes: who waits to be told `100 Continue` may send none."""
+        return not self.expect_100_continue and self._body_left is not None and self._body_left <= MAX_HEAD_SIZE_BYTES
+
+    # --- ends ---------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer what cannot be read any further, and end the connection; an answer that has begun breaks off."""
+        self.logger.warning("%s", refusal.reason)
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()
+            return
+        status, reason = refusal.status, refusal.reason.encode()
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (status, status.phrase.encode(), len(reason), reason)
+        )
+        if self.cycle is not None and not self.cycle.response_complete:  # its body is what cannot be read
+            cast(DragomanCycle, self.cycle).mark_disconnected()
+        self._linger()
+
+    def _linger(self) -> None:
+        """Close the connection in a moment, after the client had time to read the answer.
+
+        Closing with unread bytes resets the connection, and the client would lose what waits in its buffers.
+        """
+        self._behind.clear()
+        self._num_discarded, self.flow.is_full = 0, False
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _look_behind(self) -> None:
+        """Find out whether a client has left that has sent much behind a request: its end comes behind all that.
+
+        So more is read, slowly; where the system tells of an end that lies behind unread bytes, that is not needed.
+        """
+        if self.transport.is_closing() or not self.flow.is_full:
+            return
+        if _has_left(self.transport):
+            self.transport.abort()
+        elif len(self._behind) > MAX_BEHIND_BYTES:
+            self.logger.warning(HASTY, MAX_BEHIND_BYTES)
+            _reset(self.transport)
+        else:
+            self.flow.is_full = False
+            self.flow.resume_reading()
+
+    def _expect_arrival(self) -> None:
+        """A head or a body has begun."""
+        self._due_s = self.loop.time() + self.arrival_timeout_s
+        if self._timer is None or self._due_s < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_at(self._due_s, self._check_arrival)
+
     def _check_arrival(self) -> None:
         """End the connection if what is on its way is late. One timer for all of its requests: arming one costs."""
         if self.transport.is_closing():
@@ -150,10 +424,12 @@ class DragomanProtocol(HttpToolsProtocol):
             return
         now_s = self.loop.time()
         due_s = self._due_s
-        if due_s is None or self.flow.read_paused:  # the rest waits for us
+        if due_s is None or self.flow.read_paused or self._num_discarded is not None:  # the rest waits for us
             due_s = now_s + self.arrival_timeout_s
         if due_s <= now_s:
-            self._refuse_late()
+            if self._is_reading_head or (self.cycle is not None and not self.cycle.response_complete):
+                self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "The request did not arrive in time."))
+            self.transport.close()
             due_s = now_s + self.arrival_timeout_s
         self._timer = self.loop.call_at(due_s, self._check_arrival)
 
@@ -166,111 +442,19 @@ class DragomanProtocol(HttpToolsProtocol):
         self._num_unread = num_unread
         self._timer = self.loop.call_later(self.stall_timeout_s, self._check_arrival)
 
-    def _refuse_late(self) -> None:
-        has_begun = self._is_reading_head or (self.cycle is not None and not self.cycle.response_started)
-        if has_begun:
-            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
-        self.transport.close()
 
-    def on_body(self, body: bytes) -> None:
-        """What has come gives time for more."""
-        if self._due_s is not None:
-            self._due_s += len(body) / LEAST_BODY_RATE
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        """All of the request is here."""
-        if self._framing:
-            return
-        self._due_s = None
-        super().on_message_complete()
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Stay with HTTP/1.1, as a server may, when the client would rather speak something else.
-
-        Java's client offers HTTP/2 with every request. The parser stops behind such a head, and leaves the body to whoever
-        takes over: another one reads it, and what follows.
-        """
-        stopped = sys.exception()
-        assert stopped is not None
-        rest = self._received[stopped.args[0] :]
-        self.parser = httptools.HttpRequestParser(self)
-        if self._framing:
-            head, self._framing, self._is_framing = b"POST / HTTP/1.1\r\n" + self._framing + b"\r\n", b"", True
-            self.parser.feed_data(head)
-            self._is_framing = False
-        self._rest = rest
-
-    def data_received(self, data: bytes) -> None:
-        """Parse `data`; a request head that exceeds its limit ends the connection with 431."""
-        while data:
-            self._parse(data)
-            data, self._rest = self._rest, b""
-
-    def _parse(self, data: bytes) -> None:
-        """Parse `data`, at most to the end of a head that offers to upgrade: `_rest` is what follows it."""
-        was_reading_head = self._is_reading_head
-        self._received = data
-        super().data_received(data)
-        self._received = b""
-        if not (was_reading_head and self._is_reading_head):
-            return  # only data that lies wholly inside a head counts: a body may end in the same piece
-        self._head_size_bytes += len(data)
-        if self._head_size_bytes > MAX_HEAD_SIZE_BYTES and not self.transport.is_closing():
-            self.transport.write(
-                b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-            )
-            self.transport.close()
-
-    def _expect_arrival(self) -> None:
-        """A head or a body has begun."""
-        self._due_s = self.loop.time() + self.arrival_timeout_s
-        if self._timer is None or self._due_s < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self.loop.call_at(self._due_s, self._check_arrival)
-
-    def on_url(self, url: bytes) -> None:
-        """A part of the path."""
-        if not self._is_framing:
-            super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head."""
-        if not self._is_framing:
-            super().on_header(name, value)
-
-    def on_message_begin(self) -> None:
-        """Start a request; its head is counted from here."""
-        if self._is_framing:
-            return
-        super().on_message_begin()
-        self._is_reading_head = True
-        self._head_size_bytes = 0
-        self._expect_arrival()
-
-    def on_headers_complete(self) -> None:
-        """Offer the extensions in the scope and start the response."""
-        if self._is_framing:
-            return
-        self._is_reading_head = False
-        if self.parser.should_upgrade():
-            framing = (pair for pair in self.headers if pair[0] in (b"content-length", b"transfer-encoding"))
-            self._framing = b"".join(b"%s: %s\r\n" % pair for pair in framing)
-        self._expect_arrival()
-        extensions: dict[str, dict[object, object]] = {CUT_EXTENSION: {}}
-        http_version = self.parser.get_http_version()
-        if http_version == "1.1" and _accepts_trailers(self.headers):
-            extensions[TRAILERS_EXTENSION] = {}
-        self.scope["extensions"] = extensions
-        super().on_headers_complete()
-        # uvicorn names its own class in there. The task that runs the response was only scheduled, so nothing of
-        # the cycle was used yet and it can become ours, whichever way this uvicorn starts it.
-        self.cycle.__class__ = DragomanCycle
-        cycle = cast(DragomanCycle, self.cycle)
-        cycle.stall_timeout_s = self.stall_timeout_s
-        if http_version == "1.0":
-            cycle.begin_http_1_0(keep_alive=self.parser.should_keep_alive())
+def check_head(http_version: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises: Refusal for a head that two servers in a row could read in two ways, or that is of another HTTP."""
+    if http_version not in ("1.0", "1.1"):
+        raise Refusal(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1 and HTTP/1.0 are spoken here.")
+    hosts = [value for name, value in headers if name == b"host"]
+    if len(hosts) > 1 or (not hosts and http_version == "1.1"):
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"A request has one Host field, this one has {len(hosts)}.")
+    if hosts and not _HOST.fullmatch(hosts[0]):
+        raise Refusal(HTTPStatus.BAD_REQUEST, "The Host field is neither a name nor an address.")
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if codings and (http_version == "1.0" or [coding.lower() for coding in codings] != [b"chunked"]):
+        raise Refusal(HTTPStatus.BAD_REQUEST, "Transfer-Encoding can only be chunked, said once, in HTTP/1.1.")
 
 
 def protocol_class(
@@ -290,6 +474,15 @@ def _reset(transport: asyncio.Transport) -> None:
     """End the connection at once. What is buffered can never be delivered; the kernel need not keep its part either."""
     _reset_on_close(transport)
     transport.abort()
+
+
+def _has_left(transport: asyncio.Transport) -> bool:
+    """Whether the other side has closed, behind bytes that nobody has read; False where the system does not tell."""
+    if not hasattr(select, "POLLRDHUP"):
+        return False
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+    return bool(poll.poll(0))
 
 
 def _accepts_trailers(headers: Iterable[tuple[bytes, bytes]]) -> bool:

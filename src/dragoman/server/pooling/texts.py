@@ -7,7 +7,7 @@ texts, else on the service's threads.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,10 @@ from dragoman.errors import CapacityError, InvalidParameter
 from dragoman.server.pooling.base import EmbedRequest, PoolingFacts, ScoreRequest, Text, Truncation
 from dragoman.tokenizer.frames import Frame, Side, cut, cut_pair
 from dragoman.tokenizer.hf_tokenizer import HfTokenizer
-from dragoman.types import PooledText
+from dragoman.types import PooledText, id_outside
+
+_SHORT_CHARS = 65_536  # a text that is tokenised however few tokens it may have: it may be made of blanks
+_GROUP_CHARS = 262_144  # that are tokenised together, before the next texts are looked at
 
 _PLACES = re.compile(r"\{(?:instruction|query|document)\}")
 
@@ -47,9 +50,14 @@ class TextPreparer:
         self._check_dimensions(request.dimensions)
         longest = self._longest(request.max_tokens, request.truncation)
         prompt = self.prompt(request)
-        texts = [text for text in request.texts if isinstance(text, str)]
-        tokens = iter(self._encoded([prompt + text for text in texts]))
-        num_prompt = len(self._encoded([prompt])[0]) if prompt and texts else 0
+        tokens = self._encoded(
+            self._bounded((prompt, text), f"text {index}", longest, request.truncation)
+            for index, text in enumerate(request.texts)
+            if isinstance(text, str)
+        )
+        num_prompt = (
+            len(next(self._encoded([self._bounded((prompt,), "", longest, Truncation.RIGHT)]))) if prompt else 0
+        )
         frame = self.tokenizer.frame if request.add_special_tokens else Frame((), (), ())
         return [
             self._embedded(text, index, tokens, frame, num_prompt, longest, request.truncation)
@@ -86,8 +94,8 @@ class TextPreparer:
             framed = frame.around(own)
             num_skipped = min(len(frame.before) + num_prompt, len(framed)) if num_prompt else 0
         else:
-            self._check_ids(text, index)
             framed, num_skipped = tuple(self._fitted(text, longest, index, 0, longest, truncation)), 0
+            self._check_ids(framed, index)
         if not framed:  # a model cannot look at nothing
             raise InvalidParameter(f"text {index} has no tokens, allowed: at least one", param="texts")
         return PooledText(framed, 0, num_skipped)
@@ -99,8 +107,7 @@ class TextPreparer:
 
     def _check_ids(self, token_ids: Sequence[int], index: int) -> None:
         most = self.facts.vocab_size
-        wrong = next((one for one in token_ids if not 0 <= one < most), None)
-        if wrong is not None:
+        if (wrong := id_outside(token_ids, most)) is not None:
             raise InvalidParameter(f"text {index} has token {wrong}, allowed: 0 to {most - 1}", param="texts")
 
     # --- scoring ------------------------------------------------------------------------------------------------------
@@ -112,9 +119,13 @@ class TextPreparer:
             raise InvalidParameter("instruction must be left out: this model takes none", param="instruction")
         if self.question is not None:
             return self._asked(request, self.question, longest)
-        texts = self._encoded([text for pair in request.pairs for text in pair])
+        tokens = self._encoded(
+            self._bounded((text,), f"pair {index}", longest, request.truncation)
+            for index, pair in enumerate(request.pairs)
+            for text in pair
+        )
         return [
-            self._pair(texts[2 * index], texts[2 * index + 1], index, longest, request.truncation)
+            self._pair(next(tokens), next(tokens), index, longest, request.truncation)
             for index in range(len(request.pairs))
         ]
 
@@ -130,13 +141,18 @@ class TextPreparer:
         return PooledText(pair.token_ids, pair.second_from)
 
     def _asked(self, request: ScoreRequest, question: PairQuestion, longest: int) -> list[PooledText]:
-        before, behind = self._encoded([question.before, question.after])
+        before, behind = self.tokenizer.encode_all([question.before, question.after])
         instruction = question.instruction if request.instruction is None else request.instruction
         parts = _PLACES.split(question.body)
-        texts = [
-            "".join((parts[0], instruction, parts[1], query, parts[2], document, *parts[3:]))
-            for query, document in request.pairs
-        ]
+        texts = (
+            self._bounded(
+                (parts[0], instruction, parts[1], query, parts[2], document, *parts[3:]),
+                f"text {index}",
+                longest,
+                request.truncation,
+            )
+            for index, (query, document) in enumerate(request.pairs)
+        )
         num_around = len(before) + len(behind)
         return [
             PooledText(
@@ -151,8 +167,47 @@ class TextPreparer:
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
-    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.tokenizer.encode_all([text.lower() for text in texts] if self.lowers_case else texts)
+    def _encoded(self, texts: Iterable[str]) -> Iterator[Sequence[int]]:
+        """The tokens of each text, made in groups: where one is refused, those behind it are not even put together."""
+        group: list[str] = []
+        seen: set[str] = set()
+        num_chars = 0
+        for text in texts:
+            group.append(text)
+            num_chars += 0 if text in seen else len(text)
+            seen.add(text)
+            if num_chars > _GROUP_CHARS:
+                yield from self._encoded_group(group)
+                group, seen, num_chars = [], set(), 0
+        yield from self._encoded_group(group)
+
+    def _encoded_group(self, texts: Sequence[str]) -> Iterator[Sequence[int]]:
+        """The same; a query that is there for each document is tokenised once."""
+        different = dict.fromkeys(texts)
+        encoded = self.tokenizer.encode_all([text.lower() if self.lowers_case else text for text in different])
+        found = dict(zip(different, encoded, strict=True))
+        return (found[text] for text in texts)
+
+    def _bounded(self, parts: Sequence[str], label: str, longest: int, truncation: Truncation) -> str:
+        """The text made of `parts`, without what surely lies behind its last token; so megabytes are not tokenised in vain.
+
+        Raises: CapacityError if it may not be truncated.
+        """
+        num_chars, most = sum(map(len, parts)), max(2 * longest * self.tokenizer.max_token_chars, _SHORT_CHARS)
+        if num_chars <= most:
+            return "".join(parts)
+        if truncation is Truncation.NONE:
+            raise CapacityError(
+                f"{label} has {num_chars} characters, which are more than {longest} tokens: allowed are at most {longest}",
+                param="texts",
+                num_prompt_tokens=max(num_chars // self.tokenizer.max_token_chars, longest + 1),
+                max_model_len=longest,
+            )
+        kept: list[str] = []
+        for part in parts if truncation is Truncation.RIGHT else reversed(parts):
+            kept.append(part[:most] if truncation is Truncation.RIGHT else part[max(len(part) - most, 0) :])
+            most -= len(kept[-1])
+        return "".join(kept if truncation is Truncation.RIGHT else reversed(kept))
 
     def _longest(self, asked: int | None, truncation: Truncation) -> int:
         """Tokens that a text may have. Raises: InvalidParameter."""

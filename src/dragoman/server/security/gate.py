@@ -1,7 +1,8 @@
 """The door of every operation: whose key a call has, whether that opens it, and how much its caller may still ask for.
 
-Does: check the head before the body is read, and a signed body after it; note the caller on the exchange. Does not: read
-bodies or files. Made by the app, used by the endpoints on the event loop; `keyring` is replaced when keys have changed.
+Does: check the head before the body is read, and a signed body after it; note the caller on the exchange; know how large
+bodies may be, one and all. Does not: read bodies or files. Made by the app, used by the endpoints on the event loop;
+`keyring` is replaced when keys have changed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from dragoman.errors import Forbidden, RateLimited, Unauthorized
+from dragoman.server.http.bodies import DEFAULT_BODY_MEMORY_BYTES, Bodies
 from dragoman.server.http.exchange import Exchange
 from dragoman.server.security.callers import Caller
 from dragoman.server.security.keyring import Keyring
@@ -32,7 +34,10 @@ class Gate:
         keyring: Keyring | None = None,
         open_scopes: frozenset[Scope] = frozenset(),
         limits: RateLimits | None = None,
+        max_body_memory_bytes: int = DEFAULT_BODY_MEMORY_BYTES,
     ) -> None:
+        """`max_body_memory_bytes`: of the bodies of all calls together."""
+        self.bodies = Bodies(max_body_memory_bytes)
         self.max_request_size_bytes = max_request_size_bytes
         self.keyring = keyring
         self.open_scopes = open_scopes | {Scope.OPEN}

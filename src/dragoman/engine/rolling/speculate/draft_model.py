@@ -45,13 +45,16 @@ class _Progress:
     evidence: list[int] = field(default_factory=list)  # of each
 
     def take_back(self, token_ids: array[int]) -> None:
-        """Forget what was computed for drafts that were not accepted."""
+        """Forget what was computed for drafts that were not accepted, and always the last token: its logits are needed.
+
+        Drafts that nobody verified may have guessed the token that came, so that all tokens are computed already.
+        """
         num_held = 0
         for draft_id, token_id in zip(self.draft_ids, token_ids[self.num_base :], strict=False):
             if draft_id != token_id:
                 break
             num_held += 1
-        self.num_computed = min(self.num_computed, self.num_base + num_held)
+        self.num_computed = min(self.num_computed, self.num_base + num_held, len(token_ids) - 1)
 
 
 @dataclass(slots=True)

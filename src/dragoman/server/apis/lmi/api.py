@@ -5,27 +5,35 @@ from __future__ import annotations
 from functools import partial
 
 from dragoman.server.api import HttpCall, ModelProfile, model_of_body, model_of_query_or_header
-from dragoman.server.apis.lmi.choose import INPUTS, dialect_of_body, sole_model_if_unknown
+from dragoman.server.apis.lmi.choose import INPUTS, V1_CHAT, dialect_of_body, sole_model_if_unknown
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.describe.bodies import request_bodies
 from dragoman.server.apis.lmi.describe.operations import (
     ANSWERS,
     BODIES,
+    DEFERRED,
     EXAMPLE,
     HEADERS,
     PARAMETERS,
     POLLING,
+    REFUSED_BY_FRONT,
     TEXT_OF_ALL,
 )
 from dragoman.server.apis.lmi.dialects import options_of, set_up
+from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
 from dragoman.server.apis.lmi.front import adapters, manage
 from dragoman.server.apis.lmi.front.deferred import CUSTOM_ATTRIBUTES
 from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.lmi.front.target import TARGET_MODEL, borrow_target, target_of
-from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS
+from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect
+from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
 from dragoman.server.apis.openai_wire.describe.bodies import chat_body, completion_body, shared_schemas
+from dragoman.server.apis.openai_wire.describe.operations import chat_operation
+from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
+from dragoman.server.describe.answers import GENERATING, Content, merged
 from dragoman.server.describe.components import BY_NAME, VERSIONED
 from dragoman.server.describe.json_schema import Schema
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
 from dragoman.server.operations import Api, GenerateOperation, Server
 
 
@@ -60,6 +68,21 @@ def _description(profile: ModelProfile) -> str:
         f"tgi_compat={str(options.tgi_compat).lower()}"
     )
 
+
+def _model_of_v1_chat(http: HttpCall, server: Server) -> str | None:
+    """The model that the body names; where LMI's shape is spoken, as LMI would have it."""
+    name, dialect = model_of_body(http, server), server.models.dialects[V1_CHAT]
+    if name is None or server.models.knows(name):
+        return name
+    is_lenient = isinstance(dialect, ChatDialect) and dialect.ignores_unknown_model(http)
+    return sole_model_if_unknown(name, server) if is_lenient else name
+
+
+_IN_LMI_SHAPE = tuple(kind for kind in GENERATING if kind not in ("unauthorized", "too_large"))  # always OpenAI's
+_V1_CHAT_STREAM: Content = {
+    SSE_MEDIA_TYPE: (ChatCompletionChunk, OpenAiError),
+    JSONLINES_MEDIA_TYPE: (ChatCompletionChunk, LmiShortError),
+}
 
 _generate = partial(
     GenerateOperation,
@@ -106,6 +129,19 @@ API = Api(
     ),
     parameters={**PARAMETERS, **manage.PARAMETERS, **adapters.PARAMETERS},
     headers=HEADERS,
+    joint=(
+        chat_operation(
+            path="/v1/chat/completions",
+            summary="A conversation, in OpenAI's or LMI's shape",
+            stream=_V1_CHAT_STREAM,
+            errors=merged(DEFERRED, REFUSED_BY_FRONT, ERRORS.answers(), LMI_ERRORS.answers(_IN_LMI_SHAPE)),
+            body="ChatRequestV1",
+            parameters=POLLING,
+            dialect=V1_CHAT,
+            model=_model_of_v1_chat,
+            before=Polling(),
+        ),
+    ),
     # LMI runs inside SageMaker's containers: clients of AWS name requests, and send header fields, in these
     request_id_headers=("x-amzn-sagemaker-inference-id",),
     folded_headers=(CUSTOM_ATTRIBUTES,),

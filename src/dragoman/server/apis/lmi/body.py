@@ -6,9 +6,9 @@ Called by the LMI and TGI dialects, on the event loop. Everything here raises In
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import msgspec
 from python_multipart import FormParser
@@ -18,12 +18,13 @@ from python_multipart.multipart import Field, File, parse_options_header
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.lmi.parameters.values import read_boolean, show
-from dragoman.server.json_body import NotJson, decode_json
+from dragoman.server.json_body import NotJson, check_fields, decode_json
 
 FORM = "application/x-www-form-urlencoded"
 MULTIPART = "multipart/form-data"
 CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "windows-1252"})
 ADAPTERS = "adapters"
+MAX_FORM_FIELDS = 2_000  # `inputs` comes as often as there are prompts
 KNOWN_FIELDS = frozenset({"inputs", "parameters", "stream", "model_name"})  # the operations choose the model
 
 
@@ -51,10 +52,12 @@ def read_payload(http: HttpCall) -> Payload:
         case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
             return _from_object(_json_body(http))  # `curl -d` with JSON and no header says it is a form
         case media_type if media_type == FORM:
-            pairs = parse_qs(_text(http.body, http), keep_blank_values=True)
-            return _from_form({name: list(values) for name, values in pairs.items()})
-        case media_type if media_type == MULTIPART:
             fields: dict[str, list[str]] = {}
+            for name, value in form_fields(http.body, lambda body: _text(body, http), keep_blank_values=True):
+                fields.setdefault(name, []).append(value)
+            return _from_form(fields)
+        case media_type if media_type == MULTIPART:
+            fields = {}
             for name, content in read_parts(http):
                 fields.setdefault(name, []).append(_part_text(name, content))
             return _from_form(fields)
@@ -72,6 +75,10 @@ def _from_object(body: Any) -> Payload:
     parameters = given.get("parameters", {})
     if not isinstance(parameters, dict):
         raise InvalidPayload(f"Field 'parameters' must be an object, got {show(parameters)}", param="parameters")
+    try:
+        check_fields(parameters)
+    except NotJson as error:
+        raise InvalidPayload(error.of("Field 'parameters'"), param="parameters") from error
     return Payload(
         inputs=given.get("inputs"),
         parameters=parameters,
@@ -86,6 +93,22 @@ def _stream(value: Any) -> bool:
         return read_boolean(value)
     except ValueError as error:
         raise InvalidPayload(f"Field 'stream' must be a boolean, got {show(value)}", param="stream") from error
+
+
+def form_fields(
+    body: bytes,
+    as_text: Callable[[bytes], str] = lambda body: body.decode("utf-8", "replace"),
+    *,
+    keep_blank_values: bool,
+) -> list[tuple[str, str]]:
+    """The fields of an URL-encoded form, in order. Raises: InvalidPayload for more than are read one by one."""
+    _check_count(body.count(b"&"))
+    return parse_qsl(as_text(body), keep_blank_values=keep_blank_values)
+
+
+def _check_count(num_fields: int) -> None:
+    if num_fields > MAX_FORM_FIELDS:
+        raise InvalidPayload(f"A form must have at most {MAX_FORM_FIELDS} fields, got {num_fields} or more")
 
 
 def _from_form(fields: Mapping[str, list[str]]) -> Payload:
@@ -105,14 +128,14 @@ def _json_body(http: HttpCall) -> Any:
     try:
         return http.json()
     except NotJson as error:
-        raise InvalidPayload(f"The body is not valid JSON: {error}") from error
+        raise InvalidPayload(error.of("The body")) from error
 
 
 def _json(content: bytes, what: str) -> Any:
     try:
         return decode_json(content)
     except NotJson as error:
-        raise InvalidPayload(f"{what} is not valid JSON: {error}") from error
+        raise InvalidPayload(error.of(what)) from error
 
 
 def _text(content: bytes, http: HttpCall) -> str:
@@ -129,6 +152,7 @@ def _text(content: bytes, http: HttpCall) -> str:
 def read_parts(http: HttpCall) -> list[tuple[str, bytes]]:
     """The named parts of a multipart body, in order. Raises: InvalidPayload if it breaks the form of such bodies."""
     _, options = parse_options_header(http.headers["content-type"])
+    _check_count(http.body.count(b"--" + options.get(b"boundary", b"")))
     parts: list[tuple[str, bytes]] = []
     is_ended = False
 

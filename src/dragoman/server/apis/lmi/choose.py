@@ -12,11 +12,12 @@ from typing import Any
 import msgspec
 
 from dragoman.server.api import HttpCall
-from dragoman.server.json_body import NotJson
+from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.server.operations import Server
 
 INPUTS = "lmi"
 CHAT = "lmi.chat"
+V1_CHAT = "lmi.v1_chat"
 COMPLETIONS = "lmi.completions"
 
 # `curl -d` calls its body a form whatever it holds; a real form is no JSON object and goes to LMI
@@ -53,6 +54,8 @@ def _keys(http: HttpCall) -> Mapping[str, Any]:
     """The body's fields, of which only those that decide are known where the values of others are unusable."""
     try:
         value = http.json()
+    except TooMuchJson:
+        return {}
     except NotJson:
         return _undecoded(http.body)
     return value if isinstance(value, dict) else {}
@@ -60,8 +63,8 @@ def _keys(http: HttpCall) -> Mapping[str, Any]:
 
 def _undecoded(body: bytes) -> Mapping[str, Any]:
     try:
-        keys = msgspec.json.decode(body, type=_Keys)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        keys = decode_json(body, _Keys)
+    except (NotJson, msgspec.ValidationError):
         return {}
     values = msgspec.structs.asdict(keys)
     return {name: value for name, value in values.items() if bytes(value).strip() != b"null"}

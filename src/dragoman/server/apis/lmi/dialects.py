@@ -11,10 +11,11 @@ from typing import Any
 
 from dragoman.server.api import Dialect, Dialects, HttpCall, ModelProfile
 from dragoman.server.apis.lmi.adapters import WithAdapters
-from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS
+from dragoman.server.apis.lmi.choose import CHAT, COMPLETIONS, INPUTS, V1_CHAT
 from dragoman.server.apis.lmi.conversations import LMI
 from dragoman.server.apis.lmi.dialect import FORMATTERS, LmiDialect, LmiOptions
 from dragoman.server.apis.lmi.hooks import HookPool, Hooks
+from dragoman.server.apis.lmi.negotiate import negotiate_shape
 from dragoman.server.apis.lmi.operator.formatters import HookOptions, with_hooks
 from dragoman.server.apis.lmi.operator.handler_model import HandlerModel
 from dragoman.server.apis.lmi.operator.handlers import HandlerRuntime, with_handler
@@ -32,6 +33,9 @@ def _negotiate(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) ->
     """LMI's shape unless server-sent events are asked for."""
     return "openai" if SSE_MEDIA_TYPE in http.accept else "lmi"
 
+
+V1_CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
+"""A conversation on `/v1/chat/completions`, which OpenAI's document describes as well."""
 
 CHAT_ROUTE = ChatRoute({"openai": replace(V1, ignores_model=True, clips_overflow=True), "lmi": LMI}, _negotiate)
 """A conversation on LMI's routes."""
@@ -71,7 +75,8 @@ def set_up(profile: ModelProfile) -> Dialects:
     if profile.takes_adapters:
         plain |= {name: WithAdapters(plain[name]) for name in (CHAT, COMPLETIONS)}
     code = profile.operator_code
-    return _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
+    dialects = _with_operator_code(plain, code, options) if isinstance(code, OperatorCode) else plain
+    return {**dialects, V1_CHAT: ChatDialect(profile.options(ChatOptions, route=V1_CHAT_ROUTE, **shared))}
 
 
 def _with_operator_code(plain: Dialects, code: OperatorCode, options: LmiOptions) -> Dialects:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from dragoman.server.api import Dialects, HttpCall, ModelProfile, model_of_body
+from dragoman.server.api import Dialects, ModelProfile, model_of_body
 from dragoman.server.apis.anthropic.errors import ForEitherClient
 from dragoman.server.apis.anthropic.models import PARAMETERS as ANTHROPIC_PARAMETERS
 from dragoman.server.apis.anthropic.models import for_anthropic_too
-from dragoman.server.apis.lmi.choose import sole_model_if_unknown
-from dragoman.server.apis.lmi.conversations import LMI
-from dragoman.server.apis.lmi.describe.operations import DEFERRED, POLLING, REFUSED_BY_FRONT
-from dragoman.server.apis.lmi.describe.operations import HEADERS as LMI_HEADERS
-from dragoman.server.apis.lmi.describe.operations import PARAMETERS as LMI_PARAMETERS
-from dragoman.server.apis.lmi.errors import LMI_ERRORS, LmiShortError
-from dragoman.server.apis.lmi.front.polling import Polling
 from dragoman.server.apis.openai.adapters import ADAPTER_OPERATIONS, adapter_schemas
-from dragoman.server.apis.openai.negotiate import negotiate_shape
 from dragoman.server.apis.openai.tokens import TOKEN_OPERATIONS, token_schemas
 from dragoman.server.apis.openai_wire.chat.dialect import LMI_STRICT_MAX_TOKENS, ChatDialect, ChatOptions, ChatRoute
 from dragoman.server.apis.openai_wire.chat.schema import ChatCompletionChunk
@@ -27,17 +19,16 @@ from dragoman.server.apis.openai_wire.embeddings.operation import embeddings_ope
 from dragoman.server.apis.openai_wire.embeddings.schema import embeddings_body
 from dragoman.server.apis.openai_wire.errors import ERRORS, OpenAiError
 from dragoman.server.apis.openai_wire.profile import V1
-from dragoman.server.describe.answers import GENERATING, Content, merged
 from dragoman.server.describe.json_schema import Schema
-from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
-from dragoman.server.operations import Api, Server
+from dragoman.server.http.framing import SSE_MEDIA_TYPE
+from dragoman.server.operations import Api
 
 CHAT = "openai.chat"
 COMPLETIONS = "openai.completions"
 EMBEDDINGS = "openai.embeddings"
 
-CHAT_ROUTE = ChatRoute({"openai": V1, "lmi": LMI}, negotiate_shape)
-"""A conversation on `/v1`, which LMI's document describes as well."""
+CHAT_ROUTE = ChatRoute({"openai": V1}, lambda options, http, body: "openai")
+"""A conversation on `/v1`."""
 
 
 def set_up(profile: ModelProfile) -> Dialects:
@@ -48,15 +39,6 @@ def set_up(profile: ModelProfile) -> Dialects:
         COMPLETIONS: CompletionsDialect(profile.options(CompletionsOptions, profile=V1, **shared)),
         EMBEDDINGS: EmbeddingsDialect(profile),
     }
-
-
-def _model_of_chat(http: HttpCall, server: Server) -> str | None:
-    """The model that the body names; where LMI's shape is spoken, as LMI would have it."""
-    name, dialect = model_of_body(http, server), server.models.dialects[CHAT]
-    if name is None or server.models.knows(name):
-        return name
-    is_lenient = isinstance(dialect, ChatDialect) and dialect.ignores_unknown_model(http)
-    return sole_model_if_unknown(name, server) if is_lenient else name
 
 
 def _schemas(profile: ModelProfile) -> dict[str, Schema]:
@@ -79,12 +61,6 @@ def _description(profile: ModelProfile) -> str:
     )
 
 
-_IN_LMI_SHAPE = tuple(kind for kind in GENERATING if kind not in ("unauthorized", "too_large"))  # always OpenAI's
-_CHAT_STREAM: Content = {
-    SSE_MEDIA_TYPE: (ChatCompletionChunk, OpenAiError),
-    JSONLINES_MEDIA_TYPE: (ChatCompletionChunk, LmiShortError),
-}
-
 API = Api(
     name="openai",
     title="OpenAI",
@@ -96,14 +72,12 @@ API = Api(
     operations=(
         chat_operation(
             path="/v1/chat/completions",
-            summary="A conversation, in OpenAI's or LMI's shape",
-            stream=_CHAT_STREAM,
-            errors=merged(DEFERRED, REFUSED_BY_FRONT, ERRORS.answers(), LMI_ERRORS.answers(_IN_LMI_SHAPE)),
+            summary="A conversation, as OpenAI's",
+            stream={SSE_MEDIA_TYPE: (ChatCompletionChunk, OpenAiError)},
+            errors=ERRORS.answers(),
             body="ChatRequestV1",
-            parameters=POLLING,
             dialect=CHAT,
-            model=_model_of_chat,
-            before=Polling(),
+            model=model_of_body,
         ),
         completions_operation(
             path="/v1/completions",
@@ -126,6 +100,5 @@ API = Api(
         *TOKEN_OPERATIONS,
         *ADAPTER_OPERATIONS,
     ),
-    parameters={**LMI_PARAMETERS, **ANTHROPIC_PARAMETERS},
-    headers=LMI_HEADERS,
+    parameters=ANTHROPIC_PARAMETERS,
 )

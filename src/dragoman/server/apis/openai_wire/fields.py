@@ -6,7 +6,6 @@ Does not: know what the parameters mean. Called by the completions and chat dial
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +16,7 @@ import msgspec
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
 from dragoman.server.apis.openai_wire.profile import Profile
-from dragoman.server.json_body import NestedTooDeep, NotJson
+from dragoman.server.json_body import NotJson, shown_json
 from dragoman.types import Bounds, Limits
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -75,11 +74,8 @@ def decode_object(http: HttpCall, profile: Profile) -> dict[str, Any]:
     """
     try:
         raw = http.json()
-    except NestedTooDeep as error:
-        raise profile.payload_fault("nesting", f"the body is not valid JSON: {error}") from None
     except NotJson as error:
-        problem = "slip" if error.is_slip else "json"
-        raise profile.payload_fault(problem, f"the body is not valid JSON: {error}", reason=error) from None
+        raise profile.payload_fault(error.problem, error.of("the body"), reason=error) from None
     if not isinstance(raw, dict):
         raise profile.payload_fault("object", f"the body must be a JSON object, got {shown(raw)}")
     # An empty text may take the place of a number: "Set to empty or -1", says OVMS v2025.0 of `top_k`.
@@ -128,6 +124,13 @@ def check_count(name: str, count: int, most: int, profile: Profile) -> None:
         raise profile.fault(name, "count", f"{name} must have at most {most} entries, got {count}", limit=most)
 
 
+def check_length(name: str, num_chars: int, most: int, profile: Profile) -> None:
+    """Raises InvalidRequest if texts have more characters together than a prompt may have."""
+    if num_chars > most:
+        message = f"{name} must have at most {most} characters together, got {num_chars}"
+        raise profile.fault(name, "length", message)
+
+
 def check_word_lengths(name: str, words: Sequence[str], most: int, profile: Profile) -> None:
     """Raises InvalidRequest for the first of `words` with more than `most` characters."""
     for position, word in enumerate(words):
@@ -144,10 +147,7 @@ def unknown_names(raw: Mapping[str, Any], struct_type: type[msgspec.Struct]) -> 
 
 def shown(value: object) -> str:
     """The value as an error message repeats it: one line of JSON, cut where it is long."""
-    if isinstance(value, str):
-        value = value[: MAX_SHOWN_LENGTH + 1]  # it may have megabytes
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
+    return shown_json(value, MAX_SHOWN_LENGTH)
 
 
 def _type_fault(raw: Mapping[str, Any], problem: str, profile: Profile) -> InvalidRequest:

@@ -9,11 +9,12 @@ outputs; vLLM guided decoding; Text Generation Inference's `grammar`, and its `r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dragoman.server.apis.openai_wire.fields import shown
+from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.types import Grammar
 
 MAX_CHOICES = 10_000  # a fifth of a second to compile, and the time grows with the square
@@ -130,8 +131,10 @@ def read_json_schema(param: str, value: Any) -> Grammar:
     schema = value
     if isinstance(value, str):
         try:
-            schema = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+            schema = decode_json(value.encode())
+        except TooMuchJson as error:
+            raise GrammarFault(param, "value", f"must be a JSON schema of some size: {error}") from None
+        except NotJson:
             raise GrammarFault(param, "value", f"must be a JSON schema, got {shown(value)}") from None
     problem = schema_problem(schema)
     if problem:
@@ -197,80 +200,87 @@ _SCHEMA_MAP_KEYWORDS = ("properties", "patternProperties", "$defs", "definitions
 _COUNT_KEYWORDS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _MAX_SCHEMA_DEPTH = 64
+_MAX_NAME = 60  # characters of a property that an error repeats
 
 
-def schema_problem(schema: Any, path: str = "$", depth: int = 0) -> str | None:
-    """What makes `schema` no JSON schema, on one line with its place; None if its structure is sound.
+class _Rule(NamedTuple):
+    """What a keyword's value has to be."""
 
-    Source: JSON Schema 2020-12, the meta-schema's types of the keywords that constrain generation.
-    """
-    if isinstance(schema, bool):
-        return None
-    if not isinstance(schema, dict):
-        return f"{path} must be an object or a boolean, got {shown(schema)}"
-    if depth > _MAX_SCHEMA_DEPTH:
-        return f"{path} is nested more than {_MAX_SCHEMA_DEPTH} levels deep"
-    problems = (own for own in (_keyword_problem(schema, path), _type_problem(schema, path)) if own)
-    found = next(problems, None)
-    if found:
-        return found
-    for child_path, child in _children(schema, path):
-        found = schema_problem(child, child_path, depth + 1)
-        if found:
-            return found
-    return None
+    holds: Callable[[Any], bool]
+    words: str
 
 
-def _type_problem(schema: Mapping[str, Any], path: str) -> str | None:
-    names = schema.get("type", [])
-    for name in names if isinstance(names, list) else [names]:
-        if not isinstance(name, str) or name not in _TYPES:
-            return f"{path}.type must be one of {', '.join(sorted(_TYPES))}, got {shown(name)}"
-    return None
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and set(map(type, value)) <= {str}
 
 
-def _keyword_problem(schema: Mapping[str, Any], path: str) -> str | None:
-    required = schema.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        return f"{path}.required must be an array of strings, got {shown(required)}"
-    if "enum" in schema and (not isinstance(schema["enum"], list) or not schema["enum"]):
-        return f"{path}.enum must be a non-empty array, got {shown(schema['enum'])}"
-    for keyword in ("$ref", "pattern", "format"):
-        if not isinstance(schema.get(keyword, ""), str):
-            return f"{path}.{keyword} must be a string, got {shown(schema[keyword])}"
-    return _number_problem(schema, path) or _container_problem(schema, path)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _number_problem(schema: Mapping[str, Any], path: str) -> str | None:
-    for keyword in _COUNT_KEYWORDS:
-        value = schema.get(keyword, 0)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            return f"{path}.{keyword} must be an integer of at least 0, got {shown(value)}"
-    for keyword in _NUMBER_KEYWORDS:
-        value = schema.get(keyword, 0)
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return f"{path}.{keyword} must be a number, got {shown(value)}"
-    return None
+def _is_type(value: Any) -> bool:
+    return (isinstance(value, str) and value in _TYPES) or (_are_texts(value) and _TYPES.issuperset(value))
 
 
-def _container_problem(schema: Mapping[str, Any], path: str) -> str | None:
-    for keyword in _SCHEMA_MAP_KEYWORDS:
-        if not isinstance(schema.get(keyword, {}), dict):
-            return f"{path}.{keyword} must be an object, got {shown(schema[keyword])}"
-    for keyword in _SCHEMA_LIST_KEYWORDS:
-        if not isinstance(schema.get(keyword, []), list):
-            return f"{path}.{keyword} must be an array, got {shown(schema[keyword])}"
-    return None
+_RULES: Mapping[str, _Rule] = {
+    "type": _Rule(_is_type, f"must be one of {', '.join(sorted(_TYPES))}"),
+    "required": _Rule(_are_texts, "must be an array of strings"),
+    "enum": _Rule(lambda value: isinstance(value, list) and bool(value), "must be a non-empty array"),
+    **dict.fromkeys(("$ref", "pattern", "format"), _Rule(lambda value: isinstance(value, str), "must be a string")),
+    **dict.fromkeys(
+        _COUNT_KEYWORDS, _Rule(lambda value: type(value) is int and value >= 0, "must be an integer of at least 0")
+    ),
+    **dict.fromkeys(_NUMBER_KEYWORDS, _Rule(_is_number, "must be a number")),
+    **dict.fromkeys(_SCHEMA_MAP_KEYWORDS, _Rule(lambda value: isinstance(value, dict), "must be an object")),
+    **dict.fromkeys(_SCHEMA_LIST_KEYWORDS, _Rule(lambda value: isinstance(value, list), "must be an array")),
+}
+"""Source: JSON Schema 2020-12, the meta-schema's types of the keywords that constrain generation."""
 
 
-def _children(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
-    for keyword in _SCHEMA_KEYWORDS:
-        value = schema.get(keyword, True)
-        if keyword == "items" and isinstance(value, list):  # the tuple form of drafts before 2020-12
-            yield from ((f"{path}.items[{i}]", child) for i, child in enumerate(value))
-        else:
-            yield f"{path}.{keyword}", value
-    for keyword in _SCHEMA_MAP_KEYWORDS:
-        yield from ((f"{path}.{keyword}.{name}", child) for name, child in schema.get(keyword, {}).items())
-    for keyword in _SCHEMA_LIST_KEYWORDS:
-        yield from ((f"{path}.{keyword}[{i}]", child) for i, child in enumerate(schema.get(keyword, [])))
+class _Place(NamedTuple):
+    """Where a schema is. It becomes a text only where it is told: there may be many, and their names may be long."""
+
+    above: _Place | None
+    step: str
+    key: object = None
+
+    def __str__(self) -> str:
+        key = (
+            f"[{self.key}]" if isinstance(self.key, int) else "" if self.key is None else f".{self.key!s:.{_MAX_NAME}}"
+        )
+        return f"{self.above or ''}{self.step}{key}"
+
+
+def schema_problem(schema: Any) -> str | None:
+    """What makes `schema` no JSON schema, on one line with its place; None if its structure is sound."""
+    level: list[tuple[_Place, Any]] = [(_Place(None, "$"), schema)]
+    for _ in range(_MAX_SCHEMA_DEPTH + 1):
+        inner: list[tuple[_Place, Any]] = []
+        for place, one in level:
+            if isinstance(one, bool):
+                continue
+            if not isinstance(one, dict):
+                return f"{place} must be an object or a boolean, got {shown(one)}"
+            for name, value in one.items():
+                rule = _RULES.get(name)
+                if rule is not None and not rule.holds(value):
+                    return f"{place}.{name} {rule.words}, got {shown(value)}"
+                _add_schemas(inner, place, name, value)
+        if not inner:
+            return None
+        level = inner
+    return f"{level[0][0]} is nested more than {_MAX_SCHEMA_DEPTH} levels deep"
+
+
+def _add_schemas(schemas: list[tuple[_Place, Any]], place: _Place, name: str, value: Any) -> None:
+    """Add the schemas that a keyword holds. Mutates: `schemas`."""
+    step = f".{name}" if name in _HOLDS_SCHEMAS else ""
+    if name in _SCHEMA_MAP_KEYWORDS:
+        schemas.extend((_Place(place, step, key), child) for key, child in value.items())
+    elif name in _SCHEMA_LIST_KEYWORDS or (name == "items" and isinstance(value, list)):  # as drafts before 2020-12
+        schemas.extend((_Place(place, step, key), child) for key, child in enumerate(value))
+    elif step:
+        schemas.append((_Place(place, step), value))
+
+
+_HOLDS_SCHEMAS = frozenset({*_SCHEMA_KEYWORDS, *_SCHEMA_LIST_KEYWORDS, *_SCHEMA_MAP_KEYWORDS})

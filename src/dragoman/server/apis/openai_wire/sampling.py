@@ -354,6 +354,8 @@ def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
     if not body.logit_bias:
         return bias
     check_count("logit_bias", len(body.logit_bias), reading.options.limits.max_token_ids, profile)
+    if _are_ids(body.logit_bias) and min(values := body.logit_bias.values()) >= -100.0 and max(values) <= 100.0:
+        return dict(zip(map(int, body.logit_bias), values, strict=True))
     for key, value in body.logit_bias.items():
         if not (key.isascii() and key.isdigit() and len(key) <= _MAX_ID_DIGITS):
             message = f"logit_bias must map token ids to numbers, got the key {shown(key)}"
@@ -363,6 +365,12 @@ def _logit_bias(body: SharedBody, reading: Reading) -> dict[int, float]:
             raise profile.fault("logit_bias", "value", message)
         bias[int(key)] = value
     return bias
+
+
+def _are_ids(keys: Collection[str]) -> bool:
+    """Whether all of them are token ids: there may be many, so they are looked at together."""
+    joined = "".join(keys)
+    return joined.isascii() and joined.isdigit() and all(keys) and max(map(len, keys)) <= _MAX_ID_DIGITS
 
 
 def _bad_words(body: SharedBody, reading: Reading) -> tuple[str, ...]:
@@ -391,9 +399,9 @@ def _token_ids(name: str, ids: list[int] | None, reading: Reading) -> tuple[int,
         return ()
     profile = reading.profile
     check_count(name, len(ids), reading.options.limits.max_token_ids, profile)
-    for position, token_id in enumerate(ids):
-        if token_id < 0:
-            raise profile.fault(f"{name}[{position}]", "low", f"{name}[{position}] must be at least 0, got {token_id}")
+    if (least := min(ids)) < 0:
+        place = f"{name}[{ids.index(least)}]"
+        raise profile.fault(place, "low", f"{place} must be at least 0, got {least}")
     return tuple(ids)
 
 

@@ -49,6 +49,7 @@ _SHARED_TEXTS: Mapping[str, str] = {
     "body.slip": f"{_INVALID_JSON}Cannot parse JSON body: {{reason}}",
     "body.object": f"{_INVALID_JSON}JSON body must be an object",
     "body.nesting": f"{_INVALID_JSON}JSON body exceeds maximum nesting depth",
+    "body.structure": f"{_INVALID_JSON}JSON body is too large in structure: {{reason}}",
     "body.model": f"{_INVALID_JSON}model field is missing in JSON body",
     "model.type": f"{_INVALID_JSON}model field is not a string",
     "stream.type": f"{_INVALID_JSON}stream field is not a boolean",

@@ -73,6 +73,10 @@ def _check(body: OvmsTokenizeBody, max_model_len: int) -> None:
         raise profile.fault("text", "missing", "text is missing: it must be a string or an array of strings")
     num_texts = len(body.text) if isinstance(body.text, list) else 1
     check_count("text", num_texts, LIMITS.max_prompts, profile)
+    num_chars = sum(map(len, body.text)) if isinstance(body.text, list) else len(body.text)
+    if num_chars > LIMITS.max_text_chars:
+        message = f"text must have at most {LIMITS.max_text_chars} characters in all, got {num_chars}"
+        raise profile.fault("text", "high", message)
     if body.max_length is not None:
         # Padding allocates what is asked for, and no model here takes more.
         check_number(

@@ -235,16 +235,17 @@ class ResponsesDialect:
     ) -> ChatPrompt:
         profile = self._profile.wire
         conversation = Conversation(profile, body.instructions)
-        paths = ["instructions"] * len(conversation.messages)
+        paths = ["instructions"] * conversation.num_messages
         for name, items in (("previous_response_id", before), ("input", new)):
             for position, item in enumerate(msgspec.convert(list(items), list[InputItem], strict=False)):
                 path = f"{name}[{position}]"
                 conversation.add(item, path)
-                paths += [path] * (len(conversation.messages) - len(paths))
+                paths += [path] * (conversation.num_messages - len(paths))
         if asking is not None:
             asking.paths = paths
-        check_restricted(conversation.messages, profile)
-        return ChatPrompt(conversation.messages, tools.tools, template_kwargs=template_kwargs(body))
+        messages = conversation.messages
+        check_restricted(messages, profile)
+        return ChatPrompt(messages, tools.tools, template_kwargs=template_kwargs(body))
 
     async def _fit(self, http: HttpCall, asking: Asking, fit: _Fit, switches: CallSwitches) -> None:
         """Make the conversation fit. Raises: ServerError."""

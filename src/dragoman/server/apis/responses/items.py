@@ -13,7 +13,7 @@ from typing import Any
 from dragoman.errors import UnsupportedFeature
 from dragoman.server.apis.openai_wire.chat.messages import image_url, parsed_arguments
 from dragoman.server.apis.openai_wire.chat.schema import ImageUrl
-from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
 from dragoman.server.apis.openai_wire.profile import Profile
 from dragoman.server.apis.responses.schema import InputItem, InputPart
 from dragoman.server.apis.responses.store import Item
@@ -38,7 +38,7 @@ def check_items(sent: Any, profile: Profile, limits: Limits) -> None:
     if not isinstance(sent, list):
         return
     check_count("input", len(sent), limits.max_messages, profile)
-    num_parts = 0
+    num_parts = num_chars = 0
     for position, item in enumerate(sent):
         if not isinstance(item, dict):
             continue
@@ -47,12 +47,15 @@ def check_items(sent: Any, profile: Profile, limits: Limits) -> None:
             allowed = ", ".join(ITEM_TYPES)
             message = f"input[{position}].type {shown(kind)} is not supported: items here are {allowed}"
             raise UnsupportedFeature(message, param=f"input[{position}].type")
+        arguments = item.get("arguments")
+        num_chars += len(arguments) if isinstance(arguments, str) else 0
         for name in ("content", "output"):
             parts = item.get(name)
             if isinstance(parts, list):
                 num_parts += len(parts)
                 _check_parts(parts, f"input[{position}].{name}")
     check_count("input[].content", num_parts, limits.max_messages, profile)
+    check_length("input[].arguments", num_chars, limits.max_text_chars, profile)
 
 
 def _check_parts(parts: Sequence[Any], path: str) -> None:
@@ -95,6 +98,20 @@ def new_item_id(kind: str, response_id: str, place: str) -> str:
     return f"{_PREFIXES.get(kind, 'item')}_{response_id.removeprefix('resp_')}{place}"
 
 
+class _Texts(list[str]):
+    """Texts that become one when all are there: adding them one by one would copy what is there for each."""
+
+    def __init__(self, separator: str, first: str) -> None:
+        super().__init__((first,))
+        self.separator = separator
+
+
+def _joined(message: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.separator.join(value) if isinstance(value, _Texts) else value for name, value in message.items()
+    }
+
+
 class Conversation:
     """Messages in the making. `instructions` come first, together with what else leads the conversation."""
 
@@ -102,13 +119,19 @@ class Conversation:
         self._profile = profile
         self._messages: list[dict[str, Any]] = []
         self._turn: dict[str, Any] | None = None  # the assistant's, which goes on
+        self._leading: _Texts | None = None  # the texts of the first message, where it is of the role system
         if instructions:
-            self._messages.append({"role": "system", "content": instructions})
+            self._lead(instructions)
+
+    @property
+    def num_messages(self) -> int:
+        """How many there are so far."""
+        return len(self._messages)
 
     @property
     def messages(self) -> tuple[dict[str, Any], ...]:
         """What there is so far."""
-        return tuple(self._messages)
+        return tuple(map(_joined, self._messages))
 
     def add(self, item: InputItem, path: str) -> None:
         """Take the next item; `path` names it in errors. Raises: InvalidRequest."""
@@ -138,11 +161,17 @@ class Conversation:
         self._turn = None
         # Templates know one word for both, and want it once, at the beginning.
         role = "user" if role == "user" else "system"
-        leads = role == "system" and all(message["role"] == "system" for message in self._messages)
-        if leads and self._messages and isinstance(content, str):
-            self._messages[-1]["content"] += f"\n\n{content}"
+        if role == "system" and isinstance(content, str) and len(self._messages) == (self._leading is not None):
+            self._lead(content)
         else:
             self._messages.append({"role": role, "content": content})
+
+    def _lead(self, text: str) -> None:
+        if self._leading is not None:
+            self._leading.append(text)
+            return
+        self._leading = _Texts("\n\n", text)
+        self._messages.append({"role": "system", "content": self._leading})
 
     def _add_call(self, item: InputItem, path: str) -> None:
         for name in ("call_id", "name"):
@@ -168,7 +197,10 @@ class Conversation:
         text = item.content if isinstance(item.content, str) else PART_SEPARATOR.join(one.text or "" for one in parts)
         if text:
             turn = self._open_turn(is_new=self._turn is not None and bool(self._turn["content"]))
-            turn["reasoning_content"] = f"{turn['reasoning_content']}\n{text}" if "reasoning_content" in turn else text
+            if "reasoning_content" in turn:
+                turn["reasoning_content"].append(text)
+            else:
+                turn["reasoning_content"] = _Texts("\n", text)
 
     def _open_turn(self, *, is_new: bool = False) -> dict[str, Any]:
         """The assistant's turn: what it thought, said and called until somebody else comes."""

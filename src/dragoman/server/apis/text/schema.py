@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from dragoman.errors import InvalidPayload
-from dragoman.server.json_body import NotJson, decode_json, not_json
+from dragoman.server.json_body import NotJson, check_fields, decode_json
 
 PROMPT_FIELDS = ("id", "prompt", "maxLength")
 BATCH_FIELDS = ("prompts", "maxLength")
@@ -77,11 +77,12 @@ def label_of(entry_id: msgspec.Raw) -> str:
 def _object(raw: bytes | msgspec.Raw, name: str) -> Fields:
     """The given fields of a JSON object, `null` ones left out."""
     try:
-        fields = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        fields: Fields = decode_json(raw, dict[str, msgspec.Raw])
+        check_fields(fields)
     except msgspec.ValidationError as error:
         raise InvalidPayload(f"{name} must be a JSON object, got {_shown(bytes(raw))}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidPayload(f"{name} is not valid JSON: {not_json(bytes(raw), error)}") from error
+    except NotJson as error:
+        raise InvalidPayload(error.of(name)) from error
     return {key: value for key, value in fields.items() if bytes(value) != b"null"}
 
 
@@ -89,7 +90,7 @@ def _items(fields: Fields, max_prompts: int) -> list[msgspec.Raw]:
     if "prompts" not in fields:
         raise InvalidPayload("prompts is missing: it must be an array of {id, prompt, maxLength}", param="prompts")
     try:
-        items = msgspec.json.decode(fields["prompts"], type=list[msgspec.Raw])
+        items: list[msgspec.Raw] = decode_json(fields["prompts"], list[msgspec.Raw])
     except msgspec.ValidationError as error:
         raise _wrong("prompts", fields["prompts"], "an array of {id, prompt, maxLength}") from error
     if not 1 <= len(items) <= max_prompts:
@@ -140,14 +141,14 @@ def _value(raw: msgspec.Raw, name: str) -> Any:
     try:
         return decode_json(raw)
     except NotJson as error:
-        raise InvalidPayload(f"{name} is not valid JSON: {error}", param=name) from error
+        raise InvalidPayload(error.of(name), param=name) from error
 
 
 def _refuse_duplicates(entries: list[PromptEntry]) -> None:
     """Ids must differ: answers are told apart by them. `1` and `"1"` do differ."""
     seen: set[tuple[bool, Any]] = set()
     for entry in entries:
-        value = msgspec.json.decode(entry.id)
+        value = decode_json(entry.id)
         key = (isinstance(value, str), value)
         if key in seen:
             raise InvalidPayload(

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from dragoman.errors import InvalidRequest
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.body import FORM
+from dragoman.server.apis.lmi.body import FORM, form_fields
 from dragoman.server.apis.lmi.parameters.values import read_boolean, show
 from dragoman.server.hosting import ModelSource
 from dragoman.server.json_body import NotJson, decode_json
@@ -115,7 +115,7 @@ def _body_fields(http: HttpCall) -> dict[str, str]:
         case media_type if media_type == FORM and http.body.lstrip().startswith(b"{"):
             return _json_fields(http.body)  # `curl -d` with JSON and no header says it is a form
         case media_type if media_type == FORM:
-            return dict(parse_qsl(http.body.decode("utf-8", "replace")))
+            return dict(form_fields(http.body, keep_blank_values=False))
         case media_type:
             raise InvalidRequest(
                 f"Content type '{media_type}' is not supported: send application/json, {FORM} or no body",
@@ -127,7 +127,7 @@ def _json_fields(body: bytes) -> dict[str, str]:
     try:
         value = decode_json(body)
     except NotJson as error:
-        raise InvalidRequest(f"The body is not valid JSON: {error}") from error
+        raise InvalidRequest(error.of("The body")) from error
     if not isinstance(value, dict):
         raise InvalidRequest(f"The body must be a JSON object with the field '{URL}', got {show(value)}", param=URL)
     return {name: text for name, one in value.items() if (text := _text(name, one))}

@@ -15,6 +15,9 @@ import numpy as np
 
 from dragoman.server.apis.lmi.hooks.inputs import Input
 from dragoman.server.apis.lmi.hooks.outputs import Output
+from dragoman.server.json_body import check_structure
+
+_MAX_FIELDS = 2_000  # of a form, which are read one by one
 
 
 def decode(inputs: Input, content_type: str | None = None, key: str | None = None) -> Any:
@@ -35,7 +38,9 @@ def decode(inputs: Input, content_type: str | None = None, key: str | None = Non
         case "multipart/form-data":
             return _typed({name: piece.decode("utf-8") for name, piece in inputs.get_content()})
         case "application/x-www-form-urlencoded" if not inputs.get_as_bytes(key).lstrip().startswith(b"{"):
-            return _typed(dict(parse_qsl(inputs.get_as_string(key), keep_blank_values=True)))
+            return _typed(
+                dict(parse_qsl(inputs.get_as_string(key), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+            )
         case _ if media_type.startswith("image/"):
             return {"inputs": inputs.get_as_image(key)}
         case _:
@@ -58,5 +63,6 @@ def encode(outputs: Output, value: Any, accept: str | None = None, key: str | No
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
     """A form's fields, `parameters` read as the JSON it holds."""
     if fields.get("parameters"):
+        check_structure(fields["parameters"].encode())
         fields["parameters"] = json.loads(fields["parameters"])
     return fields

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dragoman.server.apis.lmi.hooks.ndlist import read_ndlist
+from dragoman.server.json_body import check_structure
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -145,6 +146,7 @@ class Input:
         """A piece of content read as JSON. Raises: KeyError, ValueError naming the content if it is not JSON."""
         piece = self.get_as_bytes(key)
         try:
+            check_structure(piece)
             return json.loads(piece)
         except ValueError as error:
             raise ValueError(f"the content is not valid JSON: {error}, got {piece[:80]!r}") from error

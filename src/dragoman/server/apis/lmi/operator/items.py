@@ -7,11 +7,10 @@ Source: LMI's front end, v0.31.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from urllib.parse import parse_qsl
 
 from dragoman.errors import InvalidPayload
 from dragoman.server.api import HttpCall
-from dragoman.server.apis.lmi.body import FORM, MULTIPART, read_parts
+from dragoman.server.apis.lmi.body import FORM, MULTIPART, form_fields, read_parts
 from dragoman.server.apis.lmi.hooks import Input
 
 
@@ -34,6 +33,6 @@ def handler_input(http: HttpCall, properties: Mapping[str, str]) -> Input:
     item = make_input(http)
     fields: list[tuple[str, str]] = list(http.query.items())
     if http.media_type == FORM and not http.body.lstrip().startswith(b"{"):
-        fields = [*parse_qsl(http.body.decode("utf-8", "replace"), keep_blank_values=True), *fields]
+        fields = [*form_fields(http.body, keep_blank_values=True), *fields]
     content = [*item.content, *((name, value.encode()) for name, value in fields if not item.contains_key(name))]
     return Input({**properties, **item.properties}, content)

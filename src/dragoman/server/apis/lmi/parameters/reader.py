@@ -136,6 +136,8 @@ class ParameterReader:
     def _value(self, row: Param, name: str, value: Any) -> Any:
         high = getattr(self._limits, row.limit) if row.limit else row.high
         allowed = row.type.label + _range_text(row, high)
+        if isinstance(value, list | dict) and len(value) > self._limits.max_token_ids:  # before each of them is read
+            raise _too_many(name, len(value), self._limits.max_token_ids)
         try:
             number = row.type.reader(value)
         except GrammarFault as fault:
@@ -165,15 +167,17 @@ def _check_sizes(values: Mapping[str, Any], limits: Limits) -> None:
     }
     for target, most in counts.items():
         if len(values.get(target) or ()) > most:
-            name = DOCUMENTED_NAMES[target]
-            problem = f"must have at most {most} entries, got {len(values[target])}"
-            raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
+            raise _too_many(DOCUMENTED_NAMES[target], len(values[target]), most)
     for target in ("stop", "bad_words"):
         longest = max((len(word) for word in values.get(target, ())), default=0)
         if longest > limits.max_word_chars:
             name = DOCUMENTED_NAMES[target]
             problem = f"must hold strings of at most {limits.max_word_chars} characters, got {longest}"
             raise InvalidParameter(f"Parameter '{name}' {problem}", param=name)
+
+
+def _too_many(name: str, count: int, most: int) -> InvalidParameter:
+    return InvalidParameter(f"Parameter '{name}' must have at most {most} entries, got {count}", param=name)
 
 
 def _store(values: dict[str, Any], row: Param, value: Any) -> bool:

@@ -12,8 +12,6 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from dragoman.errors import InvalidParameter
 from dragoman.server.apis.openai_wire.grammars import (
     read_choice,
@@ -22,6 +20,7 @@ from dragoman.server.apis.openai_wire.grammars import (
     read_regex,
     read_response_format,
 )
+from dragoman.server.json_body import shown_json
 
 MAX_SHOWN = 80  # characters of a refused value that an error message repeats
 
@@ -33,8 +32,7 @@ IGNORED = object()
 
 def show(value: Any) -> str:
     """The value as JSON on one line, cut to a length that fits a message."""
-    text = msgspec.json.encode(value).decode()
-    return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 3] + "..."
+    return shown_json(value, MAX_SHOWN)
 
 
 def wrong(name: str, value: Any, allowed: str) -> InvalidParameter:
@@ -114,8 +112,9 @@ def read_stop(value: Any) -> Any:
 
 def read_token_ids(value: Any) -> tuple[int, ...]:
     """A list of token ids, or one. Raises: ValueError."""
-    ids = tuple(read_integer(item) for item in (value if isinstance(value, list) else [value]))
-    if not all(0 <= token_id <= MAX_INTEGER for token_id in ids):
+    items = value if isinstance(value, list) else [value]
+    ids = tuple(items if set(map(type, items)) == {int} else map(read_integer, items))
+    if ids and not 0 <= min(ids) <= max(ids) <= MAX_INTEGER:
         raise ValueError
     return ids
 

@@ -60,11 +60,13 @@ class ChatRoute:
 class ChatOptions(OpenAiOptions):
     """What one chat route is configured with.
 
-    `chat_format` decides the shape on `/v1` only. `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
+    `chat_format` decides the shape on `/v1` only, with `has_lmi_signs`: the server is configured as LMI's containers are.
+    `lmi_strict` reproduces LMI v0.31 to the letter where it errs.
     """
 
     route: ChatRoute
     chat_format: Literal["lmi", "openai", "auto"] = "auto"
+    has_lmi_signs: bool = False
     lmi_strict: bool = False
 
 

@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
+from dragoman.errors import InvalidParameter
 from dragoman.server.apis.openai_wire.chat.schema import (
     ChatBody,
     ChatMessage,
@@ -22,9 +21,10 @@ from dragoman.server.apis.openai_wire.chat.schema import (
     NamedFunction,
     NamedTool,
 )
-from dragoman.server.apis.openai_wire.fields import check_count, shown
+from dragoman.server.apis.openai_wire.fields import check_count, check_length, shown
 from dragoman.server.apis.openai_wire.grammars import schema_problem
 from dragoman.server.apis.openai_wire.profile import Profile
+from dragoman.server.json_body import NotJson, TooMuchJson, decode_json
 from dragoman.tokenizer.message_content import DETAILS, PART_SEPARATOR
 from dragoman.types import Limits
 
@@ -54,9 +54,11 @@ def check_sizes(body: ChatBody, limits: Limits, profile: Profile) -> None:
     check_count("messages", len(messages), limits.max_messages, profile)
     num_parts = sum(len(message.content) for message in messages if isinstance(message.content, list))
     check_count("messages[].content", num_parts, limits.max_messages, profile)
-    check_count(
-        "messages[].tool_calls", sum(len(one.tool_calls or ()) for one in messages), limits.max_messages, profile
-    )
+    calls = [call for message in messages for call in message.tool_calls or ()]
+    check_count("messages[].tool_calls", len(calls), limits.max_messages, profile)
+    functions = [*(call.function for call in calls), *(one.function_call for one in messages if one.function_call)]
+    arguments = [one.arguments for one in functions if isinstance(one.arguments, str)]
+    check_length("messages[].tool_calls[].function.arguments", sum(map(len, arguments)), limits.max_text_chars, profile)
     check_count("tools", len(body.tools or ()), limits.max_tools, profile)
     check_count("functions", len(body.functions or ()), limits.max_tools, profile)
 
@@ -216,10 +218,15 @@ def _tool_call(call: MessageToolCall) -> dict[str, Any]:
 
 
 def parsed_arguments(text: str) -> Any:
-    """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is."""
+    """Templates print arguments as JSON themselves, so they want the object; text that is none stays as it is.
+
+    Raises: InvalidParameter.
+    """
     try:
-        parsed = msgspec.json.decode(text) if text.strip() else {}
-    except (msgspec.DecodeError, RecursionError):
+        parsed = decode_json(text.encode()) if text.strip() else {}
+    except TooMuchJson as error:
+        raise InvalidParameter(error.of("the arguments of a tool call"), param="arguments") from None
+    except NotJson:
         return text
     return parsed if isinstance(parsed, dict) else text
 

@@ -143,7 +143,7 @@ def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
         raise profile.fault("prompt", "missing", "prompt is missing: it must be text, token ids, or a list of either")
     if isinstance(given, str):
         return [_text_prompt(given, body, profile)]
-    if all(isinstance(element, int) for element in given):
+    if set(map(type, given)) == {int}:
         return [_token_prompt("prompt", given, body, profile)]
     check_count("prompt", len(given), reading.options.limits.max_prompts, profile)
     prompts: list[Prompt] = []
@@ -153,7 +153,7 @@ def _prompts(body: CompletionBody, reading: Reading) -> list[Prompt]:
         elif isinstance(element, list):
             prompts.append(_token_prompt(f"prompt[{position}]", element, body, profile))
         else:
-            message = f"prompt[{position}] must be of the same kind as the other prompts, got {element}"
+            message = f"prompt[{position}] must be of the same kind as the other prompts, got {shown(element)}"
             raise profile.fault("prompt", "mixed", message)
     return prompts
 

@@ -78,8 +78,8 @@ def _token_ids(name: str, values: list[Any], limits: Limits, words: Profile) -> 
     check_count(name, len(values), limits.max_token_ids, words)
     if not values:
         raise words.fault(name, "empty", f"{name} must hold at least one token, got none")
-    wrong = next((index for index, one in enumerate(values) if not _is_id(one)), None)
-    if wrong is not None:
+    if set(map(type, values)) != {int}:
+        wrong = next(index for index, one in enumerate(values) if not _is_id(one))
         place = f"{name}[{wrong}]"
         raise words.fault(place, "type", f"{place} must be a token id like the others, got {shown(values[wrong])}")
     return tuple(values)

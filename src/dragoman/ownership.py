@@ -1,0 +1,63 @@
+"""Directories and files of this user, which nobody else can have written.
+
+Does: make such a directory, check one that is there, open a file only if it is such a one. Does not: decide what is kept
+where. Called by whoever keeps files for later starts and trusts them then, on any thread.
+
+What earlier starts have kept is mapped or run as it is. Where others may write, as in /tmp, somebody else can have put it
+there under the same name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ROOT = 0
+
+
+def own_directory(path: Path) -> None:
+    """Make the directory, for this user alone, or check the one that is there.
+
+    From a directory of this user, all others' right to write is taken, unless it is one that users share, as /tmp is.
+    Raises: OSError if it cannot be made, or others may write to it.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=stat.S_IRWXU)
+    except FileExistsError:
+        facts = path.stat()
+        if not stat.S_ISDIR(facts.st_mode):
+            raise
+        is_shared = facts.st_mode & stat.S_ISVTX
+        if facts.st_uid == os.geteuid() and facts.st_mode & _OTHERS_WRITE and not is_shared:
+            path.chmod(stat.S_IMODE(facts.st_mode) & ~_OTHERS_WRITE)
+            facts = path.stat()
+        _check(path, facts)
+
+
+def open_own(path: Path) -> BinaryIO:
+    """The file, open for reading. Raises: OSError also if it is none of this user or root, or others may write to it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    file = os.fdopen(descriptor, "rb")
+    try:
+        facts = os.fstat(descriptor)  # of what was opened, whatever the name means by now
+        if not stat.S_ISREG(facts.st_mode):
+            raise OSError(f"{path} must be a file")
+        _check(path, facts)
+    except OSError:
+        file.close()
+        raise
+    return file
+
+
+def _check(path: Path, facts: os.stat_result) -> None:
+    if facts.st_uid not in (os.geteuid(), _ROOT):
+        raise OSError(f"{path} belongs to user {facts.st_uid}, and must belong to user {os.geteuid()} or root")
+    if facts.st_mode & _OTHERS_WRITE:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise OSError(
+            f"{path} has mode {mode:o}, by which others may write to it; it must be for its owner alone to write"
+        )

@@ -1,0 +1,39 @@
+"""Chooses the shape of a conversation on `/v1/chat/completions`, which OpenAI's and LMI's documents both describe.
+
+Does: look for the few signs that LMI's shape is meant. Does not: parse. Called by the chat dialect, on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dragoman.server.api import HttpCall
+from dragoman.server.apis.openai_wire.chat.dialect import ChatOptions
+from dragoman.server.apis.openai_wire.chat.encoder import ChatShape
+from dragoman.server.http.framing import JSONLINES_MEDIA_TYPE, SSE_MEDIA_TYPE
+from dragoman.server.security.gate import KEY_HEADERS
+
+_KEYS = ("authorization", *KEY_HEADERS)
+
+
+def negotiate_shape(options: ChatOptions, http: HttpCall, body: Mapping[str, Any]) -> ChatShape:
+    """The shape of the answer to this call, errors included.
+
+    In `auto` it is LMI's for a server that is configured as LMI's containers are, and for plain curl, which is the example
+    in LMI's document; everybody else gets OpenAI's.
+    """
+    if JSONLINES_MEDIA_TYPE in http.accept:
+        return "lmi"
+    if options.chat_format != "auto":
+        return options.chat_format
+    if SSE_MEDIA_TYPE in http.accept:
+        return "openai"
+    return "lmi" if options.has_lmi_signs or _is_plain_curl(http.headers) else "openai"
+
+
+def _is_plain_curl(headers: Mapping[str, str]) -> bool:
+    """True for curl, or a client that does not name itself, without a key."""
+    agent = headers.get("user-agent", "").strip().lower()
+    has_key = any(headers.get(name, "").strip() for name in _KEYS)
+    return not has_key and (not agent or agent.startswith("curl/"))

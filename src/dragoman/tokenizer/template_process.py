@@ -1,0 +1,205 @@
+"""Renders templates that nobody has vouched for in processes of their own, which the kernel ends when they take too much.
+
+Does: start processes, keep some for the next renderings, turn their ends into errors. Does not: render; what they run is
+`template_environment`. Called by `chat_template`, on the thread that renders, which waits: never on the event loop.
+
+A process takes about 0.05 s and 20 MB, and a rendering in one 0.05 ms more than here. It belongs to no group of the
+server's, so that Ctrl-C leaves it alone. It ends when the server does, however that happens: its socket is closed then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import marshal
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import markupsafe
+
+from dragoman.errors import InvalidRequest, Overloaded
+from dragoman.tokenizer.template_environment import LAST, LENGTH_BYTES, LIMIT, RenderLimits
+
+_MOST_IDLE = 2  # processes that wait for the next rendering, of all models together
+_MAX_WAIT_S = 30.0  # where the processors are busy
+_MAX_END_S = 1.0
+_MOST_BYTES = 32 << 20  # of one question
+_FORM = 2  # of marshal's, the last one that writes a value as often as it is there
+_ROOM = 16  # bytes of an answer besides its text
+
+_FOLDERS = (Path(__file__).parents[2], *(Path(module.__file__ or "").parents[1] for module in (jinja2, markupsafe)))
+_PROGRAM = "import sys; sys.path += sys.argv[1:]; from dragoman.tokenizer.template_environment import main; main()"
+_COMMAND = (sys.executable, "-I", "-S", "-c", _PROGRAM, *dict.fromkeys(map(str, _FOLDERS)))
+_VARIABLES = ("LD_LIBRARY_PATH",)  # all that it sees of the environment, which may hold secrets
+
+
+class _Process:
+    """One process and the socket to it. Raises: OSError if there can be none."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        try:
+            self._popen = subprocess.Popen(
+                _COMMAND,
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
+                start_new_session=True,
+            )
+        except BaseException:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def ask(self, request: bytes, most: int) -> bytes:
+        """The answer, of at most so many bytes. Raises: OSError (also TimeoutError), EOFError if the process ended."""
+        self._until_s = time.monotonic() + _MAX_WAIT_S
+        self._wait()
+        self._socket.sendall(len(request).to_bytes(LENGTH_BYTES, "little") + request)
+        count = int.from_bytes(self._read(LENGTH_BYTES), "little")
+        if not 2 <= count <= most:
+            raise OSError(f"it answered {count} bytes")
+        return bytes(self._read(count))
+
+    def end(self) -> int | None:
+        """End it, whatever it does, and leave nothing of it; the exit code, minus a signal, None if it does not end."""
+        self._socket.close()
+        self._popen.kill()  # where it has ended by another signal, it is that one which is told
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(_MAX_END_S)
+        return self._popen.returncode
+
+    def forget(self) -> None:
+        """In a process that was forked off: it belongs to the one that started it."""
+        self._popen.returncode = 0
+        self._socket.close()
+
+    def _read(self, count: int) -> bytearray:
+        data = bytearray(count)
+        view, done = memoryview(data), 0
+        while done < count:
+            self._wait()
+            piece = self._socket.recv_into(view[done:])
+            if not piece:
+                raise EOFError
+            done += piece
+        return data
+
+    def _wait(self) -> None:
+        """Let the next call on the socket wait for what is left of the time."""
+        self._socket.settimeout(max(self._until_s - time.monotonic(), 0.001))
+
+
+_idle: list[_Process] = []
+_lock = threading.Lock()
+
+
+def ask(source: str, variables: Mapping[str, Any] | None, now: datetime, limits: RenderLimits) -> tuple[int, str]:
+    """What a process makes of the template; `variables` None = it is only compiled. The kinds are `template_environment`'s.
+
+    Raises: Overloaded if there is no process to be had, InvalidRequest for variables that cannot be written down.
+    """
+    request = _written((source, variables, now.isoformat(), limits.max_size, limits.max_cpu_s, limits.max_bytes))
+    if len(request) > _MOST_BYTES:
+        return LIMIT, f"they have {len(request)} bytes, allowed: at most {_MOST_BYTES}"
+    while True:
+        process, is_new = _taken()
+        try:
+            answer = process.ask(request, _ROOM + 4 * limits.max_size)
+        except (OSError, EOFError):
+            if process.end() == -signal.SIGPROF or is_new:
+                return LIMIT, f"it took more than {limits.max_cpu_s:g} s or {limits.max_bytes >> 20} MiB"
+            continue  # it may have been ended by anybody while it waited for this
+        except BaseException:
+            process.end()
+            raise
+        if answer[1] == LAST:
+            process.end()
+        else:
+            _give_back(process)
+        return answer[0], answer[2:].decode("utf-8", "surrogatepass")
+
+
+def size_of(conversation: Any) -> int | None:
+    """The bytes that it takes written down, None if it has to be changed for that."""
+    try:
+        return len(marshal.dumps(conversation, _FORM))
+    except ValueError:
+        return None
+
+
+def _written(question: tuple[Any, ...]) -> bytes:
+    """The question as the process reads it. Raises: InvalidRequest for what cannot be written down."""
+    try:
+        return marshal.dumps(question, _FORM)
+    except ValueError:  # subclasses of dict and the like, of callers that are no clients
+        pass
+    try:
+        return marshal.dumps(json.loads(json.dumps(question)), _FORM)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"messages must hold what JSON can say: {error}", param="messages") from error
+
+
+def _taken() -> tuple[_Process, bool]:
+    """A process for one rendering, and whether it is new. Raises: Overloaded."""
+    while True:
+        with _lock:
+            process = _idle.pop() if _idle else None
+        if process is None:
+            break
+        if process.is_alive:
+            return process, False
+        process.end()
+    try:
+        return _Process(), True
+    except OSError as error:
+        problem = f"no process can be started to render the chat template in ({error.strerror})"
+        raise Overloaded(f"{problem}, try again later") from error
+
+
+def _give_back(process: _Process) -> None:
+    with _lock:
+        is_kept = len(_idle) < _MOST_IDLE
+        if is_kept:
+            _idle.append(process)
+    if not is_kept:
+        process.end()
+
+
+def end_idle() -> None:
+    """End the processes that wait; the next rendering starts another."""
+    with _lock:
+        ended, _idle[:] = list(_idle), []
+    for process in ended:
+        process.end()
+
+
+def _forget() -> None:
+    """In a process that was forked off this one."""
+    if _lock.locked():
+        _lock.release()  # whoever held it is not in this process
+    for process in _idle:
+        process.forget()
+    _idle.clear()
+
+
+atexit.register(end_idle)
+os.register_at_fork(after_in_child=_forget)
