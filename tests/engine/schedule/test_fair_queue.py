@@ -72,6 +72,17 @@ def steps_to_first_token(collector: Collector, key: int) -> int:
 # --- the queue alone --------------------------------------------------------------------------------------------------
 
 
+def test_a_generated_token_counts_twice_as_much_as_a_prompts() -> None:
+    """As in the source of the virtual token counter."""
+    waiting = Waiting()
+    waiting.add("a")
+    waiting.add("b")
+    waiting.queue.shares.charge("a", num_prompt=10)
+    waiting.queue.shares.charge("b", num_generated=6)
+    assert waiting.queue.shares.counters() == {"a": 10, "b": 12}
+    assert waiting.callers(1) == "a"
+
+
 def test_one_caller_is_served_in_the_order_of_arrival() -> None:
     waiting = Waiting()
     groups = [waiting.add("a", size) for size in (9, 1, 5, 2)]

@@ -79,7 +79,7 @@ class EngineCore:
             config, self._blocks, self.stats, guessing, pacer, clock, long_context_from=runner.long_context_from
         )
         self._batch_sampler = BatchSampler(sampler)
-        self._updater = Updater(self._scheduler, self.stats, max_model_len)
+        self._updater = Updater(self._scheduler, self.stats)
         has_regimes = runner.long_context_from is not None
         num_kinds = len(runner.pools)
         self._buffers = BatchBuffers(config.max_batch_tokens, max_model_len, num_kinds, has_regimes=has_regimes)

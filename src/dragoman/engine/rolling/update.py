@@ -34,11 +34,10 @@ class Delivery(NamedTuple):
 class Updater:
     """Changes sequences after a step, through the scheduler where blocks or queues are concerned."""
 
-    def __init__(self, scheduler: Scheduler, stats: RollingStats, max_model_len: int) -> None:
+    def __init__(self, scheduler: Scheduler, stats: RollingStats) -> None:
         self._scheduler = scheduler
         self._beams = BeamUpdater(scheduler)
         self._stats = stats
-        self._max_model_len = max_model_len
 
     def update(self, batch: ScheduledBatch, result: StepResult) -> list[Delivery]:
         """Take in a step's result; returns what the clients get from it.
@@ -146,7 +145,7 @@ class Updater:
             sequence.sampler_state.observe(token_id)
             if logprob is not None:
                 sequence.cumulative_logprob += logprob
-            sequence.finish_reason = reason or self._limit_reached(sequence)
+            sequence.finish_reason = reason or _limit_reached(sequence)
             draft = row - first
             row += 1
             if sequence.finish_reason is not None or draft == len(draft_ids) or token_id != draft_ids[draft]:
@@ -164,13 +163,6 @@ class Updater:
         sequence.num_accepted_drafts += num_accepted
         self._stats.num_draft_tokens += len(draft_ids)
         self._stats.num_accepted_tokens += num_accepted
-
-    def _limit_reached(self, sequence: Sequence) -> FinishReason | None:
-        """LENGTH if the sequence may not become longer, None if it may."""
-        num_generated = sequence.num_generated_tokens
-        if num_generated >= sequence.group.request.max_tokens or sequence.num_tokens >= self._max_model_len:
-            return FinishReason.LENGTH
-        return None
 
     def _finish_without_tokens(self, group: SequenceGroup, deliveries: list[Delivery]) -> None:
         """End a group that wanted nothing but its prompt computed (`max_tokens` 0)."""
@@ -207,6 +199,11 @@ class Updater:
             output.num_cached_tokens = group.num_cached_tokens
             output.queue_s = group.queue_s
         deliveries.append(Delivery(group.key, output))
+
+
+def _limit_reached(sequence: Sequence) -> FinishReason | None:
+    """LENGTH if the sequence may not become longer, None if it may. All that it may become fits into the context."""
+    return FinishReason.LENGTH if sequence.num_generated_tokens >= sequence.group.request.max_tokens else None
 
 
 def _num_equal(token_ids: Rows[int], draft_ids: Rows[int]) -> int:
