@@ -51,6 +51,7 @@ NOT_RUN: Mapping[str, Mapping[str, str]] = {
             "tests/e2e/test_models_come_and_go.py: has a model store"
         ),
     },
+    "docs/dialects/responses.md": {"python": "tests/e2e/test_responses.py: runs it in its own process"},
     "docs/hooks.md": {"python": "tests/hooks/test_hooks_page.py: serves them"},
     "docs/hub.md": {"bash": "internet: tests/hub has a hub of its own"},
     "docs/install.md": {
