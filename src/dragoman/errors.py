@@ -40,9 +40,13 @@ from typing import Any, ClassVar, Self
 
 
 class ServerError(Exception):
-    """Base of everything that is answered to a client. `kind` is the key of every dialect's error table."""
+    """Base of everything that is answered to a client. `kind` is the key of every dialect's error table.
+
+    `names_parameter` False: what `param` names is the client's own word, no parameter of ours.
+    """
 
     kind: ClassVar[str] = "server_error"
+    names_parameter = True
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)

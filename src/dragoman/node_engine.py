@@ -10,7 +10,6 @@ processes is the server's to answer. The runtime is imported when the cores are 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import socket
@@ -24,6 +23,7 @@ from dragoman.cores.core_list import parse_cores
 from dragoman.cores.placement import Placement, apply
 from dragoman.engine.spread import Description, Failure
 from dragoman.errors import EngineFailed, ServerError
+from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging
 from dragoman.nodes.messages import (
     Build,
     Built,
@@ -56,25 +56,19 @@ def main(words: list[str]) -> NoReturn:
         signal.signal(number, signal.SIG_IGN)
     descriptor, kernels, http = words
     apply(Placement(parse_cores(kernels), parse_cores(http)))
-    link = socket.socket(fileno=int(descriptor))
+    link, log = socket.socket(fileno=int(descriptor)), BackgroundWriter(sys.stderr)
     try:
         load = read(link)
         assert isinstance(load, Load)
-        _start_logging(load)
+        server = load.config.server
+        formatter = OperatorFormatter(shows_values=server.log_prompts, name=load.name)
+        start_logging(log, formatter, server.log_level)
         _run(link, load)
     except (EOFError, BrokenPipeError, ConnectionResetError):  # nobody is in front any more
         pass
     # The runtime's threads, and a load that nobody wants, need not be waited for.
-    logging.shutdown()
+    log.drain()
     os._exit(0)
-
-
-def _start_logging(load: Load) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s %(levelname)s {load.name} %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(load.config.server.log_level.upper())
 
 
 def _run(link: socket.socket, load: Load) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from dragoman.cli.serve import OperatorFormatter
+from dragoman.logs import OperatorFormatter
 from tests.support.real_dialects import real_dialects
 from tests.support.running_server import RunningServer, post_bytes, read_to_end, running_server
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from dragoman.logs import write_to
+
 REDRAW_S = 0.1  # a terminal needs no more, and loading has better things to do
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -43,8 +45,7 @@ class ProgressDisplay:
         self._stage = ""
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        write_to(self._stream, text)  # a full disk stops no load
 
 
 def note_to(stream: TextIO) -> Callable[[str], None]:

@@ -9,12 +9,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from types import TracebackType
 from typing import NoReturn, TextIO, cast
 
 from dragoman.cli.banner import BannerFacts, banner, empty_banner
@@ -33,6 +31,7 @@ from dragoman.host.pulls import ModelPulls
 from dragoman.host.recovery import FailureAction, FailurePolicy
 from dragoman.host.settings import server_config, tls_of
 from dragoman.hub.environment import hub_environment
+from dragoman.logs import BackgroundWriter, OperatorFormatter, start_logging, write_to
 from dragoman.models import ModelError
 from dragoman.models.runtime.memory import bound_arenas
 from dragoman.server.apis import set_up_all
@@ -45,29 +44,6 @@ logger = logging.getLogger("dragoman.server")
 
 EXPECTED = (ConfigError, ModelError)
 """Failures that their message explains: a traceback would only hide it."""
-
-_ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-
-
-class OperatorFormatter(logging.Formatter):
-    """Log lines with time and level; failures that the operator can mend come without a traceback.
-
-    A message is one line whatever names and paths of clients are in it, and moves no terminal's cursor.
-    """
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # the name is logging's
-        """The line without what controls, which is written as Python would."""
-        return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], super().formatMessage(record))
-
-    def formatException(self, ei: _ExcInfo) -> str:  # the name is logging's
-        """The traceback, or only the message of an expected failure."""
-        return str(ei[1]) if isinstance(ei[1], EXPECTED) else super().formatException(ei)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +82,9 @@ class _Startup:
         finally:
             self.display.finish()
         registry.mark_ready()  # before the banner: whoever reads it may call at once
-        self.stdout.write(banner(self._facts(composed)) if composed else self._empty())
-        self.stdout.flush()
+        problem = write_to(self.stdout, banner(self._facts(composed)) if composed else self._empty())
+        if problem:  # a full disk, or nobody who reads it
+            logger.warning("what is served cannot be told on the standard output: %s", problem)
 
     def _empty(self) -> str:
         server = self.serving.process.server
@@ -144,7 +121,8 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
     Several are loaded one after the other; models of the store may come and go meanwhile.
     """
     first, names = serving.process, [config.name for config in serving.configs]
-    _start_logging(first.server.log_level, stderr, has_bare_lines=first.server.log_requests == "json")
+    log = BackgroundWriter(stderr)
+    _start_logging(first, log)
     if placed := str(applied()):
         logger.info("%s", placed)
     raise_descriptor_limit()
@@ -163,26 +141,27 @@ def serve(serving: Serving, stdout: TextIO, stderr: TextIO, display: ProgressDis
         code = run(registry, config, listen, startup.load, startup.listening, owner=owner)
         if pulls is not None and pulls.is_busy:
             logger.info("downloads are left where they are; the next one of these models goes on from there")
-            _end_now(code, stdout, stderr)
+            _end_now(code, log)
         ray = sys.modules.get("ray")  # imported only by who joins a cluster
         if ray is not None and ray.is_initialized():
-            _end_now(code, stdout, stderr)
+            _end_now(code, log)
         return code
     except OSError as error:
-        stderr.write(f"dragoman: {_reason(error)}\n")
+        log.write(f"dragoman: {_reason(error)}\n")
     except ConfigError as error:
-        stderr.write(f"dragoman: {error}\n")
+        log.write(f"dragoman: {error}\n")
+    finally:
+        log.drain()
     return 1
 
 
-def _end_now(code: int, *streams: TextIO) -> NoReturn:
+def _end_now(code: int, log: BackgroundWriter) -> NoReturn:
     """End the process without waiting for threads of libraries.
 
     Those of a download would keep it until their files are whole; what came is kept. Those of a Ray cluster that it has
     joined now and then abort it while the interpreter ends.
     """
-    for stream in streams:
-        stream.flush()
+    log.drain()
     os._exit(code)
 
 
@@ -219,17 +198,14 @@ def failure_policy(config: Config) -> FailurePolicy:
     return FailurePolicy(action, server.max_engine_restarts, server.engine_restart_window)
 
 
-def _start_logging(level: str, stderr: TextIO, *, has_bare_lines: bool = False) -> None:
-    """`has_bare_lines`: lines of requests are JSON, which nothing may stand before."""
-    handler = logging.StreamHandler(stderr)
-    handler.setFormatter(OperatorFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
+def _start_logging(config: Config, log: BackgroundWriter) -> None:
+    server = config.server
+    start_logging(log, OperatorFormatter(EXPECTED, shows_values=server.log_prompts), server.log_level)
+    is_bare = server.log_requests == "json"  # nothing may stand before a line
     requests = logging.getLogger(LOGGER_NAME)
-    requests.handlers[:] = [logging.StreamHandler(stderr)] if has_bare_lines else []
-    requests.propagate = not has_bare_lines
-    if level == "info":  # uvicorn's own start and stop messages repeat ours
+    requests.handlers[:] = [logging.StreamHandler(log)] if is_bare else []
+    requests.propagate = not is_bare
+    if server.log_level == "info":  # uvicorn's own start and stop messages repeat ours
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
 
 

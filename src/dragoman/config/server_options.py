@@ -351,7 +351,7 @@ class ServerSettings:
     log_prompts: bool = option(
         False,
         Switch(),
-        "Prompts are part of these lines.",
+        "Prompts are part of these lines, and what errors say; the log cites exceptions whole.",
         key="log_prompts",
     )
     otlp_traces_endpoint: str | None = option(

@@ -26,7 +26,7 @@ MAX_AT_ONCE = 2  # models; each has several files under way
 RETRY_S = 30  # when to ask again, where so many are under way: a download takes minutes
 MAX_SHOWN_LENGTH = 100  # of a client's name
 
-logger = logging.getLogger("dragoman.server")
+logger = logging.getLogger("dragoman.host")
 
 
 class ModelPulls:

@@ -21,6 +21,7 @@ from typing import Any
 
 import uvicorn
 
+from dragoman.logs import tell_task
 from dragoman.server.app import ServerConfig, build_app
 from dragoman.server.hosting import ModelHosting
 from dragoman.server.http.attempts import Attempts
@@ -31,7 +32,7 @@ from dragoman.server.security.reloading import INTERVAL_S, Reloadable, Reloader
 from dragoman.server.security.tls import Tls
 from dragoman.server.signals import Watchdog, handle_once
 
-logger = logging.getLogger("dragoman.server")
+logger = logging.getLogger("dragoman.server.run")
 
 Load = Callable[[ModelRegistry], Awaitable[None]]
 End = Callable[[], Coroutine[Any, Any, None]]
@@ -120,6 +121,7 @@ class HttpServer:
     async def serve(self) -> int:
         """Serve until `stop`, or until an engine is given up; the exit code. Raises: OSError if the port cannot be bound."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(tell_task)
         listener = bind(self._listen.host, self._listen.port, self._listen.backlog)
         http = asyncio.create_task(self._uvicorn.serve(sockets=[listener]))
         watching = asyncio.create_task(self._reloader.run())

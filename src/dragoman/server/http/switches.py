@@ -49,7 +49,9 @@ def refuse_ignored(names: Sequence[str]) -> None:
         return
     shown = ", ".join(name[:MAX_SHOWN_LENGTH] for name in names[:MAX_SHOWN])
     more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
-    raise InvalidParameter(
+    error = InvalidParameter(
         f"these parameters would have no effect, and strict reading refuses that: {shown}{more}",
         param=names[0][:MAX_SHOWN_LENGTH],
     )
+    error.names_parameter = False
+    raise error

@@ -1,27 +1,31 @@
 """One line in the log for each call that has ended, for people or as JSON.
 
 Does: put a record into words. Does not: decide what is logged where (the root logger does). Called by `watch`, on the event
-loop. Prompts are not part of it unless the operator wants that.
+loop. Prompts are no part of it unless the operator wants that, nor are the messages of errors, which cite what clients sent.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any, Literal
 
 import msgspec
 
+from dragoman.errors import ServerError
 from dragoman.server.observation.record import CallRecord
 
 LOGGER_NAME = "dragoman.requests"
 
 LogForm = Literal["off", "text", "json"]
 
+_PARAMETER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
 logger = logging.getLogger(LOGGER_NAME)
 
 
 class RequestLog:
-    """The lines of calls. `shows_prompts`: their prompts as well."""
+    """The lines of calls. `shows_prompts`: their prompts as well, and what errors say."""
 
     def __init__(self, form: LogForm, *, shows_prompts: bool = False) -> None:
         self._form = form
@@ -33,6 +37,7 @@ class RequestLog:
             return
         facts = facts_of(record)
         if self._shows_prompts:
+            facts["message"] = None if record.error is None else record.error.message
             facts["prompts"] = [request.prompt_text for request in record.requests]
         logger.info("%s", msgspec.json.encode(facts).decode() if self._form == "json" else _sentence(facts))
 
@@ -53,7 +58,8 @@ def facts_of(record: CallRecord) -> dict[str, Any]:
         "adapter": record.adapter,
         "outcome": str(record.outcome),
         "status": record.status,
-        "error": None if record.error is None else record.error.message,
+        "error": None if record.error is None else record.error.kind,
+        "param": None if record.error is None else _parameter(record.error),
         "requests": len(requests),
         "prompt_tokens": record.num_prompt_tokens,
         "cached_tokens": record.num_cached_tokens,
@@ -67,6 +73,14 @@ def facts_of(record: CallRecord) -> dict[str, Any]:
         "inter_token_max_ms": _ms(max(gaps, default=None)),
         "total_ms": _ms(record.end_s - record.begin_s),
     }
+
+
+def _parameter(error: ServerError) -> str | None:
+    """The parameter that an error is about, without the places in it, whose names may be the client's own."""
+    if error.param is None or not error.names_parameter:
+        return None
+    found = _PARAMETER.match(error.param)
+    return found[0] if found else None
 
 
 def _ms(seconds: float | None) -> float | None:

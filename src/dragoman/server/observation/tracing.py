@@ -106,8 +106,8 @@ class Tracing:
         span.update_name(f"{attributes['gen_ai.operation.name']} {record.model}".strip())
         span.set_attributes(attributes)
         if record.outcome is Outcome.FAILED or record.status >= 500:
-            message = "" if record.error is None else record.error.message
-            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, message))
+            kind = "" if record.error is None else record.error.kind  # its message may cite what the client sent
+            span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, kind))
         inside = self._trace.set_span_in_context(span)
         for request in record.requests:
             for phase in _phases(request):

@@ -191,4 +191,6 @@ def _part_text(name: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError as error:
-        raise InvalidPayload(f"Field '{name}' is not UTF-8 text: {error}", param=name) from error
+        fault = InvalidPayload(f"Field '{name}' is not UTF-8 text: {error}", param=name)
+        fault.names_parameter = False
+        raise fault from error

@@ -18,7 +18,7 @@ from dragoman.server.operations import Server
 
 MAX_REMEMBERED = 100  # failures; the oldest are forgotten
 
-logger = logging.getLogger("dragoman.server")
+logger = logging.getLogger("dragoman.host")
 
 
 class Scheduled:

@@ -1,0 +1,193 @@
+"""The log of a server: lines that hold nothing of what clients sent, written so that nobody waits for who reads them.
+
+Does: form lines, leave out the messages of exceptions, write on a thread, count what is dropped. Does not: decide what is
+logged. Set up by `dragoman serve` and by the processes of memory nodes, on their main threads; loggers are used from any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import select
+import threading
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TextIO
+
+MAX_WAITING_CHARS = 1_048_576  # of lines that nobody has read yet; further ones are dropped and counted
+CLOSE_TIMEOUT_S = 1.0
+DROPPED = "%d lines of the log were dropped: they were not read, or could not be written\n"
+
+TOLD_WHOLE = (
+    "dragoman.host.",
+    "dragoman.hub.",
+    "dragoman.models.",
+    "dragoman.nodes.",
+    "dragoman.ray.",
+    "dragoman.server.run.",
+)
+"""Loggers, with those below them, of what the operator does: messages of their exceptions hold nothing of clients'."""
+
+_HIDDEN = "(its message may hold what a client sent: --log-prompts shows it)"
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class OperatorFormatter(logging.Formatter):
+    """Log lines with time and level; failures that the operator can mend come without a traceback.
+
+    A message is one line whatever names and paths of clients are in it, and moves no terminal's cursor. Exceptions that
+    requests may have led to are told by their types and places. `expected`: those whose message explains them. `name`:
+    stands in each line.
+    """
+
+    def __init__(
+        self, expected: tuple[type[Exception], ...] = (), *, shows_values: bool = False, name: str = ""
+    ) -> None:
+        super().__init__(f"%(asctime)s %(levelname)s {name + ' ' if name else ''}%(name)s: %(message)s")
+        self._expected = expected
+        self._shows_values = shows_values
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and those of its exception."""
+        record.message, record.asctime = record.getMessage(), self.formatTime(record)
+        line = _CONTROLS.sub(lambda found: repr(found[0])[1:-1], self.formatMessage(record))
+        error = record.exc_info[1] if record.exc_info else None
+        if error is None:
+            return line
+        if isinstance(error, self._expected):
+            return f"{line}\n{error}"
+        is_whole = self._shows_values or f"{record.name}.".startswith(TOLD_WHOLE)
+        return f"{line}\n{''.join(_lines_of(error, is_whole=is_whole)).rstrip()}"
+
+
+def _lines_of(error: BaseException, *, is_whole: bool) -> Iterator[str]:
+    """A traceback; with the messages of its exceptions only if they may be told."""
+    if is_whole:
+        yield from traceback.format_exception(error)
+        return
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    for number, one in enumerate(reversed(chain)):
+        yield "Traceback (most recent call last):\n" if not number else "\nwhich led to:\n"
+        yield from traceback.format_tb(one.__traceback__)
+        yield f"{type(one).__module__}.{type(one).__qualname__} {_HIDDEN}\n"
+        if isinstance(one, BaseExceptionGroup):
+            for part in one.exceptions:
+                yield from _lines_of(part, is_whole=False)
+
+
+class BackgroundWriter:
+    """A stream that takes text at once and writes it on a thread of its own; what is too much for it is dropped.
+
+    Whoever reads a pipe may stop, and a disk may be full: neither keeps an event loop waiting.
+    """
+
+    def __init__(self, stream: TextIO, max_chars: int = MAX_WAITING_CHARS) -> None:
+        self._stream = stream
+        self._max_chars = max_chars
+        self._waiting: deque[str] = deque()
+        self._num_chars = 0
+        self._num_dropped = 0  # since that was last told
+        self._changed = threading.Condition()
+        self._is_writing = False
+        threading.Thread(target=self._run, name="log", daemon=True).start()
+
+    def write(self, text: str) -> int:
+        """Take the text; it is written soon, or dropped if too much waits."""
+        with self._changed:
+            if self._num_chars + len(text) > self._max_chars:
+                self._num_dropped += 1
+            else:
+                self._waiting.append(text)
+                self._num_chars += len(text)
+                self._changed.notify_all()
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: who logs does not wait."""
+
+    def drain(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Wait until all is written, or for so long."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and not self._is_writing, timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                lines = list(self._waiting)
+                self._waiting.clear()
+                text, num_dropped = "".join(lines), self._num_dropped
+                self._num_dropped, self._is_writing = 0, True
+            is_written = self._write(text + (DROPPED % num_dropped if num_dropped else ""))
+            with self._changed:
+                self._num_chars -= len(text)  # only now: what lies in a full pipe's way counts as waiting
+                self._num_dropped += 0 if is_written else num_dropped + len(lines)
+                self._is_writing = False
+                self._changed.notify_all()
+
+    def _write(self, text: str) -> bool:
+        """False if the stream cannot be written to."""
+        try:
+            descriptor = self._stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            descriptor = None
+        try:
+            if descriptor is None:
+                self._stream.write(text)
+                self._stream.flush()
+            else:  # past the stream's own lock, which an interpreter that ends would wait for
+                _write_all(descriptor, text.encode("utf-8", "backslashreplace"))
+        except (OSError, ValueError):  # a full disk, a pipe that nobody reads any more, a closed stream
+            return False
+        return True
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(descriptor, data) :]
+        except BlockingIOError:  # somebody has made the pipe so
+            select.select([], [descriptor], [])
+
+
+def start_logging(writer: BackgroundWriter, formatter: logging.Formatter, level: str) -> None:
+    """Have all loggers of this process write there, and those of its threads and tasks that nobody has caught."""
+    handler = logging.StreamHandler(writer)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    threading.excepthook = _tell_thread
+
+
+def _tell_thread(told: threading.ExceptHookArgs) -> None:
+    if told.exc_type is not SystemExit:
+        name = "" if told.thread is None else told.thread.name
+        logging.getLogger("dragoman").error("the thread %s ended", name, exc_info=told.exc_value)
+
+
+def tell_task(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What an event loop does with errors that nobody awaits: asyncio itself would print them with their messages."""
+    logging.getLogger("dragoman").error("%s", context["message"], exc_info=context.get("exception"))
+
+
+def write_to(stream: TextIO, text: str) -> str:
+    """Write a text that a program can do without; why it could not be, "" if it was.
+
+    A stream that fails is led nowhere from then on, or it would fail again when the interpreter ends.
+    """
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError as error:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
+        return error.strerror or str(error)
+    return ""
