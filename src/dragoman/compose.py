@@ -199,7 +199,7 @@ async def _build_generating(
 ) -> ComposedModel:
     """The model with its engine. Raises: as `build_served_model`."""
     text = await asyncio.to_thread(_load_text, config)
-    tools = engine_tools(text.tokenizer, text.turn_end_ids)
+    tools = engine_tools(text.tokenizer, text.turn_end_ids, config.clients.max_grammar_s)
     making = EngineMaking(config, tools, memory_bytes)
     built = await asyncio.to_thread(making.build, loading)
     engine = RenewableEngine(built)
@@ -339,7 +339,9 @@ def _served(
     )
 
 
-def engine_tools(tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset()) -> EngineTools:
+def engine_tools(
+    tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset(), max_grammar_s: float = float("inf")
+) -> EngineTools:
     """What an engine needs to know of texts, for a model with that tokenizer, whose turns end with these tokens."""
     pieces = TokenPieces(tokenizer)
 
@@ -347,7 +349,7 @@ def engine_tools(tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozense
         skips = stop.skip_special_tokens
         return StopOnTokens(pieces, stop.strings, min_tokens=min_tokens, skip_special_tokens=skips)
 
-    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids), watch_stops, lark_of)
+    return EngineTools(LazyGrammarCompiler(tokenizer, turn_end_ids, max_grammar_s), watch_stops, lark_of)
 
 
 def _extensions(text: _Text, tools: EngineTools) -> Extensions:

@@ -302,8 +302,20 @@ class Foreseen(NamedTuple):
 NOTHING_FORESEEN = Foreseen([], 0, False)
 
 
+SLOW_MASK_S = 0.004
+"""Processor seconds from which on a token's mask is slow: it is computed in turn with others, and nothing is guessed."""
+
+
 class TokenMasker(Protocol):
-    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used by one thread at a time."""
+    """Per-sequence state of a compiled grammar: tells which tokens may come next. Used by one thread at a time.
+
+    `last_s`: processor seconds that its last token has taken; `total_s`: that all of the request's have.
+    """
+
+    last_s: float
+
+    @property
+    def total_s(self) -> float: ...
 
     def fork(self) -> TokenMasker:
         """An independent copy of the state, for a forked sequence."""
@@ -325,7 +337,7 @@ class TokenMasker(Protocol):
         ...
 
     def advance(self, token_id: int) -> bool:
-        """Consume a chosen token; False if the grammar does not allow it."""
+        """Consume a chosen token; False if the grammar does not allow it. Raises: ServerError if it cannot be followed."""
         ...
 
     def validate(self, token_ids: Sequence[int]) -> int:

@@ -263,8 +263,12 @@ def failing_compile(grammar: Grammar) -> TokenMasker:
 
 @pytest.mark.parametrize(
     ("compile_grammar", "words"),
-    [(failing_compile, "Internal server error"), (lambda grammar: FailingMasker(), "the grammar's state is lost")],
-    ids=["compile", "mask"],
+    [
+        (failing_compile, "Internal server error"),
+        (lambda grammar: FailingMasker(), "the grammar's state is lost"),
+        (byte_tools(max_mask_s=1e-6).compile_grammar, "took more than 1e-06 s of a processor (option.max_grammar_s)"),
+    ],
+    ids=["compile", "mask", "time"],
 )
 def test_a_grammar_that_fails(compile_grammar: Callable[[Grammar], TokenMasker], words: str) -> None:
     tools = EngineTools(compile_grammar, byte_tools().watch_stops)

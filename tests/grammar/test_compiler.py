@@ -18,7 +18,7 @@ from dragoman.errors import InvalidParameter, UnsupportedFeature
 from dragoman.grammar.compiler import GrammarCompiler, Vocabulary
 from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
 from dragoman.grammar.spelling import Spelling
-from dragoman.types import Grammar, TokenMasker
+from dragoman.types import SLOW_MASK_S, Grammar, TokenMasker
 from tests.support.sampling import make_request
 from tests.support.tiers import examples
 
@@ -279,7 +279,7 @@ def test_every_tokenisation_of_a_forced_text_is_allowed(compiler: GrammarCompile
     assert allowed(masker) == {ord("t"), TOKENS.index(b"true")}
 
 
-def test_a_grammar_that_becomes_too_complex_ends_the_text() -> None:
+def test_a_grammar_that_becomes_too_complex_fails_the_request() -> None:
     tokenizer = llguidance.LLTokenizer("byte")
     limits = llguidance.LLParserLimits(max_lexer_states=50)
     source = llguidance.LLMatcher.grammar_from_regex("(a|b)*c(a|b){200}")
@@ -287,13 +287,68 @@ def test_a_grammar_that_becomes_too_complex_ends_the_text() -> None:
     token_bytes = [tokenizer.decode_bytes([token_id]) for token_id in range(tokenizer.vocab_size)]
     shared = MaskerVocabulary(token_bytes, frozenset({end}), Spelling(tokenizer.greedy_tokenize))
     masker = GrammarMasker(llguidance.LLMatcher(tokenizer, source, limits=limits, log_level=0), shared)
+    problem = ""
+    mask: set[int] = set()
     for token_id in b"aac" + b"ab" * 60:
         mask = allowed(masker)
-        if not masker.advance(token_id):
+        if problem := problem_of(masker, token_id):
             break
-    assert mask == {end}
+    assert problem == (
+        "response_format: the grammar became too complex to follow: lexer error: too many states: 50 >= 50"
+    )
+    assert mask == {end}, "until then no token leaves the grammar"
     assert masker.is_finished
-    assert masker.advance(end)
+    with pytest.raises(InvalidParameter, match="too complex"):
+        masker.advance(end)
+
+
+def problem_of(masker: TokenMasker, token_id: int) -> str:
+    """Why the token cannot be taken in, "" if it can."""
+    try:
+        masker.advance(token_id)
+    except InvalidParameter as error:
+        return error.message
+    return ""
+
+
+def test_masks_of_an_ambiguous_grammar_are_bounded_whatever_notation_it_comes_in() -> None:
+    """The parser's items for one mask: with a token of many letters they are many, and take long."""
+    tokens = [*(bytes([byte]) for byte in range(256)), b"a" * 44, b"<eos>"]
+    compiler = GrammarCompiler(Vocabulary(tokens, frozenset({len(tokens) - 1}), len(tokens) - 1))
+    ambiguous = "start: s\ns: /[a ]/ | s s | s s s | s s s s"
+    for grammar in (
+        Grammar("lark", ambiguous, frame="start: @output"),
+        Grammar("lark", "root ::= s\ns ::= [a ] | s s | s s s | s s s s"),
+    ):
+        masker, problem = compiler.compile(grammar), ""
+        while not problem:
+            masker.fill_mask(np.zeros(-(-len(tokens) // 32), dtype="<u4"))
+            problem = problem_of(masker, ord("a"))
+        assert "too complex to follow: parser error: Too many items (limit 10000; mask)" in problem
+
+
+def test_what_following_a_grammar_takes_counts_for_the_whole_request() -> None:
+    masker = GrammarCompiler(VOCABULARY, max_mask_s=0.001).compile(Grammar("regex", "[ab]*"))
+    first, second = masker.fork(), masker.fork()
+    problem = ""
+    while not problem:
+        allowed(first)
+        problem = problem_of(first, ord("b"))
+    assert problem == (
+        "response_format: following the grammar took more than 0.001 s of a processor (option.max_grammar_s); "
+        "write a less ambiguous one"
+    )
+    assert second.total_s == first.total_s > 0.001
+    assert problem_of(second, ord("b")) == problem
+
+
+def test_nothing_is_guessed_while_masks_are_slow(compiler: GrammarCompiler) -> None:
+    masker = compiler.compile(Grammar("regex", "xyz"))
+    assert (masker.foresee(8).token_ids, masker.validate([ord("x")])) == ([*b"xyz"], 1)
+    masker.last_s = SLOW_MASK_S
+    assert (masker.foresee(8).token_ids, masker.validate([ord("x")])) == ([], 0)
+    assert masker.advance(ord("x"))
+    assert masker.foresee(8).token_ids
 
 
 # --- bad grammars -----------------------------------------------------------------------------------------------------

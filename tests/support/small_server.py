@@ -75,11 +75,11 @@ class LetterRunner(FakeRunner):
         return logits
 
 
-def byte_tools(tokenizer: Tokenizer | None = None) -> EngineTools:
+def byte_tools(tokenizer: Tokenizer | None = None, max_mask_s: float = 10.0) -> EngineTools:
     """The grammar compiler and the watcher of stop strings for bytes."""
     pieces = TokenPieces(tokenizer or ByteTokenizer())
     tokens = [pieces[token_id].bytes for token_id in range(VOCAB_SIZE)]
-    compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID))
+    compiler = GrammarCompiler(Vocabulary(tokens, frozenset({EOS_ID}), EOS_ID), max_mask_s)
 
     def watch_stops(stop: StopStrings, min_tokens: int) -> StopCriterion:
         skips = stop.skip_special_tokens

@@ -58,7 +58,7 @@ _OF_ENGINES_HERE = (
     "prefix_cache", "speculation", "speculation_across_keys", "draft_model", "num_assistant_tokens", "max_ngram_size",
     "speculative_max_batch",
     "limit_mm_per_prompt", "mm_processor_kwargs", "allow_image_hosts", "image_fetch_timeout_s",
-    "max_image_mb", "max_image_pixels", "step_log",
+    "max_image_mb", "max_image_pixels", "step_log", "max_grammar_s",
 )  # fmt: skip
 _OF_PICTURES = (
     "limit_mm_per_prompt", "allow_image_hosts", "image_fetch_timeout_s", "max_image_mb", "max_image_pixels",
@@ -124,7 +124,7 @@ _IDLE = (
         "the replicas behind option.engine=ray have options of their own",
     ),
     _Idle(
-        ("threads", "cache_dir", "max_step_slowdown", "step_log", "speculation_across_keys"),
+        ("threads", "cache_dir", "max_step_slowdown", "step_log", "speculation_across_keys", "max_grammar_s"),
         lambda values: values["engine"] == "vllm",
         "vLLM has settings of its own for this",
     ),

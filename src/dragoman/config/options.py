@@ -538,6 +538,13 @@ class ClientSettings:
         Integer(0, 1000),
         "Most log-probabilities per token a client may ask for.",
     )
+    max_grammar_s: float = option(
+        10.0,
+        Number(maximum=86_400),
+        "Most time of a processor that following the grammar of one request may take, for all of its tokens; beyond, the "
+        "request fails. Compiling has a bound of its own. Engine rolling.",
+        unit="seconds",
+    )
     max_prompts: int = option(
         _LIMITS.max_prompts,
         Integer(1, 1024),

@@ -17,19 +17,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from dragoman.errors import InvalidParameter, Overloaded, UnsupportedFeature
-from dragoman.grammar.limits import LEXER_STATES, Lanes, check_source, needs_trial, num_chars
-from dragoman.grammar.masker import GrammarMasker, MaskerVocabulary
+from dragoman.grammar.limits import LEXER_STATES, MASK_ITEMS, Lanes, check_source, needs_trial, num_chars
+from dragoman.grammar.masker import GrammarMasker, MaskBudget, MaskerVocabulary, explained
 from dragoman.grammar.spelling import Encode, Spelling
 from dragoman.grammar.trial import MAX_BYTES, MAX_CPU_S, TooCostly, check_cost
 from dragoman.types import Grammar, TokenMasker
 
 _MAX_CACHED = 128  # compiled grammars; one takes some 10 KB,
 _MAX_CACHED_CHARS = 1_048_576  # but up to 200 bytes for a character of its source
-_MAX_REASON = 300  # characters of llguidance's explanation that reach the client
 _GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # clients send that notation, too, in the place of Lark
 _SETTINGS = "x-guidance"  # llguidance's own keyword in a schema
 OUTPUT = "@output"  # in a frame, the place of the grammar itself
-_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +52,12 @@ class Vocabulary:
 
 
 class GrammarCompiler:
-    """Compiles grammars for one vocabulary. Making one takes a moment (the vocabulary becomes a trie): keep it."""
+    """Compiles grammars for one vocabulary. Making one takes a moment (the vocabulary becomes a trie): keep it.
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    `max_mask_s`: processor seconds that following the grammar of one request may take.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, max_mask_s: float = float("inf")) -> None:
         """Raises: UnsupportedFeature if llguidance is not installed."""
         try:
             self._llguidance = importlib.import_module("llguidance")
@@ -70,7 +71,8 @@ class GrammarCompiler:
         self._shared = MaskerVocabulary(
             vocabulary.token_bytes, frozenset(vocabulary.eos_ids), spelling, vocabulary.special_ids
         )
-        self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES)
+        self._limits = self._llguidance.LLParserLimits(max_lexer_states=LEXER_STATES, step_max_items=MASK_ITEMS)
+        self._max_mask_s = max_mask_s
         self._lanes = Lanes()
         self._compiled: OrderedDict[Grammar, Any] = OrderedDict()  # least recently used first
         self._num_chars = 0  # of the sources of those
@@ -106,7 +108,7 @@ class GrammarCompiler:
             ended.set()
 
     def _masker(self, matcher: Any) -> GrammarMasker:
-        return GrammarMasker(matcher.deep_copy(), self._shared)
+        return GrammarMasker(matcher.deep_copy(), self._shared, MaskBudget(self._max_mask_s))
 
     def _keep(self, grammar: Grammar, matcher: Any) -> None:
         """Remember a compiled grammar as the last one used, and forget the first ones beyond the limits."""
@@ -183,11 +185,8 @@ class _TokenizerFacts:
 
 
 def _invalid(kind: str, reason: str) -> InvalidParameter:
-    lines = reason.partition("<state>")[0].splitlines()  # after it comes a dump of the parser
-    text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
-    if len(text) > _MAX_REASON:
-        text = text[: _MAX_REASON - 3] + "..."
-    return InvalidParameter(f"response_format: the {kind} grammar does not compile: {text}", param="response_format")
+    message = f"response_format: the {kind} grammar does not compile: {explained(reason)}"
+    return InvalidParameter(message, param="response_format")
 
 
 def _lark(source: str) -> str:

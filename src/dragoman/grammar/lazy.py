@@ -15,18 +15,24 @@ class LazyGrammarCompiler:
     """Compiles grammars; the vocabulary's tables are made at the first one, since most servers never see any.
 
     The model may have more logits than the tokenizer has tokens, which then are never allowed, or fewer. `turn_end_ids` end
-    an output as well as the tokenizer's own end-of-sequence tokens do.
+    an output as well as the tokenizer's own end-of-sequence tokens do. `max_mask_s`: see `GrammarCompiler`.
     """
 
-    def __init__(self, tokenizer: HfTokenizer, turn_end_ids: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        tokenizer: HfTokenizer,
+        turn_end_ids: frozenset[int] = frozenset(),
+        max_mask_s: float = float("inf"),
+    ) -> None:
         self._tokenizer = tokenizer
+        self._max_mask_s = max_mask_s
         self._turn_end_ids = turn_end_ids
         self._compiler: GrammarCompiler | None = None
 
     def __call__(self, grammar: Grammar) -> TokenMasker:
         """The grammar's start state. Raises: InvalidParameter, UnsupportedFeature. Called on any thread."""
         if self._compiler is None:  # two threads at once make two compilers, one of which is dropped: no harm
-            self._compiler = GrammarCompiler(self._vocabulary())
+            self._compiler = GrammarCompiler(self._vocabulary(), self._max_mask_s)
         return self._compiler.compile(grammar)
 
     def _vocabulary(self) -> Vocabulary:

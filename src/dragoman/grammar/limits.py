@@ -32,6 +32,8 @@ MAX_WAITING = 12  # such grammars that wait for another
 MANY_REPEATS = 100  # in all regular expressions of a grammar: with less, one compiles in a fraction of a second
 
 LEXER_STATES = 50_000  # 1 to 2 kB each, kept with the compiled grammar
+# That the parser keeps for one mask. With an ambiguous grammar they take up to 0.1 s; twice as many take six times as long.
+MASK_ITEMS = 10_000
 
 _EMBEDDED = re.compile(r"%json\s*")  # before a schema in a Lark grammar
 _PATTERNS = frozenset({"pattern", "whitespace_pattern"})

@@ -1,25 +1,55 @@
 """A position in a compiled grammar: which tokens may come next.
 
-Does: masks, advancing, forking, looking ahead. Does not: compile (`compiler` does) or touch logits. Used by the engine as a
-`TokenMasker`: on the engine thread and, while a forward runs, on the thread that computes masks; never on both at once.
+Does: masks, advancing, forking, looking ahead; counts what they take of a processor, and fails the request beyond its bound.
+Does not: compile (`compiler` does) or touch logits. Used by the engine as a `TokenMasker`: on the engine thread and, while a
+forward runs, on the thread that computes masks; never on both at once.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from time import thread_time
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dragoman.bitmask import MaskWords, holds_only, ids_of
+from dragoman.errors import InvalidParameter
 from dragoman.grammar.scout import Scout
 from dragoman.grammar.spelling import Spelling
-from dragoman.types import NOTHING_FORESEEN, Foreseen
+from dragoman.types import NOTHING_FORESEEN, SLOW_MASK_S, Foreseen
 
 _LEAST_AHEAD = 32  # tokens: to look once for as many takes less than to look anew behind each of the first
 _FEW_WORDS = 32  # of a mask that allow anything: where more do, text is free
+_MAX_REASON = 300  # characters of llguidance's explanation that reach the client
+_EXCERPT = re.compile(r"\s*(\d+ \||\^)")  # a line that quotes the grammar, and the caret below it
+
+
+def explained(reason: str) -> str:
+    """What llguidance says is wrong, in a line for the client: without what it quotes, and its dump of the parser."""
+    lines = reason.partition("<state>")[0].splitlines()
+    text = " ".join(" ".join(line for line in lines if not _EXCERPT.match(line)).split())
+    return text if len(text) <= _MAX_REASON else text[: _MAX_REASON - 3] + "..."
+
+
+@dataclass(slots=True)
+class MaskBudget:
+    """What following a grammar may take, `most_s`, and has taken, of a processor: for all sequences of a request."""
+
+    most_s: float = float("inf")
+    spent_s: float = 0.0
+
+    def check(self) -> None:
+        """Raises: InvalidParameter beyond the bound."""
+        if self.spent_s > self.most_s:
+            raise InvalidParameter(
+                f"response_format: following the grammar took more than {self.most_s:g} s of a processor "
+                "(option.max_grammar_s); write a less ambiguous one",
+                param="response_format",
+            )
 
 
 @dataclass(frozen=True)
@@ -68,19 +98,29 @@ _NOTHING_KNOWN = _Known(NOTHING_FORESEEN, is_all=True)
 class GrammarMasker:
     """A position in a compiled grammar: the TokenMasker the sampler uses.
 
-    Once the text is complete only end-of-sequence is allowed, any number of times. The same holds when the grammar
-    becomes too complex to follow, so that the sequence ends instead of leaving the grammar.
+    Once the text is complete only end-of-sequence is allowed, any number of times. The same holds when the grammar becomes
+    too complex to follow, so that no token leaves it; advancing then fails.
     """
 
-    def __init__(self, matcher: Any, vocabulary: MaskerVocabulary) -> None:
+    def __init__(self, matcher: Any, vocabulary: MaskerVocabulary, budget: MaskBudget | None = None) -> None:
+        self.last_s = 0.0
+        self._now_s = 0.0  # since the last token
+        self._budget = budget or MaskBudget()
         self._matcher = matcher
         self._vocabulary = vocabulary
         self._scout = Scout(matcher)
         self._known: _Known | None = None  # what was foreseen from here, or from before and came so
 
     def fork(self) -> GrammarMasker:
-        """An independent copy of the position."""
-        return GrammarMasker(self._matcher.deep_copy(), self._vocabulary)
+        """An independent copy of the position, of the same request."""
+        twin = GrammarMasker(self._matcher.deep_copy(), self._vocabulary, self._budget)
+        twin.last_s = self.last_s
+        return twin
+
+    @property
+    def total_s(self) -> float:
+        """Processor seconds that the request has taken."""
+        return self._budget.spent_s
 
     def fill_mask(self, bitmask_row: MaskWords) -> None:
         """Write the allowed tokens into a row of 32-bit words; tokens beyond the vocabulary are not allowed.
@@ -105,8 +145,8 @@ class GrammarMasker:
         self._scout.back(num_consumed)
 
     def foresee(self, limit: int) -> Foreseen:
-        """At most `limit` tokens of the text that is forced from here; see `Foreseen`."""
-        if limit < 1:
+        """At most `limit` tokens of the text that is forced from here, none while masks are slow; see `Foreseen`."""
+        if limit < 1 or self.last_s >= SLOW_MASK_S:
             return NOTHING_FORESEEN
         if self._matcher.is_stopped():
             eos_ids = self._vocabulary.eos_ids
@@ -158,8 +198,18 @@ class GrammarMasker:
 
     def _mask_of(self, matcher: Any) -> MaskWords:
         words = self._words()
-        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._compute(matcher, words)
         return words
+
+    def _compute(self, matcher: Any, words: MaskWords) -> None:
+        begin_s = thread_time()  # of this thread alone: what else the machine computes does not count
+        matcher.unsafe_compute_mask_ptr(words.ctypes.data, words.nbytes)
+        self._count(begin_s)
+
+    def _count(self, begin_s: float) -> None:
+        took_s = thread_time() - begin_s
+        self._now_s += took_s
+        self._budget.spent_s += took_s
 
     def _is_front(self, token_id: int, words: MaskWords) -> bool:
         """True if another allowed token begins as this one and goes on. Shapes: words as in `fill_mask`."""
@@ -176,24 +226,45 @@ class GrammarMasker:
         num_words = -(-len(self._vocabulary.token_bytes) // 32)
         bitmask_row[num_words:] = 0
         if bitmask_row.size >= num_words:
-            own = bitmask_row[:num_words]
-            matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
+            self._compute(matcher, bitmask_row[:num_words])
         else:  # fewer logits than tokens: llguidance wants room for all of them
             bitmask_row[:] = self._mask_of(matcher)[: bitmask_row.size]
 
     def advance(self, token_id: int) -> bool:
-        """Consume a token; False, and no change, if the grammar does not allow it."""
+        """Consume a token; False, and no change, if the grammar does not allow it.
+
+        Raises: InvalidParameter if the grammar has become too complex to follow, or has taken too long in all.
+        """
         if token_id in self._vocabulary.eos_ids and self._matcher.is_stopped():
+            self._check_followed()
             return True  # the matcher itself takes one end only
-        if self._matcher.try_consume_tokens([token_id]) != 1:
+        begin_s = thread_time()
+        is_taken = self._matcher.try_consume_tokens([token_id]) == 1
+        self._count(begin_s)
+        self.last_s, self._now_s = self._now_s, 0.0
+        self._budget.check()
+        if not is_taken:
+            self._check_followed()
             return False
         self._scout.follow(token_id)
         if self._known is not None:
             self._known = self._known.behind(token_id)
         return True
 
+    def _check_followed(self) -> None:
+        if self._matcher.is_error():
+            raise InvalidParameter(
+                f"response_format: the grammar became too complex to follow: {explained(self._matcher.get_error())}",
+                param="response_format",
+            )
+
     def validate(self, token_ids: Sequence[int]) -> int:
-        """How many of these tokens, from the front, the grammar allows; the position does not change."""
+        """How many of these tokens, from the front, the grammar allows, none while masks are slow.
+
+        The position does not change.
+        """
+        if self.last_s >= SLOW_MASK_S:
+            return 0
         ended = self._matcher.is_stopped()
         num_allowed = 0 if ended else int(self._matcher.validate_tokens(list(token_ids)))
         if num_allowed:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from time import perf_counter
 from typing import Any
 
 from dragoman.engine.rolling.blocks.block_pools import BlockPools
@@ -40,6 +42,7 @@ class Bench:
         block_size: int = 4,
         windows: Rows[int] = (0,),
         long_context_from: int | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         counts = [num_blocks] * len(windows) if isinstance(num_blocks, int) else num_blocks
         pools = [CachePool(count, window) for count, window in zip(counts, windows, strict=True)]
@@ -47,7 +50,7 @@ class Bench:
         self.stats = RollingStats()
         self.pace = FixedPace(max_slowdown=0)
         self.scheduler = Scheduler(
-            config, self.blocks, self.stats, pacer=self.pace, long_context_from=long_context_from
+            config, self.blocks, self.stats, pacer=self.pace, clock=clock, long_context_from=long_context_from
         )
         self.sampler = Sampler(VOCAB_SIZE)
         self.num_added = 0

@@ -42,7 +42,7 @@ class Updater:
     def update(self, batch: ScheduledBatch, result: StepResult) -> list[Delivery]:
         """Take in a step's result; returns what the clients get from it.
 
-        A group whose own parts fail here (its grammar, its stop criterion) is removed and gets EngineFailed, no other.
+        A group whose own parts fail here (its grammar, its stop criterion) is removed and told, no other.
         """
         self._scheduler.end_step(batch)
         deliveries: list[Delivery] = []
@@ -57,7 +57,8 @@ class Updater:
             try:
                 self._update_entry(entry, result, row, deliveries)
             except Exception as error:
-                logger.exception("request %s failed while its tokens were taken in", group.request.request_id)
+                if not isinstance(error, ServerError):  # else the client is told all of it
+                    logger.exception("request %s failed while its tokens were taken in", group.request.request_id)
                 self._scheduler.remove(group.key)
                 deliveries.append(Delivery(group.key, failure_of(error)))
             row += entry.num_sample_rows

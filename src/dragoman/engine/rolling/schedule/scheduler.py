@@ -26,6 +26,7 @@ from dragoman.engine.rolling.config import RollingConfig
 from dragoman.engine.rolling.pictures.prompt_pictures import PromptPictures
 from dragoman.engine.rolling.schedule.fair_queue import FairQueue
 from dragoman.engine.rolling.schedule.forecast import Admission
+from dragoman.engine.rolling.schedule.mask_turns import MaskTurns
 from dragoman.engine.rolling.schedule.outlook import Outlook
 from dragoman.engine.rolling.schedule.pacer import Pacer
 from dragoman.engine.rolling.schedule.suspects import Suspects
@@ -62,6 +63,7 @@ class Scheduler:
         self._num_prompts = 0  # to be computed, when the last step was planned
         self._pacer = pacer or Pacer(max_slowdown=0)
         self._clock = clock
+        self._mask_turns = MaskTurns(clock)
         self._long_context_from = long_context_from
         self._blocks = blocks
         self._stats = stats
@@ -257,6 +259,7 @@ class Scheduler:
         if self._long_context_from is not None:
             for sequence in self.running:
                 self._settle_regime(sequence)
+        self._mask_turns.choose(self.running)
         num_decoding, num_prompts = self._count_kinds()
         num_rows = num_decoding
         if self._speculation is not None:
@@ -273,6 +276,8 @@ class Scheduler:
         prefill_budget = self._pacer.prompt_budget(num_rows, num_prompts, num_tokens)
         batch = self._schedule(prefill_budget)
         if not batch and prefill_budget is not None:  # whoever decoded was preempted, and holds up nobody any more
+            batch = self._schedule(None)
+        if not batch and self._mask_turns.release():
             batch = self._schedule(None)
         while not batch and self._can_yield():
             self.preempt(self.running[-1])
@@ -352,6 +357,9 @@ class Scheduler:
         position = 0
         while position < len(self.running):
             sequence = self.running[position]
+            if self._mask_turns.sits_out(sequence):
+                position += 1
+                continue
             if sequence.num_draft_tokens:
                 self._drop_costly_drafts(sequence, batch)
             num_new = self._num_schedulable(sequence, sequence.num_computed_tokens, batch)
